@@ -1,0 +1,63 @@
+# The index of commands: `make help`. CI runs the same targets (.ci/run), so what passes here passes there.
+# Every target that needs Python runs tools/setup.sh first, which returns at once when nothing has changed.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+JOB ?= examples/01-laptop/job.yaml
+TESTS ?= tests
+PYTEST_ARGS ?=
+
+##@ Use it
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv from requirements.lock, with Horovod (PYTHON=python3.12, BERT_MPI=gloo)
+	@tools/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),,--quiet)
+
+demo: setup ## Pretrain a small BERT on this machine with two Horovod ranks (JOB=another/job.yaml)
+	@$(BIN)/bert-operator local $(JOB)
+
+##@ Work on it
+
+test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
+	@$(BIN)/pytest $(TESTS) $(PYTEST_ARGS)
+
+check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
+
+lint: setup ## Style, formatting and spelling
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "make format mends that"; exit 1; }
+	@$(BIN)/codespell
+
+types: setup ## Strict types of both packages and the tools
+	@$(BIN)/mypy
+
+layers: setup ## Who may import whom, as pyproject.toml says
+	@$(BIN)/lint-imports --no-logo --no-cache
+
+generated: setup ## Fail if a generated page is older than its source
+	@$(BIN)/python tools/generate.py --check
+
+generate: setup ## Write the generated pages of docs/reference again
+	@$(BIN)/python tools/generate.py
+
+format: setup ## Let ruff format and mend what it can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+lock: setup ## Resolve requirements.lock again (UPGRADE=--upgrade takes new versions)
+	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
+	  --extra operator --extra trainer --extra mpi --extra dev --generate-hashes --no-emit-index-url --quiet \
+	  $(UPGRADE) -o requirements.lock
+
+clean: ## Remove .venv and every cache inside the clone (downloads and wheels outside it stay)
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup demo test check lint types layers generated generate format lock clean

@@ -1,0 +1,69 @@
+"""What every test may use; there is nothing else to learn but this file.
+
+Inputs: literals in the test, ``tmp_path``, and texts under ``tests/golden``. Observed outputs: return values,
+files below ``tmp_path``, standard output of real processes. Nothing is mocked here: tests that need Horovod
+start real ranks under mpirun (marker ``horovod``), tests of command lines start real processes.
+
+``golden`` compares a text that is too long for a literal with ``tests/golden/NAME``;
+``pytest --update-golden`` writes it anew, and the diff is the review.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the files under tests/golden anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("horovod") is None:
+        for item in items:
+            if item.get_closest_marker("horovod"):
+                item.add_marker(pytest.mark.skip(reason="requires horovod; make setup builds it"))
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Sums come out the same on any number of cores. Tests without torch do not pay for its import."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return ``compare(name, text)``, which fails where text differs from ``tests/golden/<name>``."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        assert path.exists(), f"tests/golden/{name} is missing; write it with pytest --update-golden"
+        lines = difflib.unified_diff(
+            path.read_text().splitlines(),
+            text.splitlines(),
+            f"tests/golden/{name}",
+            "this run",
+            lineterm="",
+        )
+        difference = "\n".join(lines)
+        assert not difference, f"if that is meant, pytest --update-golden and read the diff\n{difference}"
+
+    return compare

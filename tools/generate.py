@@ -1,0 +1,154 @@
+"""Write docs/reference from the code that it describes; ``--check`` only says which pages are stale.
+
+The pages are committed, so that they can be read without an installation; nobody edits them by hand. Sources:
+the pydantic models of the job and of the run configuration, the table of conditions, and the command lines'
+own help. This file holds the list of pages and their texts; how a model becomes a page is in ``model_page``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from model_page import MARK, render_model
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+HELP_COLUMNS = 100
+COMMANDS = {
+    "bert-operator": "bert_operator.__main__",
+    "bert-data": "bert_trainer.data_cli",
+    "bert-train": "bert_trainer.__main__",
+}
+
+
+def render_job_page() -> str:
+    """Every field of a BertPretrainJob."""
+    from bert_operator.api.v1alpha1 import BertPretrainJob
+
+    introduction = (
+        "What a manifest may hold. Fields that are not named here are refused. A table's first column is the "
+        "path as it stands in messages; `[]` stands for every entry of a list."
+    )
+    return render_model(BertPretrainJob, title="BertPretrainJob", introduction=introduction)
+
+
+def render_status_page() -> str:
+    """Every field of a job's status."""
+    from bert_operator.api.job_status import JobStatus
+
+    introduction = (
+        "What the operator answers. The names that stand in `type` and `reason` are listed under "
+        "[conditions](conditions.md)."
+    )
+    return render_model(JobStatus, title="Status of a BertPretrainJob", introduction=introduction)
+
+
+def render_run_config_page() -> str:
+    """Every field of the run configuration."""
+    from bert_trainer.config import CONTRACT_VERSION, RunConfig
+
+    introduction = (
+        f"The JSON document, contract version {CONTRACT_VERSION}, that the operator renders from a job and "
+        "freezes before the first attempt. Nothing else configures a training run. People write "
+        "[jobs](job.md); this page explains a `run-config.json`."
+    )
+    return render_model(RunConfig, title="Run configuration", introduction=introduction)
+
+
+def render_conditions_page() -> str:
+    """Every condition type and reason with the sentence that says when it appears."""
+    from bert_operator.api import conditions
+
+    parts = ["# Conditions and reasons", MARK, "Names are for machines and stay; sentences may get clearer."]
+    for table in (conditions.ConditionType, conditions.Reason, conditions.FailureReason):
+        rows = [f"| `{member.value}` | {member.sentence} |" for member in table]
+        heading = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", table.__name__).capitalize()
+        parts += [
+            f"## {heading}",
+            str(table.__doc__),
+            "\n".join(["| Name | Meaning |", "| --- | --- |", *rows]),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_cli_page() -> str:
+    """The help of every command and verb."""
+    parts = [
+        "# Command lines",
+        MARK,
+        "Results go to standard output, messages to standard error. Exit status 0 is fine, 1 says that the "
+        "run failed, 2 that the input was wrong; what else a command may answer stands in its help.",
+    ]
+    for command, module in COMMANDS.items():
+        text = read_help(module)
+        parts += [f"## {command}", f"```text\n{text}\n```"]
+        for verb in find_verbs(text):
+            parts += [f"### {command} {verb}", f"```text\n{read_help(module, verb)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def read_help(module: str, *verb: str) -> str:
+    """Return what ``--help`` prints, at a fixed width and without colours."""
+    answer = subprocess.run(
+        [sys.executable, "-m", module, *verb, "--help"],
+        env={**os.environ, "COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return "\n".join(line.rstrip() for line in answer.stdout.strip().splitlines())
+
+
+def find_verbs(help_text: str) -> list[str]:
+    """Return the sub-commands, which argparse lists with an indent of four where it expects one."""
+    usage, _, rest = help_text.partition("\n\n")
+    return re.findall(r"^ {4}([a-z][a-z-]*)(?= {2}|$)", rest, re.MULTILINE) if usage.endswith("...") else []
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "job.md": render_job_page,
+    "status.md": render_status_page,
+    "run-config.md": render_run_config_page,
+    "conditions.md": render_conditions_page,
+    "cli.md": render_cli_page,
+}
+
+
+def compare(name: str, before: str, after: str) -> list[str]:
+    """Return the difference between a page and what its source says now."""
+    old, new = before.splitlines(), after.splitlines()
+    return list(difflib.unified_diff(old, new, f"docs/reference/{name}", "its source", lineterm="", n=1))
+
+
+def main() -> int:
+    """Write the pages, or compare them; 1 where a page is stale."""
+    parser = argparse.ArgumentParser(description="Write docs/reference from the code that it describes.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is stale")
+    check = parser.parse_args().check
+    stale = 0
+    for name, render in PAGES.items():
+        path, text = REFERENCE / name, render()
+        before = path.read_text() if path.exists() else ""
+        if text == before:
+            continue
+        if check:
+            stale += 1
+            print("\n".join(compare(name, before, text)[:40]), file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
+    if stale:
+        print(f"{stale} generated page(s) are older than their source\nhint: make generate", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
