@@ -1,0 +1,1 @@
+"""BERT pretraining: text to sharded HDF5, both phases, evaluation and export."""

@@ -1,0 +1,63 @@
+"""``bert-train``: run, or only check, one run configuration."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_trainer.config import load_run_config
+from bert_trainer.errors import EXIT_FAILED, TrainerError
+from bert_trainer.last_words import tell_error, write_termination
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code: 0 done, 1 failed, 2 bad input, 3 stopped on request with a checkpoint."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        config = load_run_config(arguments.config)
+        if arguments.check:
+            return 0
+        # Imported here: a wrong configuration is refused before torch has loaded.
+        from bert_trainer.train import train
+
+        train(config, attempt=int(os.environ.get("BERT_ATTEMPT", "1")))
+    except TrainerError as error:
+        tell_error("bert-train", error)
+        return error.exit_code
+    except Exception as error:
+        # A bug, or a library's error: the traceback goes to the log, its last line to the record.
+        if _lost_peer(error):
+            logger.warning("Another rank has ended; its own message says why")
+            return EXIT_FAILED
+        write_termination(type(error).__name__, EXIT_FAILED, str(error))
+        logger.exception("Unexpected error")
+        return EXIT_FAILED
+    return 0
+
+
+def _lost_peer(error: Exception) -> bool:
+    from bert_trainer.distributed import lost_peer
+
+    return lost_peer(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bert-train",
+        description="Pretrain BERT as a run configuration says; start it by mpirun for more than one rank.",
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request with a checkpoint.",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="run configuration, a JSON document")
+    parser.add_argument("--check", action="store_true", help="check the configuration and do nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Files that appear whole or not at all, and what a failing disk is called.
+
+Content is written beside its place, flushed to the disk and renamed. Nothing here knows what the files hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.errors import InputError, TrainerError
+
+PARTIAL_SUFFIX = ".partial"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says while ``path`` is written into an error that names it.
+
+    Raises:
+        InputError: the place cannot be written at all (rights, read-only, a file where a folder should be).
+        TrainerError: the disk is full or failing.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise TrainerError(
+                f"{path}: cannot be written, the disk is full ({reason})",
+                hint="free space or choose another folder, then start again: finished files are kept",
+            ) from error
+        if error.errno in _FORBIDDEN:
+            raise InputError(
+                f"{path}: cannot be written ({reason})",
+                hint="check the folder's owner, rights and mount options",
+            ) from error
+        raise TrainerError(f"{path}: cannot be written ({reason})") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file beside its place, flush it to the disk, rename it; on failure nothing is left behind.
+
+    Raises:
+        InputError, TrainerError: as ``disk_errors``.
+    """
+    # The process number keeps two writers of the same file apart; their content is the same.
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    with disk_errors(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def write_json_atomically(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON object, readable by people; raises as ``write_atomically``."""
+    write_atomically(path, (json.dumps(document, indent=2, sort_keys=False) + "\n").encode())

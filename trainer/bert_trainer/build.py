@@ -1,0 +1,243 @@
+"""Build a dataset: the story from text to shards, restartable at every point.
+
+``dataset.json`` says what the folder was built from; a build with other settings is refused, the same build
+goes on where it stopped. Shards are the same bytes for any number of processes.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
+from bert_trainer.build_progress import BuildProgress, Reports
+from bert_trainer.build_state import Length, is_complete, open_record, vocabulary_path
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.corpus import Corpus, open_corpus
+from bert_trainer.dataset_record import DatasetRecord, LengthRecord, read_record
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.folder_lock import exclusive
+from bert_trainer.masking import MaskingRule
+from bert_trainer.preparation import PASSES, Prepared, prepare_tokens
+from bert_trainer.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard
+from bert_trainer.shards import ShardHeader, Split, read_header, shard_folder_name
+from bert_trainer.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.worker_pool import run_tasks, usable_cores
+
+logger = logging.getLogger(__name__)
+
+WORK_FOLDER = ".work"
+"""Scratch files below the dataset's folder; removed when the dataset is complete."""
+
+
+def build_dataset(
+    stage: PrepareStage,
+    dataset: DatasetConfig,
+    lengths: list[Length],
+    reporter: Reports,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> DatasetRecord:
+    """Make whatever of a dataset is not there yet, and return what ``dataset.json`` then says.
+
+    lengths: one folder of shards each; lengths that an earlier build made stay. check: called between shards
+    and several times a second while they are made; what it raises stops the build, which can go on later.
+
+    Raises:
+        InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
+        TrainerError: the disk is full, a worker died, or another process builds here.
+    """
+    _check_lengths(lengths)
+    corpus = open_corpus(stage.text)
+    root = Path(dataset.folder)
+    progress = BuildProgress(stage, reporter, steps=PASSES + len(lengths) * (stage.num_shards + 1))
+
+    def check_and_tick() -> None:
+        check()
+        progress.tick()
+
+    record = open_record(stage, dataset, corpus, root, lengths)
+    progress.start(record)
+    # Asked before the lock is taken: a complete dataset may lie on a read-only mount.
+    if not is_complete(record, root, vocabulary_path(dataset), lengths):
+        with exclusive(root):
+            record = open_record(stage, dataset, corpus, root, lengths)
+            try:
+                record = _build(stage, dataset, corpus, record, lengths, progress=progress, check=check_and_tick)
+            except TrainerError:
+                _note_time(record, root, progress)
+                raise
+    progress.finish()
+    return record
+
+
+def _build(
+    stage: PrepareStage,
+    dataset: DatasetConfig,
+    corpus: Corpus,
+    record: DatasetRecord,
+    lengths: list[Length],
+    *,
+    progress: BuildProgress,
+    check: Callable[[], None],
+) -> DatasetRecord:
+    root = Path(dataset.folder)
+    work_folder = root / WORK_FOLDER
+    if not record.complete:
+        record.write(root)
+    # 1) Text to tokens.
+    known = record.vocabulary_sha256 if vocabulary_path(dataset).exists() else None
+    trained = known is not None and read_vocabulary(vocabulary_path(dataset)).sha256 == known
+    with disk_errors(work_folder):
+        work_folder.mkdir(exist_ok=True)
+        prepared = prepare_tokens(
+            stage,
+            corpus,
+            record.settings,
+            vocabulary_path=vocabulary_path(dataset),
+            vocabulary_size=None if trained else record.settings.vocabulary_size,
+            work_folder=work_folder,
+            check=check,
+            pass_done=progress.advance,
+        )
+    vocabulary = read_vocabulary(vocabulary_path(dataset))
+    record = _note_prepared(record, prepared, vocabulary, root, progress)
+    _keep_vocabulary(vocabulary_path(dataset), root)
+    # 2) Tokens to shards.
+    tasks = [task for length in lengths for task in _shard_tasks(stage, length, prepared, vocabulary, root)]
+    rows = {task.target: found for task in tasks if (found := _kept_rows(task))}
+    progress.set_steps(PASSES + len(tasks), done=PASSES + len(rows))
+    missing = [task for task in tasks if task.target not in rows]
+    num_processes = stage.num_processes or usable_cores()
+    for task, num_rows in run_tasks(build_shard, missing, num_processes=num_processes, check=check):
+        rows[task.target] = num_rows
+        progress.advance()
+    # 3) What is there now.
+    kept = [old for old in record.lengths if (old.sequence_length, old.max_predictions) not in lengths]
+    made = [_length_record(length, root, rows) for length in lengths]
+    by_length = sorted([*kept, *made], key=lambda length: (length.sequence_length, length.max_predictions))
+    update: dict[str, Any] = {"complete": True, "lengths": tuple(by_length), **progress.time_spent()}
+    record = record.model_copy(update=update)
+    record.write(root)
+    shutil.rmtree(work_folder, ignore_errors=True)
+    return record
+
+
+def _check_lengths(lengths: list[Length]) -> None:
+    if not lengths:
+        raise InputError("no sequence length to build: no stage needs shards of the dataset")
+    for sequence_length, max_predictions in lengths:
+        if sequence_length < 8 or not 1 <= max_predictions <= sequence_length - NUM_SPECIAL_TOKENS:
+            raise InputError(
+                f"length {sequence_length}:{max_predictions}: allowed are 8 tokens or more and "
+                f"1 to {max(1, sequence_length - NUM_SPECIAL_TOKENS)} predictions"
+            )
+
+
+def _note_prepared(
+    record: DatasetRecord, prepared: Prepared, vocabulary: Vocabulary, root: Path, progress: BuildProgress
+) -> DatasetRecord:
+    """Write down what the text is; it must be what it was, where an earlier attempt got as far."""
+    found: dict[str, Any] = {
+        "corpus_sha256": prepared.corpus_sha256,
+        "vocabulary_sha256": vocabulary.sha256,
+        "vocabulary_entries": vocabulary.size,
+        "counts": prepared.counts,
+        **progress.time_spent(),
+    }
+    for name in ("corpus_sha256", "vocabulary_sha256"):
+        before = getattr(record, name)
+        if before is not None and before != found[name]:
+            raise InputError(
+                f"{root}: {name} was {before} when this dataset was begun and is {found[name]} now",
+                hint="delete the folder to build it anew",
+            )
+    logger.info("%s", ", ".join(f"{name} {count}" for name, count in prepared.counts.model_dump().items()))
+    record = record.model_copy(update=found)
+    if not record.complete:
+        record.write(root)
+    return record
+
+
+def _keep_vocabulary(source: Path, root: Path) -> None:
+    """Keep the vocabulary beside the shards, wherever it came from: they are of no use without it."""
+    if not (root / "vocab.txt").exists():
+        write_atomically(root / "vocab.txt", source.read_bytes())
+
+
+def _shard_tasks(
+    stage: PrepareStage, length: Length, prepared: Prepared, vocabulary: Vocabulary, root: Path
+) -> list[ShardTask]:
+    sequence_length, max_predictions = length
+    folder = root / shard_folder_name(*length)
+    with disk_errors(folder):
+        folder.mkdir(exist_ok=True)
+        for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
+            leftover.unlink(missing_ok=True)
+    rule = MaskingRule(
+        probability=stage.masked_lm_probability,
+        max_predictions=max_predictions,
+        vocabulary_size=vocabulary.size,
+        cls_id=vocabulary.cls_id,
+        sep_id=vocabulary.sep_id,
+        mask_id=vocabulary.mask_id,
+    )
+    shards: list[tuple[Split, int]] = [("training", number) for number in range(prepared.num_training_shards)]
+    return [
+        ShardTask(
+            target=folder / f"{split}_{number:04d}.hdf5",
+            spool_folder=root / WORK_FOLDER,
+            split=split,
+            shard=number,
+            sequence_length=sequence_length,
+            # Evaluation needs every held-out document once.
+            dupe_factor=stage.dupe_factor if split == "training" else 1,
+            short_sequence_probability=stage.short_sequence_probability,
+            seed=stage.seed,
+            masking=rule,
+            vocabulary_sha256=vocabulary.sha256,
+        )
+        for split, number in [*shards, ("held_out", 0)]
+    ]
+
+
+def _kept_rows(task: ShardTask) -> int | None:
+    """Return the samples of a file that an earlier attempt finished; a damaged one is made again."""
+    if not task.target.exists():
+        return None
+    try:
+        header = read_header(task.target)
+    except InputError as error:
+        logger.warning("Making %s again: %s", task.target, error)
+        return None
+    wanted = ShardHeader(header.rows, task.sequence_length, task.masking.max_predictions, task.vocabulary_sha256)
+    return header.rows if header == wanted else None
+
+
+def _length_record(length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:
+    folder = shard_folder_name(*length)
+    by_name = {path.name: count for path, count in sorted(rows.items()) if path.parent == root / folder}
+    training = {name: count for name, count in by_name.items() if name.startswith("training")}
+    held_out = {name: count for name, count in by_name.items() if name.startswith("held_out")}
+    return LengthRecord(
+        sequence_length=length[0],
+        max_predictions=length[1],
+        folder=folder,
+        training=training,
+        held_out=held_out,
+        samples_training=sum(training.values()),
+        samples_held_out=sum(held_out.values()),
+    )
+
+
+def _note_time(record: DatasetRecord, root: Path, progress: BuildProgress) -> None:
+    """Add an attempt that did not finish to the time spent."""
+    # Where this cannot be written either, what stopped the build is the news.
+    with suppress(TrainerError):
+        latest = read_record(root) or record
+        if not latest.complete:
+            latest.model_copy(update=progress.time_spent()).write(root)

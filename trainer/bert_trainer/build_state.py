@@ -1,0 +1,129 @@
+"""Whether a folder may be built in: is it new, half built, complete, or somebody else's?
+
+Compares what a build is asked for with what ``dataset.json`` says was built there. Nothing is made here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.corpus import Corpus, digest_corpus
+from bert_trainer.dataset_record import BuildSettings, DatasetRecord, read_record
+from bert_trainer.errors import InputError
+from bert_trainer.sampling import GENERATOR_VERSION
+from bert_trainer.shards import list_shards, shard_folder_name
+from bert_trainer.wordpiece import read_vocabulary
+
+_TRAINED = "trained"
+_OTHERWISE = "choose another folder, or delete this one to build it anew"
+
+Length = tuple[int, int]
+"""Sequence length and predictions per sequence at most."""
+
+
+def open_record(
+    stage: PrepareStage, dataset: DatasetConfig, corpus: Corpus, root: Path, lengths: list[Length]
+) -> DatasetRecord:
+    """Return the record of the build that the folder holds, or a new one; it is not written.
+
+    Reads the whole corpus only where its files are not the ones that were built from.
+
+    Raises:
+        InputError: the folder holds a dataset of other settings or text (the message lists what differs),
+            shards of unknown origin, or another vocabulary than it was built with.
+    """
+    record = read_record(root)
+    given = _given_vocabulary(dataset, root, record)
+    settings = _settings(stage, given)
+    if record is None:
+        _refuse_foreign_shards(root, lengths)
+        return DatasetRecord(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
+    if given is not None and given == record.vocabulary_sha256:
+        # The dataset's own vocabulary, trained by it, is named as the one to use.
+        known = record.settings
+        settings = settings.model_copy(
+            update={"vocabulary": known.vocabulary, "vocabulary_size": known.vocabulary_size}
+        )
+    differing = _differences(record.settings, settings)
+    if record.fingerprint != corpus.fingerprint:
+        if record.corpus_sha256 is not None and digest_corpus(corpus) != record.corpus_sha256:
+            differing.append(f"text: was {record.source}, is {corpus.source} with other content")
+        record = record.model_copy(update={"source": corpus.source, "fingerprint": corpus.fingerprint})
+    if differing:
+        raise InputError(
+            f"{root}: holds a dataset built with other settings\n" + "\n".join(f"  {line}" for line in differing),
+            hint=_OTHERWISE,
+        )
+    return record
+
+
+def is_complete(record: DatasetRecord, root: Path, vocabulary_path: Path, lengths: list[Length]) -> bool:
+    """Tell whether every length asked for is built and all of its files are in place.
+
+    Raises:
+        InputError: the vocabulary is not the one that the dataset was built with.
+    """
+    if not record.complete or not vocabulary_path.exists():
+        return False
+    sha256 = read_vocabulary(vocabulary_path).sha256
+    if sha256 != record.vocabulary_sha256:
+        raise InputError(
+            f"{vocabulary_path}: not the vocabulary that {root} was built with (SHA-256 {sha256}, "
+            f"was {record.vocabulary_sha256})",
+            hint=f"put the old one back, or {_OTHERWISE}",
+        )
+    built = {(length.sequence_length, length.max_predictions): length for length in record.lengths}
+    return all(
+        length in built and all((root / built[length].folder / name).is_file() for name in built[length].file_names)
+        for length in lengths
+    )
+
+
+def vocabulary_path(dataset: DatasetConfig) -> Path:
+    """Return where the vocabulary is read or written."""
+    return Path(dataset.vocabulary_file or Path(dataset.folder) / "vocab.txt")
+
+
+def _given_vocabulary(dataset: DatasetConfig, root: Path, record: DatasetRecord | None) -> str | None:
+    """Return the SHA-256 of a vocabulary that is not to be trained, which is read and thereby checked."""
+    path = vocabulary_path(dataset)
+    if dataset.vocabulary_file is None:
+        trained_here = record is not None and record.settings.vocabulary == _TRAINED
+        if trained_here or not path.exists():
+            return None
+    return read_vocabulary(path).sha256
+
+
+def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSettings:
+    return BuildSettings(
+        generator_version=GENERATOR_VERSION,
+        vocabulary_size=stage.vocabulary_size if given_vocabulary is None else None,
+        vocabulary=given_vocabulary or _TRAINED,
+        lower_case=stage.lower_case,
+        held_out_fraction=stage.held_out_fraction,
+        near_duplicate_similarity=stage.near_duplicate_similarity,
+        dupe_factor=stage.dupe_factor,
+        masked_lm_probability=stage.masked_lm_probability,
+        short_sequence_probability=stage.short_sequence_probability,
+        seed=stage.seed,
+        num_shards=stage.num_shards,
+    )
+
+
+def _differences(old: BuildSettings, new: BuildSettings) -> list[str]:
+    return [
+        f"{name}: was {getattr(old, name)}, is {getattr(new, name)}"
+        for name in BuildSettings.model_fields
+        if getattr(old, name) != getattr(new, name)
+    ]
+
+
+def _refuse_foreign_shards(root: Path, lengths: list[Length]) -> None:
+    for length in lengths:
+        folder = root / shard_folder_name(*length)
+        if folder.is_dir() and list_shards(folder):
+            raise InputError(
+                f"{folder}: holds shards, but {root} has no dataset.json to say how they were made",
+                hint=f"train on them as they are, without a prepare stage; or {_OTHERWISE}",
+            )

@@ -1,0 +1,157 @@
+"""``dataset.json``: what a dataset was made from, how far it is, and what is in it.
+
+It is written when a build starts and replaced when it ends, so that a folder always says whether it can be
+trained on and whether a build may go on in it. It holds no samples and knows nothing of HDF5.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bert_trainer.atomic_files import write_json_atomically
+from bert_trainer.errors import InputError
+
+RECORD_FILE = "dataset.json"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class BuildSettings(_Part):
+    """Everything but text and lengths that decides what the shards hold."""
+
+    generator_version: int
+    vocabulary_size: int | None
+    """Empty where the vocabulary was given."""
+    vocabulary: str
+    """``trained``, or the SHA-256 of the one that was given."""
+    lower_case: bool
+    held_out_fraction: float
+    near_duplicate_similarity: float
+    dupe_factor: int
+    masked_lm_probability: float
+    short_sequence_probability: float
+    seed: int
+    num_shards: int
+
+
+class Counts(_Part):
+    """What became of the text."""
+
+    documents_read: int
+    duplicates_dropped: int
+    """Documents that nearly repeat an earlier one."""
+    documents_training: int
+    documents_held_out: int
+    tokens_training: int
+    """WordPieces of the text, each counted once."""
+    tokens_held_out: int
+
+
+class LengthRecord(_Part):
+    """One folder of shards."""
+
+    sequence_length: int
+    max_predictions: int
+    folder: str
+    """Below the dataset's folder."""
+    training: dict[str, int]
+    """Samples by file name."""
+    held_out: dict[str, int]
+    """Samples by file name."""
+    samples_training: int
+    samples_held_out: int
+
+    @property
+    def file_names(self) -> list[str]:
+        """All files that the folder has to hold."""
+        return [*self.training, *self.held_out]
+
+
+class DatasetRecord(_Part):
+    """The whole file."""
+
+    format: Literal[1] = 1
+    """Raised whenever a reader of the file would have to know."""
+    complete: bool = False
+    settings: BuildSettings
+    source: str
+    """The text as the user named it; only its content matters."""
+    fingerprint: str
+    """Of the corpus' files; as long as it stays, the content is not read again."""
+    corpus_sha256: str | None = None
+    """Of the text. Empty until it was read to its end."""
+    vocabulary_sha256: str | None = None
+    vocabulary_entries: int | None = None
+    counts: Counts | None = None
+    lengths: tuple[LengthRecord, ...] = ()
+    seconds: float = 0.0
+    """Spent on building, all attempts together."""
+    cpu_seconds: float = 0.0
+    """Processor time of the build and its workers, all attempts together."""
+
+    def write(self, root: Path) -> None:
+        """Replace the file in the dataset's folder."""
+        write_json_atomically(root / RECORD_FILE, self.model_dump(mode="json"))
+
+
+def read_record(root: Path) -> DatasetRecord | None:
+    """Read the file of a dataset; ``None`` where there is none.
+
+    Raises:
+        InputError: it cannot be read or was written by another version.
+    """
+    path = root / RECORD_FILE
+    document = _read_json(path)
+    if document is None:
+        return None
+    try:
+        return DatasetRecord.model_validate(document)
+    except ValidationError as error:
+        raise InputError(
+            f"{path}: not readable by this version ({error.error_count()} problem(s); format "
+            f"{document.get('format')!r}, this version writes 1)",
+            hint="delete the folder or choose another one",
+        ) from error
+
+
+def check_complete(shard_folder: Path) -> None:
+    """Make sure that a folder of shards is not part of a dataset whose build has not ended.
+
+    Folders of ready shards have no ``dataset.json`` above them and pass.
+
+    Raises:
+        InputError: the build was interrupted or goes on, or files that it made are gone.
+    """
+    record = read_record(shard_folder.parent)
+    if record is None:
+        return
+    length = next((length for length in record.lengths if length.folder == shard_folder.name), None)
+    if not record.complete or length is None:
+        raise InputError(
+            f"{shard_folder}: the dataset is not complete",
+            hint="run its prepare stage ('bert-data build') to the end",
+        )
+    missing = [name for name in length.file_names if not (shard_folder / name).is_file()]
+    if missing:
+        raise InputError(
+            f"{shard_folder}: {len(missing)} of {len(length.file_names)} shards are gone, first {missing[0]}",
+            hint="run 'bert-data build' again: it makes what is missing",
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})", hint="delete the folder or choose another one") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: not a JSON object", hint="delete the folder or choose another one")
+    return document

@@ -1,0 +1,196 @@
+"""The ranks of a run. The only module that imports Horovod.
+
+``connect`` returns a ``World``: the same few calls with Horovod or alone, so that everything above can be
+tested without MPI. It refuses to start with other ranks or hosts than the run configuration asks for: a
+launcher that cannot reach its workers may silently start every rank on its own machine (Open MPI 5 does when
+it is given only Open MPI 4's variables).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert_trainer.errors import TrainerError
+from bert_trainer.last_words import tell_error
+
+T = TypeVar("T")
+
+# Elements of one reduction. Chunks have fixed bounds and are never fused with one another: Horovod's own
+# fusion packs tensors by the time they arrive, which changes the rounding of sums from three ranks on.
+CHUNK_ELEMENTS = 4 * 1024 * 1024
+
+_LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+
+
+class World(Protocol):
+    """What the trainer needs of its ranks."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """Number of this rank on its host."""
+    num_hosts: int
+
+    def sum_(self, flat: Tensor) -> None:
+        """Sum a contiguous tensor over all ranks, in place, in chunks of fixed order."""
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Sum a few numbers, in fp64."""
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Copy rank 0's tensor to all ranks, in place."""
+
+    def broadcast_object(self, value: T) -> T:
+        """Return rank 0's value, which must pickle."""
+
+    def close(self) -> None:
+        """Leave the group; nothing may be called afterwards."""
+
+
+@dataclass(slots=True)
+class Alone:
+    """One process that needs nobody."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    num_hosts: int = 1
+
+    def sum_(self, flat: Tensor) -> None:
+        """Leave the tensor as it is."""
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Return them."""
+        return list(numbers)
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Leave the tensor as it is."""
+
+    def broadcast_object(self, value: T) -> T:
+        """Return it."""
+        return value
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Horovod:
+    """Ranks started by mpirun or horovodrun."""
+
+    def __init__(self) -> None:
+        """Join the group; blocks until every rank has."""
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        hvd.init()
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+        self.local_rank: int = hvd.local_rank()
+        # By pod or machine name rather than by Horovod's cross_size, which counts what the launcher says.
+        self.num_hosts = len(set(self._gather_hosts()))
+
+    def _gather_hosts(self) -> list[str]:
+        padded = socket.gethostname().encode()[:64].ljust(64, b"\0")
+        names = self._hvd.allgather(torch.frombuffer(bytearray(padded), dtype=torch.uint8)[None], name="hosts")
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in names]
+
+    def sum_(self, flat: Tensor) -> None:
+        """Sum in chunks; all are under way at once and each is reduced on its own."""
+        handles = [
+            self._hvd.allreduce_async_(chunk, name=f"sum.{number}", op=self._hvd.Sum)
+            for number, chunk in enumerate(torch.split(flat, CHUNK_ELEMENTS))
+        ]
+        for handle in handles:
+            self._hvd.synchronize(handle)
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Sum in fp64."""
+        values = torch.tensor(numbers, dtype=torch.float64)
+        return self._hvd.allreduce(values, name="numbers", op=self._hvd.Sum).tolist()  # type: ignore[no-any-return]
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Copy rank 0's tensor."""
+        self._hvd.broadcast_(flat, root_rank=0, name="broadcast")
+
+    def broadcast_object(self, value: T) -> T:
+        """Pickle on rank 0; the length travels first."""
+        payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8) if self.rank == 0 else np.zeros(0, np.uint8)
+        length = self._hvd.broadcast(torch.tensor([payload.size]), root_rank=0, name="object.length")
+        buffer = torch.zeros(int(length), dtype=torch.uint8)
+        if self.rank == 0:
+            buffer.copy_(torch.from_numpy(payload.copy()))
+        self._hvd.broadcast_(buffer, root_rank=0, name="object.bytes")
+        received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
+        return received
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._hvd.shutdown()
+
+
+def connect(expected_ranks: int, expected_hosts: int) -> World:
+    """Join the other ranks and check that all of them are there.
+
+    Raises:
+        TrainerError: the launcher started another number of ranks, or on another number of hosts.
+    """
+    launched = next((int(os.environ[name]) for name in _LAUNCHER_SIZES if name in os.environ), 1)
+    world: World = Horovod() if launched > 1 or expected_ranks > 1 else Alone()
+    if (world.size, world.num_hosts) != (expected_ranks, expected_hosts):
+        size, hosts = world.size, world.num_hosts
+        world.close()
+        raise TrainerError(
+            f"world: the launcher started {size} rank(s) on {hosts} host(s), the run configuration asks for "
+            f"{expected_ranks} on {expected_hosts}",
+            hint="start it by mpirun with as many ranks, and give the host file explicitly (--hostfile)",
+        )
+    return world
+
+
+class PeerFailed(TrainerError):
+    """Rank 0 has ended the run and has said why; the other ranks leave quietly with its exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        """exit_code: rank 0's."""
+        super().__init__("rank 0 has ended the run")
+        self.exit_code = exit_code
+        self.told = True
+
+
+def lost_peer(error: Exception) -> bool:
+    """Return whether an error only says that another rank has ended, which has its own story to tell."""
+    return type(error).__name__ == "HorovodInternalError"
+
+
+def on_rank_0(world: World, action: Callable[[], T]) -> T:
+    """Run an action on rank 0 alone and return its result on every rank.
+
+    An error is told before the other ranks learn of it: the first rank to leave makes mpirun end the rest.
+
+    Raises:
+        TrainerError: on rank 0, whatever the action raised; PeerFailed on the others.
+    """
+    error: TrainerError | None = None
+    outcome: tuple[int | None, Any] = (None, None)
+    if world.rank == 0:
+        try:
+            outcome = (None, action())
+        except TrainerError as raised:
+            error, outcome = raised, (raised.exit_code, None)
+            tell_error("bert-train", raised)
+    exit_code, result = world.broadcast_object(outcome)
+    if error is not None:
+        raise error
+    if exit_code is not None:
+        raise PeerFailed(exit_code)
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,14 @@
+"""The unit of a corpus: a document is a name and its sentences, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Text that belongs together; sentences are non-empty, stripped and hold no line break."""
+
+    name: str
+    """Where it came from, for messages."""
+    sentences: tuple[str, ...]

@@ -1,0 +1,94 @@
+"""Dropout whose random bits are a function of what is dropped, not of a stream.
+
+The bits of an element depend on (seed, step, sample number, site, place in the sample) alone: the same for
+any number of ranks, micro-batches and padding, and again after a resume, with no generator state to save.
+The generator is a counter hashed by a 32-bit finaliser (two multiply and xor-shift rounds with the constants
+of the ``lowbias32`` mixer, C. Wellons, "Prospecting for Hash Functions", 2018), in integer tensor operations
+that give the same bits on every device.
+
+Letters: N tokens of a micro-batch, B rows, H heads, T padded length, D features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_FIRST_MULTIPLIER = 0x7FEB352D
+_SECOND_MULTIPLIER = 0x846CA68B - (1 << 32)  # the same 32 bits as a signed integer
+_GOLDEN_RATIO = 0x9E3779B1 - (1 << 32)
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    # torch shifts signed integers arithmetically; the mask makes it a logical shift.
+    return (bits >> count) & ((1 << (32 - count)) - 1)
+
+
+def mix(bits: Tensor) -> Tensor:
+    """Hash int32 values of any shape to int32 values; a bijection on 32 bits."""
+    bits = (bits ^ _shift_right(bits, 16)) * _FIRST_MULTIPLIER
+    bits = (bits ^ _shift_right(bits, 15)) * _SECOND_MULTIPLIER
+    return bits ^ _shift_right(bits, 16)
+
+
+def row_keys(seed: int, step: int, sample_numbers_B: NDArray[np.int64]) -> Tensor:
+    """Derive one key per row: int32 (B,), from the run's seed, the step and the rows' sample numbers."""
+    with np.errstate(over="ignore"):
+        state = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step)
+        keys = sample_numbers_B.astype(np.uint64) + _splitmix64(np.atleast_1d(state))
+        keys = _splitmix64(keys)
+    return torch.from_numpy((keys >> np.uint64(32)).astype(np.uint32).view(np.int32))
+
+
+def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    # Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, figure 13.
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutKeys:
+    """The part of the random bits that one micro-batch fixes."""
+
+    rows_B: Tensor
+    """int32, from ``row_keys``."""
+    token_row_N: Tensor
+    """int64: the row of every token."""
+    token_position_N: Tensor
+    """int64: the place of every token in its row."""
+
+    def hidden(self, x_ND: Tensor, probability: float, site: int) -> Tensor:
+        """Zero features with the given probability and scale the others by 1 / (1 - probability).
+
+        site: a number that differs for every place in the model where dropout is applied.
+        """
+        keys_B = mix(self.rows_B ^ mix(torch.full_like(self.rows_B, site)))
+        keys_N = mix(keys_B[self.token_row_N] + self.token_position_N.to(torch.int32) * _GOLDEN_RATIO)
+        return _drop(x_ND, keys_N, probability)
+
+    def attention(self, weights_BHTT: Tensor, probability: float, site: int) -> Tensor:
+        """Drop attention weights; places count from each row's start, so padding changes nothing."""
+        _, heads, length, _ = weights_BHTT.shape
+        device = weights_BHTT.device
+        keys_B = mix(self.rows_B ^ mix(torch.full_like(self.rows_B, site)))
+        heads_H = torch.arange(heads, device=device, dtype=torch.int32)
+        keys_BH = mix(keys_B[:, None] + heads_H * _GOLDEN_RATIO)
+        places_T = torch.arange(length, device=device, dtype=torch.int32)
+        keys_BHT = mix(keys_BH[:, :, None] + places_T * _GOLDEN_RATIO)
+        return _drop(weights_BHTT, keys_BHT, probability)
+
+
+def _drop(x: Tensor, keys: Tensor, probability: float) -> Tensor:
+    """x: (..., D); keys: int32 (...), one for each vector along the last dimension."""
+    places_D = torch.arange(x.shape[-1], device=x.device, dtype=torch.int32)
+    bits = mix(keys.unsqueeze(-1) + places_D * _GOLDEN_RATIO)
+    # Signed bits are uniform in [-2**31, 2**31); those below the threshold are dropped.
+    threshold = round(probability * 2**32) - 2**31
+    # Scaled by a number, not by a tensor of x's type: in bf16 that would be 1.109 instead of 1.111.
+    return torch.where(bits >= threshold, x * (1.0 / (1.0 - probability)), 0.0)

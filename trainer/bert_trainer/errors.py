@@ -1,0 +1,49 @@
+"""The trainer's error tree.
+
+    TrainerError          something stopped the run; exit code 1
+    ├── InputError        the user's input is wrong; exit code 2, never retried unchanged
+    └── Stopped           ended on request with everything saved; exit code 3, the next attempt goes on
+
+A message is one sentence that names the file or field, what was found and what is allowed; an optional
+second line begins with ``hint:`` and says what to do next. Anything else that is raised is a bug and keeps
+its traceback.
+"""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_STOPPED = 3
+"""Stopped on request with everything saved: the next attempt goes on from there."""
+
+
+class TrainerError(Exception):
+    """The run cannot go on; nothing is wrong with what the user wrote."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        """Message: one sentence. hint: what to do next, shown on a line of its own."""
+        self.hint = hint
+        self.told = False
+        """Whether the user has seen it; set by ``last_words``."""
+        super().__init__(f"{message}\nhint: {hint}" if hint else message)
+
+
+class InputError(TrainerError):
+    """A file, a folder or a setting is wrong; trying again unchanged cannot help."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class Stopped(TrainerError):
+    """Ended on request; all that was finished is on disk and the next attempt goes on from there."""
+
+    exit_code = EXIT_STOPPED
+
+    def __init__(
+        self, message: str, *, stage: str | None = None, step: int | None = None, checkpoint: str | None = None
+    ) -> None:
+        """stage, step, checkpoint: where the next attempt goes on."""
+        super().__init__(message)
+        self.stage, self.step, self.checkpoint = stage, step, checkpoint

@@ -1,0 +1,54 @@
+"""The lines that a run reports itself with: one logfmt record per line on standard output.
+
+``bert-trainer/1 event=progress job=... attempt=1 stage=phase1 step=120 steps=700 loss=6.104 ...``
+
+They are made for two readers: a person behind ``kubectl logs -f`` and the operator, which turns them into
+status. The prefix carries the version of this contract; job and attempt are the fence that tells a line of
+this attempt from one of its predecessor. Values with spaces, quotes or equals signs are quoted as JSON
+strings; a number that is not finite is left out, its absence being the message.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from typing import TextIO
+
+PREFIX = "bert-trainer/1"
+
+Value = str | int | float | None
+
+
+def format_line(fields: dict[str, Value]) -> str:
+    """Render one record; keys with the value None or a non-finite number are left out."""
+    words = [PREFIX]
+    for key, value in fields.items():
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            continue
+        words.append(f"{key}={_word(value)}")
+    return " ".join(words)
+
+
+def _word(value: str | int | float) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    plain = text and text.isprintable() and not any(character in text for character in ' "=')
+    return text if plain else json.dumps(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Writes records of one attempt. Ranks other than 0 are given ``stream=None`` and stay silent."""
+
+    job_uid: str
+    attempt: int
+    stream: TextIO | None = sys.stdout
+
+    def report(self, event: str, **fields: Value) -> None:
+        """Print one record and flush it, so that a reader sees it at once."""
+        if self.stream is not None:
+            line = format_line({"event": event, **fields, "job": self.job_uid, "attempt": self.attempt})
+            print(line, file=self.stream, flush=True)  # noqa: T201 - this is the one place that prints

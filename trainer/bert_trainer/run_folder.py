@@ -1,0 +1,178 @@
+"""The output folder: who owns it, what was frozen in it, and the fence around every commit.
+
+``run.json`` names the job, its uid, the attempt and the launcher that claimed the folder last. Whoever is
+about to commit or delete anything checks that it still names them, so that a process that came back from the
+dead cannot harm its successor, and two jobs cannot share a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.atomic_files import write_atomically, write_json_atomically
+from bert_trainer.config import RunConfig
+from bert_trainer.errors import InputError, TrainerError
+
+_RUN_FILE = "run.json"
+_CONFIG_FILE = "run-config.json"
+_ARCHIVE = "previous"
+
+# What may differ between a run and its continuation: who runs it and where, not what is learnt.
+_MUTABLE = ("job", "output_folder", "if_exists", "world", "device", "checkpoint", "logging")
+
+
+class FencedError(TrainerError):
+    """A newer attempt owns the output folder; this one must not touch it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A claimed output folder."""
+
+    path: Path
+    claim_record: str
+    """The exact text of ``run.json`` while the folder is ours."""
+
+    @classmethod
+    def claim(cls, config: RunConfig, *, attempt: int) -> RunFolder:
+        """Take the folder for one process (rank 0 of a run, or a data build) of one attempt.
+
+        An earlier run of the same job is resumed, archived under ``previous/`` or refused, as
+        ``config.if_exists`` says; a run with our own uid is always ours to continue.
+
+        Raises:
+            InputError: the folder belongs to another job, or to an earlier run that must not be touched, or
+                was made with other settings.
+            FencedError: a later attempt has claimed it.
+        """
+        path = Path(config.output_folder)
+        _make_folder(path)
+        owner = _read_json(path / _RUN_FILE)
+        job = f"{config.job.namespace}/{config.job.name}"
+        if owner is not None:
+            _check_owner(path, owner, job, config, attempt)
+            if owner["uid"] != config.job.uid and config.if_exists == "New":
+                _archive(path)
+        _freeze(path / _CONFIG_FILE, config)
+        launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}
+        text = json.dumps(record, indent=2) + "\n"
+        write_atomically(path / _RUN_FILE, text.encode())
+        return cls(path, text)
+
+    def check_fence(self) -> None:
+        """Make sure that the folder is still ours; to be called right before every commit and deletion.
+
+        Raises:
+            FencedError: another attempt has claimed it since.
+        """
+        try:
+            current = (self.path / _RUN_FILE).read_text()
+        except OSError as error:
+            raise FencedError(f"{self.path / _RUN_FILE}: cannot be read any more ({error.strerror})") from error
+        if current != self.claim_record:
+            owner = json.loads(current)
+            raise FencedError(
+                f"{self.path}: claimed by attempt {owner['attempt']} of {owner['job']} ({owner['launcher']}), "
+                "this attempt stops without touching it"
+            )
+
+
+def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig, attempt: int) -> None:
+    if owner["job"] != job:
+        raise InputError(
+            f"{path}: this output folder belongs to the job {owner['job']}, not to {job}",
+            hint="choose another output folder, or run under that job's name and namespace",
+        )
+    if owner["uid"] == config.job.uid:
+        if owner["attempt"] > attempt:
+            raise FencedError(f"{path}: attempt {owner['attempt']} has claimed it; this is attempt {attempt}")
+    elif config.if_exists == "Fail":
+        raise InputError(
+            f"{path}: already holds a run of {job}",
+            hint="set output.ifExists to Resume (go on from its newest checkpoint) or New (keep it under "
+            f"{_ARCHIVE}/ and start again), or choose another output folder",
+        )
+
+
+def _archive(path: Path) -> None:
+    """Move everything into ``previous/NNN``: starting anew never deletes what was trained."""
+    archive = path / _ARCHIVE
+    archive.mkdir(exist_ok=True)
+    number = 1 + max((int(old.name) for old in archive.iterdir() if old.name.isdigit()), default=0)
+    target = archive / f"{number:03d}"
+    target.mkdir()
+    # The ownership record goes last: interrupted, the folder still says whose it is and is archived again.
+    entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, _RUN_FILE)]
+    for entry in [*entries, path / _RUN_FILE]:
+        entry.rename(target / entry.name)
+
+
+def _freeze(path: Path, config: RunConfig) -> None:
+    frozen, wanted = _read_json(path), config.model_dump(mode="json")
+    if frozen is not None:
+        changed = [
+            f"  {key}: was {old}, is {new}"
+            for key, old, new in _differences(frozen, wanted)
+            if key.split(".")[0] not in _MUTABLE
+        ]
+        if changed:
+            raise InputError(
+                f"{path}: the run in this folder was made with other settings\n" + "\n".join(changed),
+                hint="put them back, or set output.ifExists to New, or choose another output folder",
+            )
+    write_json_atomically(path, wanted)
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, str, str]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys())
+        return [
+            difference
+            for key in keys
+            for difference in _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            difference
+            for number, (one, other) in enumerate(zip(old, new, strict=True))
+            for difference in _differences(one, other, f"{path}.{number}")
+        ]
+    return [] if old == new else [(path, json.dumps(old), json.dumps(new))]
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable-{uuid.uuid4().hex[:8]}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{path}: the output folder cannot be written ({error.strerror}) as uid {os.getuid()}",
+            hint="choose a folder that this user may write, or change its owner; fsGroup does not change NFS",
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({error})", hint="restore it, or choose another output folder"
+        ) from error
+    return content
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder of ours; one that is already gone is fine."""
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,245 @@
+"""Everything one attempt holds while it trains: ranks, model, optimizer, folder, checkpoints, metrics.
+
+``Session.open`` builds it in the order in which things can go wrong: ranks, settings, folder, data, model; the
+first training step comes after all of that is known to be good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bert_trainer.checkpoint import Checkpoint, CheckpointStore, Environment, Position
+from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
+from bert_trainer.data import SampleOrder
+from bert_trainer.distributed import World, on_rank_0
+from bert_trainer.errors import InputError
+from bert_trainer.metrics import MetricsWriter
+from bert_trainer.model import Bert
+from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
+from bert_trainer.progress import Reporter
+from bert_trainer.run_folder import RunFolder
+from bert_trainer.schedule import num_steps
+from bert_trainer.shards import ShardFolder, find_shard_folder
+from bert_trainer.wordpiece import Vocabulary, read_vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageData:
+    """What a pretraining stage reads."""
+
+    folder: ShardFolder
+    order: SampleOrder
+    total_steps: int
+    sequence_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What only rank 0 holds: the output folder and all that is written into it."""
+
+    folder: RunFolder
+    store: CheckpointStore
+    metrics: MetricsWriter
+
+
+@dataclass(slots=True)
+class Session:
+    """One attempt, on one rank."""
+
+    config: RunConfig
+    world: World
+    device: torch.device
+    vocabulary: Vocabulary
+    training_data: dict[int, StageData]
+    """By index of the stage."""
+    held_out: dict[int, ShardFolder]
+    """By index of the evaluate stage."""
+    model: Bert
+    parameters: FlatParameters
+    optimizer: Optimizer
+    scaler: LossScaler
+    keeper: Keeper | None
+    """None on every rank but 0."""
+    resumed_at: Position | None = field(default=None)
+
+    @classmethod
+    def open(cls, config: RunConfig, world: World, *, attempt: int) -> Session:
+        """Set everything up; the weights are the newest good checkpoint's, or fresh ones.
+
+        Raises:
+            TrainerError: whatever is wrong with settings, folder, vocabulary or shards.
+        """
+        device = choose_device(config, world)
+        folder = on_rank_0(world, lambda: RunFolder.claim(config, attempt=attempt))
+        vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
+        training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
+        model = Bert(config.model, len(vocabulary.tokens))
+        model.initialize(config.seed)
+        model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
+        parameters = FlatParameters(model)
+        keeper = None
+        if world.rank == 0:
+            keeper = _open_keeper(config, world, device, folder, attempt)
+        session = cls(
+            config=config,
+            world=world,
+            device=device,
+            vocabulary=vocabulary,
+            training_data=training_data,
+            held_out=held_out,
+            model=model,
+            parameters=parameters,
+            optimizer=Optimizer(config.optimizer, parameters),
+            scaler=LossScaler(enabled=config.precision == "fp16"),
+            keeper=keeper,
+        )
+        session._resume()
+        return session
+
+    def _resume(self) -> None:
+        """Load the newest good checkpoint on rank 0 and send it to the others."""
+        store = self.keeper.store if self.keeper else None
+        found = on_rank_0(self.world, lambda: _load_newest(store, self) if store else None)
+        for flat in (self.parameters.values, self.optimizer.first_moment, self.optimizer.second_moment):
+            self.world.broadcast_(flat)
+        if found is not None:
+            self.optimizer.num_applied = found.num_applied
+            if self.scaler.enabled:
+                self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
+        self.resumed_at = found
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which forward passes run."""
+        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        if self.config.precision in types:
+            return torch.autocast(self.device.type, dtype=types[self.config.precision])
+        return contextlib.nullcontext()
+
+    def save(self, position: Position) -> None:
+        """Write a checkpoint in the background; on other ranks than 0, nothing."""
+        if self.keeper is None:
+            return
+        parameters, optimizer = self.parameters, self.optimizer
+        tensors = {
+            "model": parameters.named(parameters.values),
+            "first_moment": parameters.named(optimizer.first_moment),
+            "second_moment": parameters.named(optimizer.second_moment),
+        }
+        self.keeper.store.save(position, tensors)
+
+    def close(self) -> None:
+        """Close what rank 0 has open; a checkpoint that is being written is finished first."""
+        if self.keeper is not None:
+            try:
+                self.keeper.store.wait()
+            finally:
+                self.keeper.metrics.close()
+
+
+def choose_device(config: RunConfig, world: World) -> torch.device:
+    """Return this rank's device and set what the precision needs.
+
+    Raises:
+        InputError: the configuration asks for what this machine does not have.
+    """
+    has_gpu = torch.cuda.is_available()
+    if config.device == "cuda" and not has_gpu:
+        raise InputError("device: got 'cuda'; this machine shows no CUDA device", hint="use device 'cpu' or 'auto'")
+    if config.device == "cpu" or not has_gpu:
+        if config.precision == "tf32":
+            raise InputError("precision: got 'tf32', which only NVIDIA GPUs have", hint="use fp32 or bf16 on a CPU")
+        return torch.device("cpu")
+    device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
+    return device
+
+
+def _read_vocabulary(config: RunConfig) -> Vocabulary:
+    vocabulary = read_vocabulary(config.vocabulary_path)
+    wanted = config.model.vocab_size
+    if wanted is not None and wanted != len(vocabulary.tokens):
+        raise InputError(
+            f"{config.vocabulary_path}: has {len(vocabulary.tokens)} entries, model.vocab_size says {wanted}",
+            hint="leave vocab_size empty, or name the vocabulary that the model was made for",
+        )
+    return vocabulary
+
+
+def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, StageData], dict[int, ShardFolder]]:
+    training_data, held_out = {}, {}
+    for index, stage in enumerate(config.stages):
+        if isinstance(stage, PretrainStage):
+            folder = _open_shards(config, stage, vocabulary)
+            order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
+            total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
+            if (stage.schedule.warmup.steps or 0) >= total:
+                raise InputError(
+                    f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
+                    f"the stage's {total} steps"
+                )
+            training_data[index] = StageData(folder, order, total, stage.sequence_length)
+        elif isinstance(stage, EvaluateStage):
+            held_out[index] = _open_shards(config, stage, vocabulary)
+    return training_data, held_out
+
+
+def _open_shards(config: RunConfig, stage: PretrainStage | EvaluateStage, vocabulary: Vocabulary) -> ShardFolder:
+    length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
+    path = Path(stage.shards) if stage.shards else find_shard_folder(Path(config.dataset.folder), length, predictions)
+    return ShardFolder.open(
+        path,
+        split="training" if isinstance(stage, PretrainStage) else "held_out",
+        sequence_length=length,
+        max_predictions=predictions,
+        vocabulary=vocabulary,
+    )
+
+
+def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> Keeper:
+    metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+    environment = Environment.current(world_size=world.size, precision=config.precision, device=device)
+
+    def announce(position: Position, path: Path) -> None:
+        metrics.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
+
+    store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
+    return Keeper(folder, store, metrics)
+
+
+def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
+    checkpoint = store.newest_good()
+    if checkpoint is None:
+        return None
+    loaded, parameters = checkpoint.load(), session.parameters
+    for part, flat in (
+        ("model", parameters.values),
+        ("first_moment", session.optimizer.first_moment),
+        ("second_moment", session.optimizer.second_moment),
+    ):
+        views = parameters.named(flat)
+        if views.keys() != loaded[part].keys():
+            raise InputError(f"{checkpoint.path}: its tensors are not this model's")
+        for name, view in views.items():
+            view.copy_(loaded[part][name])
+    _announce_resume(checkpoint, store.environment, session)
+    return checkpoint.position
+
+
+def _announce_resume(checkpoint: Checkpoint, environment: Environment, session: Session) -> None:
+    changed = checkpoint.environment.differences(environment)
+    message = "Resumed, not bit-identical: " + ", ".join(changed) if changed else "Resumed, bit-identical"
+    if session.device.type != "cpu" and not changed:
+        message = "Resumed"  # GPU kernels do not promise the same rounding twice
+    if session.keeper is not None:
+        position = checkpoint.position
+        session.keeper.metrics.event(
+            "resumed", stage=position.stage, step=position.step, path=str(checkpoint.path), message=message
+        )

@@ -1,0 +1,377 @@
+"""The story of a run, top to bottom: ranks, set-up, stages one after another, report.
+
+Nothing here knows Horovod, HDF5 or files; ``distributed``, ``data`` and ``session`` do. Every rank runs the same
+lines, and what rank 0 writes besides is behind ``session.keeper``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+import numpy as np
+
+from bert_trainer.batch import Batch
+from bert_trainer.checkpoint import Position
+from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig
+from bert_trainer.data import StageReader, num_micro_batches
+from bert_trainer.distributed import connect, on_rank_0
+from bert_trainer.errors import Stopped, TrainerError
+from bert_trainer.evaluation import Accuracy, evaluate, unigram_baseline
+from bert_trainer.huggingface import export
+from bert_trainer.last_words import write_termination
+from bert_trainer.model import LossSums
+from bert_trainer.optimizer import StepResult
+from bert_trainer.report import write_report
+from bert_trainer.schedule import learning_rate
+from bert_trainer.session import Session, StageData
+
+
+class StopRequest:
+    """Turns SIGUSR1 and SIGTERM into a flag; mpirun forwards SIGUSR1 to its ranks and then waits for them."""
+
+    def __init__(self) -> None:
+        """Install the handlers for the rest of the process."""
+        self.received = False
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+        self.received = True
+
+
+def train(config: RunConfig, *, attempt: int) -> None:
+    """Run every stage that is not behind the newest good checkpoint.
+
+    Raises:
+        Stopped: on request, at the same step on every rank, with a checkpoint of that step.
+        TrainerError: anything that keeps the run from going on.
+    """
+    stop = StopRequest()
+    world = connect(config.world.ranks, config.world.hosts)
+    try:
+        run_stages(Session.open(config, world, attempt=attempt), stop)
+    finally:
+        world.close()
+
+
+def run_stages(session: Session, stop: StopRequest) -> None:
+    """Run what is left of the configuration's stages, in order, and report."""
+    config = session.config
+    try:
+        for index, stage in enumerate(config.stages):
+            if session.resumed_at is not None and index < session.resumed_at.stage_index:
+                continue
+            match stage:
+                case PrepareStage():
+                    continue  # bert-data has done it, in a child of its own
+                case PretrainStage():
+                    pretrain(session, index, stage, stop)
+                case EvaluateStage():
+                    evaluate_and_tell(session, index, stage, when="after")
+                case ExportStage():
+                    export_and_tell(session, stage)
+        if session.keeper is not None:
+            session.keeper.store.wait()
+            write_report(config, session.keeper.folder.path, ranks=session.world.size)
+            write_termination("Succeeded", 0, "")
+            session.keeper.metrics.event("succeeded", message=f"{config.job.name} is trained")
+    except TrainerError as error:
+        if session.keeper is not None and not isinstance(error, Stopped):
+            session.keeper.metrics.event("failed", reason=type(error).__name__, message=str(error))
+        raise
+    finally:
+        session.close()
+
+
+def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopRequest) -> None:
+    """Train one phase, from its start or from where the checkpoint left it."""
+    config, world, data = session.config, session.world, session.training_data[index]
+    progress = _start_or_resume(session, index, stage, data)
+    if progress.step == data.total_steps:
+        return
+    _tell(session, "stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
+    if progress.step == 0 and index == min(session.training_data):
+        for number, other in enumerate(config.stages):
+            if isinstance(other, EvaluateStage):
+                evaluate_and_tell(session, number, other, when="before")
+
+    started_at_s = time.monotonic()
+    saved_at_s = started_at_s
+    interval = Interval()
+    with StageReader(
+        data.folder,
+        data.order,
+        global_batch_size=stage.global_batch_size,
+        micro_batch_size=stage.micro_batch_size,
+        rank=world.rank,
+        world_size=world.size,
+        first_step=progress.step,
+        last_step=data.total_steps,
+    ) as reader:
+        while progress.step < data.total_steps:
+            batches = [batch.to(session.device) for batch in reader.next_step()]
+            # One small exchange before the forward pass: the counts that gradients are divided by, and
+            # whether anybody was asked to stop, so that all ranks leave at the same step.
+            masked, stops = world.sum_numbers([sum(b.num_masked for b in batches), stop.received])
+            if stops:
+                _save_and_stop(session, progress)
+            result = train_step(session, index, stage, batches, masked, progress.step, interval)
+            _check_finite(session, stage, progress.step, result)
+            progress.advance(session, stage, data)
+
+            at_end = progress.step == data.total_steps
+            if progress.step % config.logging.every_steps == 0 or at_end:
+                interval.publish(session, stage, progress, result, started_at_s)
+            if at_end or _checkpoint_due(session, progress.step, saved_at_s):
+                session.save(progress.position(session, data))
+                saved_at_s = time.monotonic()
+            if session.keeper is not None:
+                session.keeper.store.raise_if_failed()
+    _tell(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - started_at_s)
+
+
+def train_step(
+    session: Session,
+    index: int,
+    stage: PretrainStage,
+    batches: Sequence[Batch],
+    masked: float,
+    step: int,
+    interval: Interval,
+) -> StepResult:
+    """Accumulate over micro-batches, reduce once, update.
+
+    masked: masked tokens of the whole step, over all ranks. step: steps taken before this one.
+    """
+    config, world = session.config, session.world
+    passes = num_micro_batches(stage.global_batch_size, stage.micro_batch_size, world.size)
+    gradients = session.parameters.gradients
+    gradients.zero_()
+    for batch in batches:
+        # The stage's number in the high bits: no two phases drop the same elements.
+        dropout = batch.dropout_keys(config.seed, (index << 32) + step)
+        with session.autocast():
+            sums = session.model(batch, dropout)
+        if stage.loss_normalization == "global":
+            loss = sums.masked_lm / masked + sums.next_sentence / stage.global_batch_size
+        else:
+            loss = (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows) / passes
+        (loss * session.scaler.scale).backward()
+        interval.add(batch, sums)
+    world.sum_(gradients)
+    rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
+    result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
+    session.scaler.update(applied=result.applied)
+    interval.learning_rate = rate
+    return result
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a stage is."""
+
+    stage_index: int
+    step: int
+    sample_hash: str
+
+    def advance(self, session: Session, stage: PretrainStage, data: StageData) -> None:
+        """Count a step; rank 0 also takes note of its samples."""
+        if session.keeper is not None:
+            first = self.step * stage.global_batch_size
+            numbers = data.order.sample_numbers(first, first + stage.global_batch_size)
+            chained = bytes.fromhex(self.sample_hash) + numbers.astype("<i8").tobytes()
+            self.sample_hash = hashlib.sha256(chained).hexdigest()
+            if session.config.logging.sample_ledger:
+                _append_to_ledger(session, stage, self.step, numbers)
+        self.step += 1
+
+    def position(self, session: Session, data: StageData) -> Position:
+        """Return what a checkpoint records."""
+        stage = session.config.stages[self.stage_index]
+        assert isinstance(stage, PretrainStage), "only pretraining stages have positions"
+        return Position(
+            stage_index=self.stage_index,
+            stage=stage.name,
+            step=self.step,
+            total_steps=data.total_steps,
+            num_applied=session.optimizer.num_applied,
+            samples_seen=self.step * stage.global_batch_size,
+            sample_hash=self.sample_hash,
+            loss_scale=session.scaler.scale,
+            finite_steps=session.scaler.finite_steps,
+        )
+
+
+class Interval:
+    """Sums of one logging interval on this rank, read from the device only when they are published."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.learning_rate = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: list[LossSums] = []
+        self._masked = self._rows = self._tokens = 0
+        self._started_at_s = time.monotonic()
+
+    def add(self, batch: Batch, sums: LossSums) -> None:
+        """Take one micro-batch in."""
+        detached = (
+            sums.masked_lm.detach(), sums.next_sentence.detach(), sums.masked_lm_correct, sums.next_sentence_correct
+        )  # fmt: skip
+        self._sums.append(LossSums(*detached))
+        self._masked += batch.num_masked
+        self._rows += batch.num_rows
+        self._tokens += batch.num_tokens
+
+    def publish(
+        self,
+        session: Session,
+        stage: PretrainStage,
+        progress: Progress,
+        result: StepResult,
+        started_at_s: float,
+    ) -> None:
+        """Sum over the ranks and report; collective."""
+        now_s = time.monotonic()
+        totals = session.world.sum_numbers(
+            [
+                *(sum(float(getattr(sums, name)) for sums in self._sums) for name in LossSums.__slots__),
+                self._masked,
+                self._rows,
+                self._tokens,
+                time.process_time(),
+            ]
+        )
+        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s = totals
+        elapsed_s = max(now_s - self._started_at_s, 1e-9)
+        total_steps = session.training_data[progress.stage_index].total_steps
+        steps_per_s = rows / stage.global_batch_size / elapsed_s
+        has_pairs = session.model.nsp is not None
+        if session.keeper is not None:
+            session.keeper.metrics.progress(
+                {
+                    "stage": stage.name,
+                    "step": progress.step,
+                    "steps": total_steps,
+                    "loss": masked_lm / masked + next_sentence / rows,
+                    "mlm_loss": masked_lm / masked,
+                    "nsp_loss": next_sentence / rows if has_pairs else None,
+                    "mlm_accuracy": masked_right / masked,
+                    "nsp_accuracy": pairs_right / rows if has_pairs else None,
+                    "learning_rate": self.learning_rate,
+                    "gradient_norm": result.gradient_norm,
+                    "loss_scale": session.scaler.scale if session.scaler.enabled else None,
+                    "sequences_per_s": rows / elapsed_s,
+                    "real_tokens_per_s": tokens / elapsed_s,
+                    "sample_hash": progress.sample_hash[:16],
+                    "elapsed_s": now_s - started_at_s,
+                    "remaining_s": (total_steps - progress.step) / steps_per_s,
+                    "interval_s": elapsed_s,
+                    "interval_sequences": int(rows),
+                    "interval_tokens": int(tokens),
+                    "cpu_s": cpu_s,
+                }
+            )
+        self._clear()
+
+
+def evaluate_and_tell(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
+    """Measure accuracy on the held-out samples and report it beside the unigram baseline."""
+    held_out = session.held_out[index]
+    with session.autocast():
+        accuracy = evaluate(session.model, held_out, stage, session.world, session.device)
+    if session.keeper is not None:
+        trained = list(session.training_data.values())
+        same_length = [data for data in trained if data.sequence_length == stage.sequence_length]
+        training = (same_length or trained)[0].folder
+        session.keeper.metrics.event(
+            "evaluated",
+            stage=stage.name,
+            when=when,
+            mlm_accuracy=accuracy.masked_lm,
+            nsp_accuracy=accuracy.next_sentence,
+            mlm_loss=accuracy.masked_lm_loss,
+            unigram_baseline=unigram_baseline(training, held_out, stage.max_samples),
+            samples=accuracy.samples,
+        )
+    return accuracy
+
+
+def export_and_tell(session: Session, stage: ExportStage) -> None:
+    """Write the model for other programs; rank 0 only, the others wait for its verdict."""
+
+    def write() -> None:
+        assert session.keeper is not None, "runs on rank 0"
+        session.keeper.folder.check_fence()
+        target = session.keeper.folder.path / "export" / stage.format
+        lower_case = next((s.lower_case for s in session.config.stages if isinstance(s, PrepareStage)), True)
+        export(session.model, session.vocabulary, target, lower_case=lower_case)
+        session.keeper.metrics.event("exported", stage=stage.name, path=str(target))
+
+    on_rank_0(session.world, write)
+
+
+def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: StageData) -> Progress:
+    at = session.resumed_at
+    if at is not None and at.stage_index == index:
+        if at.total_steps != data.total_steps:
+            raise TrainerError(
+                f"{stage.name}: the checkpoint counts {at.total_steps} steps in this stage, now there are "
+                f"{data.total_steps}",
+                hint="the data set has changed; restore it or start anew (output.ifExists: New)",
+            )
+        return Progress(index, at.step, at.sample_hash)
+    session.optimizer.start_stage(keep_moments=stage.optimizer_state == "keep")
+    return Progress(index, 0, "")
+
+
+def _save_and_stop(session: Session, progress: Progress) -> None:
+    """Save, and leave on every rank only when the checkpoint is in place."""
+
+    def save() -> None:
+        keeper = session.keeper
+        assert keeper is not None, "runs on rank 0"
+        position = progress.position(session, session.training_data[progress.stage_index])
+        session.save(position)
+        keeper.store.wait()
+        message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
+        keeper.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
+        path = keeper.store.path_of(position)
+        raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
+
+    on_rank_0(session.world, save)
+
+
+def _check_finite(session: Session, stage: PretrainStage, step: int, result: StepResult) -> None:
+    if result.applied or session.scaler.scale >= 1.0 and session.scaler.enabled:
+        return
+    raise TrainerError(
+        f"{stage.name}: the gradients of step {step + 1} are not finite (norm {result.gradient_norm})",
+        hint="lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32",
+    )
+
+
+def _checkpoint_due(session: Session, step: int, saved_at_s: float) -> bool:
+    # Only rank 0 writes and every rank holds the same state: its clock alone may decide.
+    every = session.config.checkpoint
+    by_steps = every.every_steps is not None and step % every.every_steps == 0
+    return by_steps or (every.every_seconds is not None and time.monotonic() - saved_at_s >= every.every_seconds)
+
+
+def _append_to_ledger(session: Session, stage: PretrainStage, step: int, numbers: np.ndarray) -> None:
+    assert session.keeper is not None, "runs on rank 0"
+    with (session.keeper.folder.path / "ledger.jsonl").open("a") as file:
+        file.write(json.dumps({"stage": stage.name, "step": step, "samples": numbers.tolist()}) + "\n")
+
+
+def _tell(session: Session, event: str, **fields: str | int | float | None) -> None:
+    if session.keeper is not None:
+        session.keeper.metrics.event(event, **fields)

@@ -1,0 +1,186 @@
+"""The WordPiece vocabulary: learning one, reading one, and turning sentences into token ids.
+
+Text is normalised and cut into words as BERT does (clean-up, optional lower case with accents stripped,
+spaces around CJK characters, punctuation on its own), then into the longest pieces found in the vocabulary;
+words above 100 characters are [UNK] (NVIDIA and Hugging Face; Google's code says 200). The five special
+tokens have no power inside text: a literal "[SEP]" is cut into its characters. Splitting and learning are
+Hugging Face ``tokenizers``; the order in which ids are given out is made deterministic here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from bert_trainer.errors import InputError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LONGEST_WORD = 100
+"""Characters; a longer word becomes [UNK]."""
+_MOST_CHARACTERS = 1000
+_LEAST_FREQUENCY = 2
+_BATCH = 1024
+"""Sentences handed to the tokenizer at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Tokens in the order of their ids, with what every reader of ids has to know."""
+
+    tokens: tuple[str, ...]
+    sha256: str
+    """Of the file's bytes, hexadecimal."""
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return len(self.tokens)
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read a vocabulary file: UTF-8, one token per line, the line number (from 0) is the id.
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8, has an empty line, a token twice, or lacks one of
+            the five special tokens.
+    """
+    try:
+        content = path.read_bytes()
+        # Not splitlines(): a token may hold what Unicode calls a line break.
+        lines = content.decode().split("\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: the vocabulary is not UTF-8 at byte offset {error.start}") from error
+    tokens = [line.strip() for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    problem = _problem(tokens)
+    if problem:
+        raise InputError(f"{path}: {problem}", hint="a vocabulary holds one token per line, as BERT's vocab.txt")
+    pad_id, unk_id, cls_id, sep_id, mask_id = (tokens.index(token) for token in SPECIAL_TOKENS)
+    digest = hashlib.sha256(content).hexdigest()
+    return Vocabulary(tuple(tokens), digest, pad_id, unk_id, cls_id, sep_id, mask_id)
+
+
+def _problem(tokens: list[str]) -> str | None:
+    if not tokens:
+        return "the vocabulary is empty"
+    if "" in tokens:
+        return f"line {tokens.index('') + 1} of the vocabulary is empty"
+    repeated = [token for token, count in Counter(tokens).items() if count > 1]
+    if repeated:
+        lines = [str(number) for number, token in enumerate(tokens, start=1) if token == repeated[0]]
+        more = f" (and {len(repeated) - 1} more tokens)" if len(repeated) > 1 else ""
+        return f"the vocabulary has the token {repeated[0]!r} on lines {', '.join(lines)}{more}"
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        return f"the vocabulary lacks {', '.join(missing)}"
+    return None
+
+
+def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -> bytes:
+    """Learn WordPieces from text and return the content of a vocabulary file.
+
+    sentences: read twice, so not an iterator. size: entries at most. The same text gives the same bytes.
+
+    The trainer gives ids to word-inner characters ("##x") in the order of a randomly seeded hash map, and
+    breaks ties between merges by ids. Counting the characters here and naming them all beforehand leaves it
+    no such choice.
+    """
+    normalizer, splitter = _normalizer(lower_case), pre_tokenizers.BertPreTokenizer()
+    starts, inner = _alphabet(sentences, normalizer, splitter, budget=size - len(SPECIAL_TOKENS))
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    # Named as special tokens they get their ids first and in this order; the tokenizer itself is discarded.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=_LEAST_FREQUENCY,
+        show_progress=False,
+        special_tokens=[*SPECIAL_TOKENS, *starts, *(f"##{character}" for character in inner)],
+        limit_alphabet=len(starts),
+        initial_alphabet=starts,
+        continuing_subword_prefix="##",
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    ids = tokenizer.get_vocab()
+    return "".join(f"{token}\n" for token in sorted(ids, key=lambda token: ids[token])).encode()
+
+
+def _normalizer(lower_case: bool) -> normalizers.Normalizer:
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower_case
+    )
+
+
+def _alphabet(
+    sentences: Iterable[str],
+    normalizer: normalizers.Normalizer,
+    splitter: pre_tokenizers.PreTokenizer,
+    *,
+    budget: int,
+) -> tuple[list[str], list[str]]:
+    """Return the commonest characters, and those of them that can stand inside a word; both sorted.
+
+    budget: how many entries of the vocabulary the two lists may take together.
+    """
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(normalizer.normalize_str(sentence))
+    ranked = sorted((item for item in counts.items() if not item[0].isspace()), key=lambda item: (-item[1], item[0]))
+    starts: list[str] = []
+    inner: list[str] = []
+    for character, _ in ranked[:_MOST_CHARACTERS]:
+        # Punctuation and CJK characters are cut off from the letter before them: never inside a word.
+        joins = len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{character}"))) == 1
+        if len(starts) + len(inner) + 1 + joins > budget:
+            break
+        starts.append(character)
+        if joins:
+            inner.append(character)
+    return sorted(starts), sorted(inner)
+
+
+class Encoder:
+    """Cuts sentences into the ids of one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, *, lower_case: bool) -> None:
+        """lower_case must be what the vocabulary was made with."""
+        ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+        self._tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+        self._tokenizer.normalizer = _normalizer(lower_case)
+        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each sentence, without [CLS] and [SEP]; a sentence may have none."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(sentences))]
+
+    def encode_documents(self, documents: Iterable[Sequence[str]]) -> Iterator[list[list[int]]]:
+        """Yield for each document its sentences' ids, in order; sentences without a token are left out.
+
+        documents: sentences of each; about a thousand sentences are encoded at a time, on all cores.
+        """
+        batch: list[Sequence[str]] = []
+        num_sentences = 0
+        for document in documents:
+            batch.append(document)
+            num_sentences += len(document)
+            if num_sentences >= _BATCH:
+                yield from self._encode_batch(batch)
+                batch, num_sentences = [], 0
+        yield from self._encode_batch(batch)
+
+    def _encode_batch(self, documents: list[Sequence[str]]) -> Iterator[list[list[int]]]:
+        encoded = iter(self.encode([sentence for document in documents for sentence in document]))
+        for document in documents:
+            yield [ids for ids in (next(encoded) for _ in document) if ids]
