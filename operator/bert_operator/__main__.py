@@ -1,0 +1,137 @@
+"""The command line: run a job on this machine, check it, or show what the trainer will be told.
+
+Results go to standard output, remarks to standard error. Exit codes: 0 done, 1 failed, 2 the input was wrong,
+130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_operator import __version__
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.validation import advise, parse_job
+from bert_operator.documents import read_job_document
+from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
+from bert_operator.local_command import LocalOptions, run_local
+from bert_operator.render.run_config import render_run_config
+
+_NO_UID = "00000000-0000-0000-0000-000000000000"
+
+_LOCAL_HELP = """\
+Run a job with processes of this machine: the data preparation, then workers x slotsPerWorker training ranks.
+
+With --hostfile ranks are spread over several machines by ssh. Then the working directory, the Python
+environment and the output folder must lie under the same paths on all of them (a shared file system), and ssh
+must work without a password.
+
+Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 done, 1 failed, 2 the input was wrong,
+130 stopped by Ctrl-C.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; argv: without the program's name, empty: of this process. Returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+    except OperatorError as error:
+        _remark(str(error))
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stdout = None  # what is left in its buffer has no reader
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bert-operator", description="Pretrain BERT from one manifest.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    local = commands.add_parser(
+        "local",
+        help="run a job on this machine",
+        description=_LOCAL_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    local.set_defaults(command=_local)
+    local.add_argument("job", type=Path, metavar="JOB.yaml", help="the BertPretrainJob")
+    local.add_argument("--hostfile", type=Path, metavar="FILE", help="machines to use, one name or address per line")
+    local.add_argument(
+        "--ranks-per-node",
+        type=_count,
+        metavar="N",
+        help="ranks on every machine; default: spec.slotsPerWorker",
+    )
+    local.add_argument(
+        "--mpi",
+        choices=("auto", "open-mpi", "gloo"),
+        default="auto",
+        help="what starts the ranks; auto: Open MPI where it is installed, else Horovod's Gloo",
+    )
+    local.add_argument("--output", type=Path, metavar="PATH", help="output folder in place of spec.output.path")
+    local.add_argument("--plain", action="store_true", help="lines as they come, even in a terminal")
+    check = commands.add_parser("check", help="report everything that is wrong with a job")
+    check.set_defaults(command=_check)
+    check.add_argument("job", type=Path, metavar="JOB.yaml")
+    render = commands.add_parser("render", help="print the run configuration that the trainer would get, as JSON")
+    render.set_defaults(command=_render)
+    render.add_argument("job", type=Path, metavar="JOB.yaml")
+    return parser
+
+
+def _local(arguments: argparse.Namespace) -> int:
+    return run_local(
+        _read_job(arguments.job),
+        LocalOptions(
+            hostfile=arguments.hostfile,
+            ranks_per_node=arguments.ranks_per_node,
+            mpi=arguments.mpi,
+            output=arguments.output,
+            plain=arguments.plain,
+        ),
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    _read_job(arguments.job)
+    _print("valid")
+    return EXIT_SUCCEEDED
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    job = _read_job(arguments.job)
+    folder = str(Path(job.spec.output.path).expanduser().absolute())
+    config = render_run_config(job, uid=_NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
+    _print(json.dumps(config, indent=2))
+    return EXIT_SUCCEEDED
+
+
+def _read_job(path: Path) -> BertPretrainJob:
+    """Read a valid job and pass remarks on what is seldom meant; raises OperatorError for anything else."""
+    job = parse_job(read_job_document(path))
+    for remark in advise(job):
+        _remark(f"note: {remark}")
+    return job
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: an integer from 1 to 256")
+    return int(text)
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - results of a command go to standard output
+
+
+def _remark(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - remarks go to standard error
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,367 @@
+"""``BertPretrainJob`` as the user writes it: fields, units, defaults and the reason for each default.
+
+The only source of the schema and of the reference pages. Rules between fields are in ``rules``; what an empty
+field becomes for a run is in ``render.run_config``. Field names are camelCase in YAML and snake_case here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from bert_operator import names
+
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Rows = Annotated[int, Field(ge=1, le=4_194_304)]
+Tokens = Annotated[int, Field(ge=8, le=4096)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
+FilePath = Annotated[str, Field(min_length=1, max_length=1024)]
+Name = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+
+StageKind = Literal["prepare", "pretrain", "evaluate", "export"]
+STAGE_KINDS: tuple[StageKind, ...] = ("prepare", "pretrain", "evaluate", "export")
+
+
+class Section(BaseModel):
+    """A part of the job: unknown fields are refused, values are taken as they are and never change."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        alias_generator=to_camel,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+class Metadata(Section):
+    """The part of Kubernetes' object metadata that the operator reads; the rest is left alone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, Field(min_length=1, max_length=names.MAX_JOB_NAME, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the job. At most 45 characters, so that the host names made from it stay within 63."""
+    namespace: Annotated[str, Field(min_length=1, max_length=63)] = "default"
+    """Kubernetes namespace; without a cluster only a label. Default: ``default``, as kubectl has it."""
+    generation: int | None = None
+    """Counts changes of the spec; set by the API server, empty without a cluster."""
+
+
+class ModelSpec(Section):
+    """BERT's dimensions: a preset, or all four sizes; any further field overrides the preset."""
+
+    preset: Literal["tiny", "base", "large", "distilbert"] | None = None
+    """Sizes by name: tiny 2 layers x 128, base 12 x 768, large 24 x 1024, distilbert 6 x 768 with masked LM
+    only. Empty: the four sizes below are all required."""
+    architecture: Literal["bert", "distilbert"] | None = None
+    """``distilbert`` has no segment embeddings and no pooler. Empty: the preset's, else ``bert``."""
+    hidden_size: Annotated[int, Field(ge=8, le=16384)] | None = None
+    """Width of a token's vector. A multiple of the number of heads. Empty: the preset's."""
+    num_hidden_layers: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Transformer layers. Empty: the preset's."""
+    num_attention_heads: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Attention heads per layer. Empty: the preset's."""
+    intermediate_size: Annotated[int, Field(ge=8, le=65536)] | None = None
+    """Width of the feed-forward layer, usually 4 x hiddenSize. Empty: the preset's."""
+    max_position_embeddings: Tokens = 512
+    """Longest sequence, in tokens. Default: 512, as published."""
+    hidden_activation: Literal["gelu", "gelu_new"] = "gelu"
+    """``gelu`` by the error function, as published, or ``gelu_new``, its tanh approximation."""
+    hidden_dropout: Share = 0.1
+    """Share of the hidden values dropped while training. Default: 0.1, as published."""
+    attention_dropout: Share = 0.1
+    """Share of the attention weights dropped while training. Default: 0.1, as published."""
+    initializer_range: Annotated[float, Field(gt=0, le=1)] = 0.02
+    """Standard deviation of the initial weights. Default: 0.02, as published."""
+    layer_norm_epsilon: Annotated[float, Field(gt=0, le=1e-2)] = 1e-12
+    """Added to the variance inside LayerNorm. Default: 1e-12, as published."""
+    objective: Literal["mlm+nsp", "mlm"] | None = None
+    """Masked LM with or without next-sentence prediction. Empty: ``mlm`` for distilbert, which has no pooler
+    to predict from, ``mlm+nsp`` otherwise, as published."""
+    vocabulary_pad_multiple: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Embedding rows are rounded up to this multiple, which matrix products like; the extra rows are never
+    predicted. Default: 8, what tensor cores ask for."""
+
+
+class OptimizerSpec(Section):
+    """The update rule; the defaults are those of NVIDIA's BERT trainer."""
+
+    name: Literal["lamb", "adamw"] = "lamb"
+    """``lamb`` (You et al. 2020) for batches of thousands, ``adamw`` (Loshchilov and Hutter 2019) for small
+    ones."""
+    beta1: Share = 0.9
+    """Decay of the first moment per step."""
+    beta2: Share = 0.999
+    """Decay of the second moment per step."""
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-6
+    """Added to the root of the second moment. Default: 1e-6, as in BERT's own AdamW."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Per step and learning rate; never applied to biases and LayerNorm parameters."""
+    bias_correction: bool = True
+    """Correct the moments for their start at zero."""
+    max_gradient_norm: PositiveFloat | None = 1.0
+    """Global L2 norm above which gradients are scaled down. null: never. Default: 1.0, as published."""
+
+
+class DatasetSpec(Section):
+    """Where the shards are; a prepare stage writes there, training reads there."""
+
+    path: FilePath | None = None
+    """Root folder. A relative path counts from the folder in which the command runs. Empty: ``data`` in the
+    output folder. Set it to share one dataset between jobs."""
+    vocabulary_file: FilePath | None = None
+    """A ready WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder."""
+
+
+class PrepareSpec(Section):
+    """Text becomes a vocabulary and shards, one set per sequence length of the stages that follow."""
+
+    text: FilePath
+    """A folder of ``.txt`` files (one document per file, or documents parted by empty lines), one such file,
+    or ``builtin:python-docs``: the documentation that comes with Python's standard library."""
+    vocabulary_size: Annotated[int, Field(ge=64, le=1_000_000)] | None = None
+    """Entries at most of the vocabulary that is trained on the text. Empty: 30522, the published size; not
+    used where ``dataset.vocabularyFile`` is set."""
+    lower_case: bool = True
+    """Lower-case the text and strip accents, as the published ``uncased`` models do."""
+    held_out_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the documents that training never sees; evaluate stages use them."""
+    near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Documents whose 5-word shingles overlap by at least this Jaccard similarity count as one, so that no
+    copy of a training document is held out. 1 drops exact copies only."""
+    dupe_factor: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Every document is drawn this many times, each time with other masks and pairs. Default: 5, as
+    published."""
+    masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that are predicted. Default: 0.15, as published."""
+    short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the sequences that are made shorter than the length allows. Default: 0.1, as published."""
+    seed: Seed = 12345
+    """Of masks, pairs and lengths. Default: 12345, that of the published scripts."""
+    num_shards: Annotated[int, Field(ge=1, le=65536)] = 8
+    """Training files per sequence length; memory needed at a time shrinks with their number."""
+    num_processes: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Processes that work side by side. Empty: one per core."""
+
+
+class WarmupSpec(Section):
+    """Linear rise of the learning rate from 0; exactly one field is set."""
+
+    steps: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Optimizer steps. 0: no warm-up."""
+    proportion: Share | None = None
+    """Share of the stage's steps."""
+
+
+class LengthSpec(Section):
+    """How long a stage trains; exactly one field is set."""
+
+    steps: Count | None = None
+    """Optimizer steps."""
+    epochs: PositiveFloat | None = None
+    """Passes over the stage's samples; fractions are allowed."""
+    samples: Annotated[int, Field(ge=1, le=2**53)] | None = None
+    """Sequences, rounded up to whole steps."""
+
+
+class DataRangeSpec(Section):
+    """The part of the training samples that a stage uses, as shares of their number."""
+
+    start: Share = 0.0
+    """First sample."""
+    end: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Where the range stops; the sample there is no longer used."""
+
+
+class PretrainSpec(Section):
+    """One phase of pretraining at one sequence length; the next phase goes on from its weights."""
+
+    sequence_length: Tokens
+    """Tokens per sequence, [CLS] and both [SEP] included. Published: 128 first, then 512."""
+    max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Masked tokens per sequence at most. Empty: 15 % of sequenceLength, rounded up to a multiple of 4,
+    which gives the published 20 at 128 and 80 at 512."""
+    global_batch_size: Rows
+    """Sequences per optimizer step over all ranks and accumulation passes. The ``train_batch_size`` of the
+    original scripts is per GPU before its division by accumulation: multiply it by the number of GPUs."""
+    micro_batch_size: Rows | None = None
+    """Sequences of one forward and backward pass on one rank, at most; the passes that a step needs follow
+    from it. Empty: as many as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It
+    changes memory and speed, never the result."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)]
+    """Peak, at the end of the warm-up."""
+    warmup: WarmupSpec = WarmupSpec(proportion=0.1)
+    """How the learning rate rises. Default: over a tenth of the steps, since BERT diverges without."""
+    decay: Literal["poly", "linear", "constant"] = "poly"
+    """``poly``: root of the steps left (NVIDIA); ``linear``: the steps left (Google, MLPerf); ``constant``:
+    none."""
+    after_warmup: Literal["published", "continuous"] = "published"
+    """``published``: decay counts from step 0, so the rate drops where the warm-up ends, as in the original
+    scripts; ``continuous``: it counts from the end of the warm-up."""
+    length: LengthSpec
+    """How long this stage trains."""
+    optimizer_state: Literal["keep", "reset"] = "keep"
+    """What happens to the moments of the stage before; the step count starts at 0 either way."""
+    loss_normalization: Literal["global", "microBatchMean"] = "global"
+    """``global``: by the step's masked tokens over all ranks, so that ranks and micro-batches change nothing;
+    ``microBatchMean``: the mean of the means, as in the original scripts."""
+    shards: FilePath | None = None
+    """Folder of ready shards. Empty: the folder of this length below the dataset."""
+    data_range: DataRangeSpec = DataRangeSpec()
+    """The part of the samples that is used. Default: all."""
+
+
+class EvaluateSpec(Section):
+    """Masked-LM and next-sentence accuracy on held-out documents, before and after training."""
+
+    sequence_length: Tokens | None = None
+    """Tokens per sequence. Empty: that of the last pretrain stage before this one."""
+    max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Masked tokens per sequence at most. Empty: that of the last pretrain stage before this one if the
+    lengths are equal, else 15 % as in a pretrain stage."""
+    micro_batch_size: Rows | None = None
+    """Sequences of one pass on one rank. Empty: as many as 4096 tokens hold."""
+    max_samples: Count | None = None
+    """Sequences at most. Empty: all that are held out."""
+    shards: FilePath | None = None
+    """Folder of held-out shards. Empty: the folder of this length below the dataset."""
+
+
+class ExportSpec(Section):
+    """The trained model in a form that other programs load."""
+
+    format: Literal["huggingface"] = "huggingface"
+    """``huggingface``: a folder for ``AutoModel.from_pretrained``."""
+
+
+class Stage(Section):
+    """One step of the job; besides the name exactly one field is set."""
+
+    name: Name
+    """Unique in the job; progress, metrics and checkpoints carry it. Lower-case letters, digits and
+    dashes."""
+    prepare: PrepareSpec | None = None
+    """Make a dataset from text."""
+    pretrain: PretrainSpec | None = None
+    """Train one phase."""
+    evaluate: EvaluateSpec | None = None
+    """Measure on held-out documents."""
+    export: ExportSpec | None = None
+    """Write the model for other programs."""
+
+    @property
+    def kinds(self) -> tuple[StageKind, ...]:
+        """The kinds that are set; exactly one in a valid job."""
+        return tuple(kind for kind in STAGE_KINDS if getattr(self, kind) is not None)
+
+
+class CheckpointSpec(Section):
+    """When checkpoints are written; the end of a stage and a graceful stop always write one."""
+
+    every_steps: Count | None = None
+    """Optimizer steps between two. Empty: not by steps."""
+    every_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
+    """Seconds between two. Empty: 600 if everySteps is empty too, so that a crash costs ten minutes at
+    most."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Newest ones kept; the last one of every finished stage stays as well."""
+
+
+class LoggingSpec(Section):
+    """What is reported and how often."""
+
+    every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Optimizer steps between two reports."""
+    tensorboard: bool = True
+    """Write TensorBoard events into the output folder."""
+    prometheus_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """TCP port on which rank 0 serves its metrics. 0: a free one. Empty: none."""
+    sample_ledger: bool = False
+    """Debugging: write the sample numbers of every step."""
+
+
+class OutputSpec(Section):
+    """Where results go."""
+
+    path: FilePath
+    """Folder for data, checkpoints, metrics, report and export. A relative path counts from the folder in
+    which the command runs. One folder belongs to one job."""
+    if_exists: Literal["Fail", "Resume", "New"] = "Fail"
+    """What to do where the folder already holds a run of this job: ``Fail``, so that nothing is overwritten
+    unasked; ``Resume`` from its newest good checkpoint; ``New``: move its content into ``previous/`` and
+    start over."""
+
+
+class RunPolicy(Section):
+    """When the operator tries again and when it gives up; data preparation and training count apart."""
+
+    application_retries: Annotated[int, Field(ge=0, le=20)] = 1
+    """Tries after the program failed by itself (exit code 1). Default: 1; what fails twice fails always."""
+    infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
+    """Tries after a process was killed or its machine was lost. Bad input (exit code 2) is never tried
+    again."""
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
+    """Seconds after which the job is stopped with a checkpoint and counts as failed. Empty: no limit."""
+
+
+class JobSpec(Section):
+    """Everything that the user decides."""
+
+    workers: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Pods or machines. Default: 1."""
+    slots_per_worker: Annotated[int, Field(ge=1, le=256)] = 1
+    """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1."""
+    seed: Seed = 42
+    """Of initial weights, sample order and dropout."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
+    """Of the arithmetic. Default: fp32, which every machine has; bf16 is the choice on recent GPUs and
+    Xeons; fp64 is for exact comparisons, not for training."""
+    model: ModelSpec
+    """What is trained."""
+    optimizer: OptimizerSpec = OptimizerSpec()
+    """How weights are updated."""
+    dataset: DatasetSpec = DatasetSpec()
+    """What it is trained on."""
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=32)]
+    """What is done, in this order: prepare first, evaluate and export after training."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """How progress is kept."""
+    logging: LoggingSpec = LoggingSpec()
+    """How progress is told."""
+    output: OutputSpec
+    """Where results go, and what happens to earlier ones."""
+    run_policy: RunPolicy = RunPolicy()
+    """How failures are met."""
+
+    @property
+    def ranks(self) -> int:
+        """Training processes over all workers."""
+        return self.workers * self.slots_per_worker
+
+
+class BertPretrainJob(Section):
+    """One job: from text to a pretrained BERT."""
+
+    api_version: Literal["bert-operator.dev/v1alpha1"]
+    """``bert-operator.dev/v1alpha1``."""
+    kind: Literal["BertPretrainJob"]
+    """``BertPretrainJob``."""
+    metadata: Metadata
+    """Name and namespace."""
+    spec: JobSpec
+    """Everything that the user decides."""
+
+    @property
+    def ref(self) -> names.JobRef:
+        """Which job this is."""
+        return names.JobRef(self.metadata.namespace, self.metadata.name)
+
+    def with_world(self, *, workers: int, slots_per_worker: int) -> Self:
+        """Return the same job on other machines. Not validated: rules about ranks must be run again."""
+        changes = {"workers": workers, "slots_per_worker": slots_per_worker}
+        return self.model_copy(update={"spec": self.spec.model_copy(update=changes)})

@@ -1,0 +1,57 @@
+"""The operator's error tree. It knows nothing of Kubernetes, kopf or the command line.
+
+    OperatorError            something that a person has to act on; exit code 1
+    ├── InputError           what the user wrote is wrong; exit code 2
+    │   ├── DocumentError    the file cannot be read as one job
+    │   ├── InvalidJob       the job is readable, but holds values that cannot work; carries ``problems``
+    │   └── LaunchError      a host file, or a launcher that is not installed
+    └── (anything else is a bug and keeps its traceback)
+
+A message is one sentence; an optional second line begins with ``hint:`` and says what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_operator.problems import Problem
+
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+
+class OperatorError(Exception):
+    """Something stopped the work that a person has to look at."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        """Message: one sentence. hint: what to do next, shown on a line of its own."""
+        self.hint = hint
+        super().__init__(f"{message}\nhint: {hint}" if hint else message)
+
+
+class InputError(OperatorError):
+    """What the user wrote is wrong; trying again unchanged cannot help."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class DocumentError(InputError):
+    """The file is missing, is not YAML, means different things to different readers, or is not one job."""
+
+
+class LaunchError(InputError):
+    """The processes cannot be started as asked: a host file is wrong or a launcher is missing."""
+
+
+class InvalidJob(InputError):
+    """The job holds values or combinations that cannot work; ``problems`` has all of them."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        """Problems: at least one."""
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        lines = "\n".join(f"  {problem}" for problem in self.problems)
+        super().__init__(f"The job has {count} problem{'s' if count > 1 else ''}:\n{lines}")

@@ -1,0 +1,188 @@
+"""Command lines and environments of the children that run on machines without a cluster. Pure functions.
+
+Which programs there are is found out by ``programs``; what happens to the processes is up to ``local``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bert_operator.errors import LaunchError
+from bert_operator.programs import Programs
+
+LauncherName = Literal["alone", "open-mpi", "gloo"]
+MpiChoice = Literal["auto", "open-mpi", "gloo"]
+
+ATTEMPT_VARIABLE = "BERT_ATTEMPT"
+TERMINATION_LOG_VARIABLE = "BERT_TERMINATION_LOG"
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SSH_OPTIONS = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=20"
+# Open MPI 4 reads the first, Open MPI 5 (PRRTE) the second and silently ignores the first.
+_SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args")
+# Ranks on other machines start from a clean environment and see nothing but what is named.
+_EXPORTED_NAMES = frozenset({"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "TMPDIR", "TZ"})
+_EXPORTED_FAMILIES = (
+    "BERT_",
+    "CUDA_",
+    "DNNL_",
+    "GLOO_",
+    "HF_",
+    "HOROVOD_",
+    "KMP_",
+    "MKL_",
+    "NCCL_",
+    "OMP_",
+    "ONEDNN_",
+    "PYTHON",
+    "TORCH",
+    "UCX_",
+)
+_GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
+_SHELL_WORDS = ("Killed", "Terminated")  # of the shell that horovodrun puts around every rank
+_MPI_FRAME = re.compile(r"-{60,}")
+_GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d+)\.|Exit code: (-?\d+))$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Where the ranks go. No hosts: all of them run on this machine."""
+
+    ranks: int
+    ranks_per_node: int
+    hosts: tuple[str, ...] = ()
+    hostfile: str | None = None
+    """The same hosts as a file for mpirun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A child that can be started."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    launcher: LauncherName
+    program: tuple[str, ...]
+    """What every rank runs; the tail of ``command``, by which ranks are recognised."""
+
+
+def choose_launcher(choice: MpiChoice, world: World, programs: Programs) -> LauncherName:
+    """Return what starts the ranks: nothing for a single one here, Open MPI where it is installed, else Gloo.
+
+    Raises:
+        LaunchError: what was asked for, or either of the two, is not installed.
+    """
+    if world.ranks == 1 and not world.hosts:
+        return "alone"
+    if choice in ("auto", "open-mpi") and programs.mpirun is not None:
+        return "open-mpi"
+    if choice in ("auto", "gloo") and programs.horovodrun is not None:
+        return "gloo"
+    wanted = {"auto": "neither Open MPI nor horovodrun", "open-mpi": "no Open MPI", "gloo": "no horovodrun"}[choice]
+    raise LaunchError(
+        f"{world.ranks} rank(s) need a launcher, and {wanted} is installed",
+        hint="install the mpi extra (Open MPI from PyPI) or Horovod, or use a single rank: slotsPerWorker: 1",
+    )
+
+
+def build_environment(
+    base: Mapping[str, str], *, attempt: int, termination_log: str, threads: int | None
+) -> dict[str, str]:
+    """Return a child's environment.
+
+    threads: of every process, unless the user has set them; empty: not limited.
+    """
+    environment = {**base, ATTEMPT_VARIABLE: str(attempt), TERMINATION_LOG_VARIABLE: termination_log}
+    environment["PYTHONUNBUFFERED"] = "1"
+    if threads is not None:
+        for name in _THREAD_VARIABLES:
+            environment.setdefault(name, str(threads))
+    return environment
+
+
+def threads_per_rank(cores: int, ranks_on_this_machine: int) -> int:
+    """Share the cores out: more threads than cores make every rank slower."""
+    return max(1, cores // ranks_on_this_machine)
+
+
+def launch_prepare(programs: Programs, config: str, environment: Mapping[str, str]) -> Launch:
+    """Return the data preparation: one process, which spreads over cores by itself."""
+    command = (*programs.prepare, "--config", config)
+    return Launch(command=command, environment=environment, launcher="alone", program=command)
+
+
+def launch_training(
+    programs: Programs, launcher: LauncherName, world: World, config: str, environment: Mapping[str, str]
+) -> Launch:
+    """Return the training: every rank is the same program."""
+    program = (*programs.train, "--config", config)
+    command, extra = program, dict(environment)
+    if launcher == "open-mpi":
+        if world.hosts:
+            extra = {**dict.fromkeys(_SSH_VARIABLES, _SSH_OPTIONS), **extra}
+        command = (*_mpirun(programs, world, extra), *program)
+    elif launcher == "gloo":
+        command = (*_horovodrun(programs, world), *program)
+    return Launch(command=command, environment=extra, launcher=launcher, program=program)
+
+
+def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that ranks on any machine need, of those that are set."""
+    return tuple(sorted(name for name in environment if name in _EXPORTED_NAMES or name.startswith(_EXPORTED_FAMILIES)))
+
+
+def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
+    """Return a line without what the launcher put before it, and whether a rank wrote it.
+
+    horovodrun puts ``[rank]<stdout>:`` before every line of a rank; mpirun puts nothing, so all lines count.
+    """
+    if launcher != "gloo":
+        return line, True
+    stripped, found = _GLOO_PREFIX.subn("", line)
+    return stripped, bool(found) and stripped not in _SHELL_WORDS
+
+
+def drop_banner(lines: list[str]) -> list[str]:
+    """Remove the framed paragraph with which mpirun ends a failed run; it names no cause."""
+    edges = [number for number, line in enumerate(lines) if _MPI_FRAME.fullmatch(line)]
+    if len(edges) < 2 or any(lines[edges[-1] + 1 :]):
+        return lines
+    return lines[: edges[-2]]
+
+
+def read_gloo_exit(lines: Iterable[str]) -> int | None:
+    """Return the exit code of the rank that failed first; horovodrun tells it and exits with 1 itself."""
+    codes = (int(match[1] or match[2]) for line in lines if (match := _GLOO_EXIT.match(line)))
+    return next((code for code in codes if code != 0), None)
+
+
+def _mpirun(programs: Programs, world: World, environment: Mapping[str, str]) -> tuple[str, ...]:
+    assert programs.mpirun is not None, "choose_launcher has seen to it"
+    where = (
+        ("--hostfile", world.hostfile, "--map-by", "slot")
+        if world.hostfile
+        # More ranks than cores are allowed on one machine: a laptop may try out what a cluster will run.
+        else ("--map-by", ":OVERSUBSCRIBE")
+    )
+    exports = (word for name in exported_names(environment) for word in ("-x", name))
+    return (
+        programs.mpirun,
+        *(("--allow-run-as-root",) if programs.is_root else ()),
+        "-np",
+        str(world.ranks),
+        # Bound ranks would share one core; threads are limited by OMP_NUM_THREADS instead.
+        "--bind-to",
+        "none",
+        *where,
+        *exports,
+    )
+
+
+def _horovodrun(programs: Programs, world: World) -> tuple[str, ...]:
+    assert programs.horovodrun is not None, "choose_launcher has seen to it"
+    hosts = world.hosts or ("localhost",)
+    places = ",".join(f"{host}:{world.ranks_per_node}" for host in hosts)
+    return (programs.horovodrun, "--gloo", "-np", str(world.ranks), "-H", places)

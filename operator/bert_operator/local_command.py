@@ -1,0 +1,163 @@
+"""``bert-operator local``: from a job and the options of the command line to an exit code.
+
+It puts the parts together: hosts, launcher, run configuration, executor, the words at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bert_operator import endings, launch
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.validation import check_rules
+from bert_operator.display import choose_display
+from bert_operator.errors import LaunchError
+from bert_operator.hosts import parse_hostfile, render_hostfile
+from bert_operator.launch import Launch, LauncherName, MpiChoice, World
+from bert_operator.local import LocalExecutor
+from bert_operator.names import PREPARE_RUN
+from bert_operator.plan import ChildSpec
+from bert_operator.programs import Programs, find_programs
+from bert_operator.render.run_config import render_run_config
+from bert_operator.summary import print_summary, read_report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """What the command line adds to the job."""
+
+    hostfile: Path | None = None
+    ranks_per_node: int | None = None
+    """Empty: as the job says."""
+    mpi: MpiChoice = "auto"
+    output: Path | None = None
+    """Empty: as the job says."""
+    plain: bool = False
+
+
+def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | None = None) -> int:
+    """Run a job to its end and return the exit code. programs: those of this machine if empty.
+
+    Raises:
+        OperatorError: the job cannot run with these options, or nothing can be started here.
+    """
+    programs = programs or find_programs()
+    hosts = _read_hosts(options.hostfile)
+    job = _on_these_machines(job, hosts, options.ranks_per_node)
+    output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
+    world = World(
+        ranks=job.spec.ranks,
+        ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
+        hosts=hosts,
+    )
+    launcher = launch.choose_launcher(options.mpi, world, programs)
+    with _own_folder(beside=output if len(hosts) > 1 else None) as folder:
+        starter = _Starter(job, programs, launcher, world, folder, output)
+        display = choose_display(plain=options.plain)
+        try:
+            outcome = LocalExecutor(job, starter.make_launch, folder, display).run()
+        finally:
+            display.close()
+    if outcome.status.phase == "Succeeded":
+        print_summary(Console(), read_report(output), output)
+    for sentence in endings.describe_ending(job, outcome):
+        print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - the words at the end are remarks
+    return endings.exit_code(outcome)
+
+
+class _Starter:
+    """Knows how to start the children of one invocation: same uid, same configuration, next attempt."""
+
+    def __init__(
+        self,
+        job: BertPretrainJob,
+        programs: Programs,
+        launcher: LauncherName,
+        world: World,
+        folder: Path,
+        output: Path,
+    ) -> None:
+        self._programs, self._launcher = programs, launcher
+        self._config = folder / "run-config.json"
+        config = render_run_config(
+            job,
+            uid=str(uuid.uuid4()),
+            ranks=world.ranks,
+            hosts=max(1, len(world.hosts)),
+            output_folder=str(output),
+        )
+        self._config.write_text(json.dumps(config, indent=2), encoding="utf-8")
+        hostfile = None
+        if world.hosts:
+            hostfile = folder / "hostfile"
+            hostfile.write_text(render_hostfile(world.hosts, slots=world.ranks_per_node), encoding="utf-8")
+        self._world = World(
+            ranks=world.ranks,
+            ranks_per_node=world.ranks_per_node,
+            hosts=world.hosts,
+            hostfile=str(hostfile) if hostfile else None,
+        )
+
+    def make_launch(self, child: ChildSpec, record: Path) -> Launch:
+        """Return how to start a child that writes its termination record to ``record``."""
+        is_prepare = child.run == PREPARE_RUN
+        threads = launch.threads_per_rank(self._programs.cores, self._world.ranks_per_node)
+        environment = launch.build_environment(
+            os.environ,
+            attempt=child.attempt,
+            termination_log=str(record),
+            threads=None if is_prepare else threads,
+        )
+        config = str(self._config)
+        if is_prepare:
+            return launch.launch_prepare(self._programs, config, environment)
+        return launch.launch_training(self._programs, self._launcher, self._world, config, environment)
+
+
+def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
+    if hostfile is None:
+        return ()
+    try:
+        text = hostfile.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"{hostfile}: cannot read the host file ({error})") from error
+    return parse_hostfile(text, source=str(hostfile))
+
+
+def _on_these_machines(job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None) -> BertPretrainJob:
+    """Return the job with the number of machines and ranks that the command line says; raises InvalidJob."""
+    if not hosts and ranks_per_node is None:
+        return job
+    changed = job.with_world(workers=len(hosts) or 1, slots_per_worker=ranks_per_node or job.spec.slots_per_worker)
+    check_rules(changed)
+    return changed
+
+
+@contextmanager
+def _own_folder(beside: Path | None) -> Iterator[Path]:
+    """Make a folder for the configuration and for termination records, and remove it at the end.
+
+    beside: where every machine can read it, if there is more than one.
+    """
+    try:
+        if beside is not None:
+            beside.parent.mkdir(parents=True, exist_ok=True)
+        where = None if beside is None else beside.parent
+        folder = Path(tempfile.mkdtemp(prefix=".bert-operator-" if where else "bert-operator-", dir=where))
+    except OSError as error:
+        raise LaunchError(f"Could not make a working folder ({error})") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

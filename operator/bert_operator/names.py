@@ -1,0 +1,28 @@
+"""Names that the operator gives or limits: jobs, runs, and how long they may be. Strings only, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+API_GROUP = "bert-operator.dev"
+API_VERSION = f"{API_GROUP}/v1alpha1"
+KIND = "BertPretrainJob"
+
+PREPARE_RUN = "prepare"
+TRAINING_RUN = "training"
+
+MAX_JOB_NAME = 45
+"""Characters. A child is called after its job and attempt (``-a12``), its launcher's host name adds
+``-launcher``, and a host name ends at 63; the rest is spare for the suffixes that Kubernetes draws."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobRef:
+    """Which job; the only thing that is used as a key."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """Render as ``namespace/name``, for people."""
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,94 @@
+"""Reads the lines that a run reports itself with: ``bert-trainer/1 event=progress step=120 ...``.
+
+The counterpart of the trainer's progress module, held to it by tests/contract. A line comes from a process
+that may be half dead, so nothing here raises: what is not a record of this version is None.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+PREFIX = "bert-trainer/1 "
+
+_MAX_LINE = 8192
+_MAX_FIELDS = 64
+_WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$)')
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressRecord:
+    """One record; ``job`` and ``attempt`` tell this attempt's lines from those of its predecessor."""
+
+    event: str
+    job: str | None
+    attempt: int | None
+    fields: Mapping[str, str]
+    """Everything else, as text."""
+
+    @property
+    def stage(self) -> str | None:
+        """Name of the stage that it is about."""
+        return self.fields.get("stage")
+
+    def text(self, key: str) -> str | None:
+        """Return a field as it stands."""
+        return self.fields.get(key)
+
+    def number(self, key: str) -> float | None:
+        """Return a field as a finite number, None where it is absent or none."""
+        try:
+            value = float(self.fields[key])
+        except (KeyError, ValueError):
+            return None
+        return value if math.isfinite(value) else None
+
+    def count(self, key: str) -> int | None:
+        """Return a field as a whole number, None where it is absent or none."""
+        return _integer(self.fields.get(key))
+
+
+def parse_progress_line(line: str) -> ProgressRecord | None:
+    """Return the record that a line holds; None for any other line, however close it comes.
+
+    Lines of more than 8,192 characters and records of more than 64 fields are no records.
+    """
+    line = line.rstrip("\r\n")
+    if not line.startswith(PREFIX) or len(line) > _MAX_LINE:
+        return None
+    fields: dict[str, str] = {}
+    position = len(PREFIX)
+    while position < len(line):
+        match = _WORD.match(line, position)
+        if match is None or match[1] in fields or len(fields) == _MAX_FIELDS:
+            return None
+        value = _unquote(match[2])
+        if value is None:
+            return None
+        fields[match[1]] = value
+        position = match.end()
+    event = fields.pop("event", None)
+    if not event:
+        return None
+    job, attempt = fields.pop("job", None), _integer(fields.pop("attempt", None))
+    return ProgressRecord(event, job, attempt, MappingProxyType(fields))
+
+
+def _unquote(word: str) -> str | None:
+    if not word.startswith('"'):
+        return word
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None or not re.fullmatch(r"-?[0-9]{1,18}", text):
+        return None
+    return int(text)

@@ -1,0 +1,15 @@
+"""Seconds since 1970 to Kubernetes' timestamps (RFC 3339, UTC, whole seconds) and back. Reads no clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def render_time(time_s: float) -> str:
+    """Render seconds since 1970 as ``2025-03-01T12:00:00Z``; fractions of a second are cut."""
+    return datetime.fromtimestamp(int(time_s), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds since 1970 of a timestamp. Raises ValueError if it is none."""
+    return datetime.fromisoformat(text).timestamp()
