@@ -1,0 +1,122 @@
+"""What is accepted, and what it becomes."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from bert_operator.api import presets
+from bert_operator.api.conditions import ConditionType, FailureReason, Reason
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.validation import advise, check_rules, parse_job
+from bert_operator.errors import InvalidJob
+from sample_job import PHASE1, sample_document, sample_job
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    spec = sample_job().spec
+    assert (spec.workers, spec.slots_per_worker, spec.ranks, spec.seed, spec.precision) == (
+        1,
+        2,
+        2,
+        42,
+        "fp32",
+    )
+    assert (spec.run_policy.application_retries, spec.run_policy.infrastructure_retries) == (1, 3)
+    assert (spec.output.if_exists, spec.checkpoint.keep, spec.optimizer.name) == ("Fail", 3, "lamb")
+
+
+def test_an_integer_is_a_number() -> None:
+    assert sample_job(lambda spec: spec.update(optimizer={"weightDecay": 0})).spec.optimizer.weight_decay == 0.0
+
+
+def test_null_means_empty_where_a_field_may_be_empty() -> None:
+    assert (
+        sample_job(lambda spec: spec.update(optimizer={"maxGradientNorm": None})).spec.optimizer.max_gradient_norm
+        is None
+    )
+
+
+def test_metadata_and_status_of_the_api_server_are_left_alone() -> None:
+    document = sample_document()
+    document["metadata"] |= {"uid": "1", "generation": 3, "labels": {"a": "b"}, "managedFields": []}
+    document["status"] = {"phase": "Running", "from": "a newer release"}
+    job = parse_job(document)
+    assert (job.metadata.generation, str(job.ref)) == (3, "default/demo")
+
+
+def test_the_document_is_not_changed_by_reading_it() -> None:
+    document = sample_document(lambda spec: spec.update(colour=1))
+    with pytest.raises(InvalidJob):
+        parse_job(document)
+    assert document == sample_document(lambda spec: spec.update(colour=1))
+
+
+def test_a_job_never_changes() -> None:
+    with pytest.raises(ValidationError):
+        sample_job().spec.seed = 1  # type: ignore[misc]
+
+
+def test_own_sizes_override_the_preset() -> None:
+    job = sample_job(lambda spec: spec.update(model={"preset": "base", "numHiddenLayers": 3}))
+    size = presets.resolve_size(job.spec.model)
+    assert (size.num_hidden_layers, size.hidden_size, size.intermediate_size) == (3, 768, 3072)
+
+
+def test_distilbert_predicts_masked_tokens_only() -> None:
+    model = sample_job(lambda spec: spec.update(model={"preset": "distilbert"})).spec.model
+    assert presets.resolve_objective(model) == "mlm"
+    assert presets.resolve_architecture(model) == "distilbert"
+
+
+def test_ranks_are_checked_again_when_machines_change() -> None:
+    changed = sample_job().with_world(workers=33, slots_per_worker=2)
+    with pytest.raises(InvalidJob, match=r"globalBatchSize: got 64; allowed: at least 66"):
+        check_rules(changed)
+
+
+def test_a_remark_is_made_on_what_is_seldom_meant() -> None:
+    def change(spec: dict[str, object]) -> None:
+        spec.update(precision="tf32", slotsPerWorker=3)
+
+    remarks = advise(sample_job(change))
+    assert [remark.split(":")[0] for remark in remarks] == [
+        "spec.precision",
+        f"spec.stages[{PHASE1}].pretrain.globalBatchSize",
+    ]
+    assert advise(sample_job()) == []
+
+
+def test_every_field_is_documented() -> None:
+    schema = BertPretrainJob.model_json_schema()
+    undocumented = [
+        f"{name}.{field}"
+        for name, section in schema["$defs"].items()
+        for field, inner in section["properties"].items()
+        if not inner.get("description")
+    ]
+    assert undocumented == []
+
+
+def test_every_text_and_list_is_bounded() -> None:
+    def unbounded(schema: dict[str, object], path: str) -> list[str]:
+        found = []
+        if schema.get("type") == "string" and not {"maxLength", "enum", "const"} & schema.keys():
+            found.append(path)
+        if schema.get("type") == "array" and "maxItems" not in schema:
+            found.append(path)
+        for key, inner in schema.items():
+            for part in inner if isinstance(inner, list) else [inner]:
+                if isinstance(part, dict):
+                    found += unbounded(part, f"{path}.{key}")
+        return found
+
+    assert unbounded(BertPretrainJob.model_json_schema(), "") == []
+
+
+@pytest.mark.parametrize("names", [ConditionType, Reason, FailureReason])
+def test_every_reason_has_a_sentence(names: type[ConditionType | Reason | FailureReason]) -> None:
+    for name in names:
+        assert name.value.isalnum()
+        assert name.value[0].isupper()
+        assert name.sentence.endswith(".")

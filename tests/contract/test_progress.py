@@ -1,0 +1,88 @@
+"""What the trainer prints, the operator reads."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_operator.progress import PREFIX, parse_progress_line
+from bert_trainer import progress as trainer
+
+KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).filter(lambda key: key not in ("event", "job", "attempt"))
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-(10**15), 10**15),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.text(max_size=60),
+)
+
+
+def test_both_sides_have_the_same_prefix() -> None:
+    assert f"{trainer.PREFIX} " == PREFIX
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=10))
+def test_every_record_survives_the_way(fields: dict[str, str | int | float | None]) -> None:
+    line = trainer.format_line({"event": "progress", **fields, "job": "a-b", "attempt": 3})
+    record = parse_progress_line(line + "\n")
+    assert record is not None
+    assert (record.event, record.job, record.attempt) == ("progress", "a-b", 3)
+    assert "\n" not in line
+    for key, value in fields.items():
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            assert record.text(key) is None
+        elif isinstance(value, float):
+            assert record.number(key) == pytest.approx(value, rel=1e-5)
+        elif isinstance(value, int):
+            assert record.count(key) == value
+        else:
+            assert record.text(key) == value
+
+
+def test_the_reporter_s_own_lines_are_read() -> None:
+    stream = io.StringIO()
+    trainer.Reporter("uid-1", 2, stream).report("failed", stage="phase1", message='no "vocab.txt" here')
+    record = parse_progress_line(stream.getvalue())
+    assert record is not None
+    assert (record.event, record.job, record.attempt, record.stage) == ("failed", "uid-1", 2, "phase1")
+    assert record.text("message") == 'no "vocab.txt" here'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "Traceback (most recent call last):",
+        "bert-trainer/1",
+        "bert-trainer/1 ",
+        "bert-trainer/2 event=progress",
+        " bert-trainer/1 event=progress",
+        "bert-trainer/1 stage=phase1",
+        "bert-trainer/1 event=",
+        "bert-trainer/1 event=progress step",
+        "bert-trainer/1 event=progress event=failed",
+        'bert-trainer/1 event=failed message="cut off',
+        'bert-trainer/1 event=failed message="bad \\x escape"',
+        'bert-trainer/1 event=failed message="a"b',
+        "bert-trainer/1 event=progress " + " ".join(f"k{n}=1" for n in range(64)),
+        "bert-trainer/1 event=progress text=" + "x" * 9000,
+    ],
+)
+def test_a_line_that_is_no_record_is_nothing(line: str) -> None:
+    assert parse_progress_line(line) is None
+
+
+@given(st.text(max_size=200))
+def test_nothing_that_follows_the_prefix_raises(text: str) -> None:
+    parse_progress_line(PREFIX + text)
+
+
+def test_numbers_that_are_none_are_absent() -> None:
+    record = parse_progress_line(f"{PREFIX}event=progress step=1e3 loss=nan steps={'9' * 30} x=inf attempt=two")
+    assert record is not None
+    assert (record.count("step"), record.number("loss"), record.count("steps")) == (None, None, None)
+    assert (record.number("x"), record.attempt) == (None, None)

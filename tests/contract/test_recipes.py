@@ -1,0 +1,115 @@
+"""The replaced recipes' numbers, as manifests: what they resolve to is held to the recipes' own arithmetic.
+
+The figures are those that the recipes publish; batches of NVIDIA's are per GPU before their division by the
+accumulation count. Whole resolved configurations are golden files (``tests/golden/run-config``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_operator.api.validation import parse_job
+from bert_operator.documents import read_job_document
+from bert_operator.render.run_config import render_run_config
+from bert_trainer.config import PretrainStage, RunConfig, parse_run_config
+from bert_trainer.data import num_micro_batches
+from bert_trainer.schedule import learning_rate
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def resolve(example: str) -> dict[str, Any]:
+    job = parse_job(read_job_document(EXAMPLES / example / "job.yaml"))
+    return render_run_config(
+        job, uid="uid-1", ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=job.spec.output.path
+    )
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a recipe as it is published."""
+
+    sequence_length: int
+    predictions: int
+    batch_per_rank: int
+    accumulation: int
+    micro_batch_size: int
+    global_batch_size: int
+    learning_rate: float
+    warmup: float
+    steps: int
+
+
+NVIDIA_PHASE_1 = Phase(128, 20, 8192, 128, 64, 65_536, 6e-3, 0.2843, 7038)
+NVIDIA_PHASE_2 = Phase(512, 80, 4096, 256, 16, 32_768, 4e-3, 0.128, 1563)
+INTEL = Phase(128, 76, 64, 1, 64, 2048, 3.5e-4, 0.0, 13_700)
+
+RECIPES = {
+    "10-nvidia-8-ranks": (8, 1, "fp16", (NVIDIA_PHASE_1, NVIDIA_PHASE_2)),
+    "11-nvidia-4-ranks": (
+        4,
+        1,
+        "fp16",
+        (
+            Phase(128, 20, 16_320, 340, 48, 65_280, 6e-3, 0.2843, 7038),
+            Phase(512, 80, 8160, 1020, 8, 32_640, 4e-3, 0.128, 1563),
+        ),
+    ),
+    "12-intel-mlperf": (
+        32,
+        8,
+        "bf16",
+        (INTEL, Phase(512, 76, 64, 4, 16, 2048, 3.5e-4, 0.0, 13_700)),
+    ),
+}
+
+
+@pytest.mark.parametrize("example", sorted(RECIPES))
+def test_the_resolved_numbers_are_the_recipes(example: str) -> None:
+    ranks, hosts, precision, phases = RECIPES[example]
+    config: RunConfig = parse_run_config(resolve(example))
+    assert (config.world.ranks, config.world.hosts, config.precision, config.seed) == (
+        ranks,
+        hosts,
+        precision,
+        42,
+    )
+    assert (config.model.num_hidden_layers, config.model.hidden_size) == (24, 1024)
+    assert config.optimizer.name == "lamb"
+    stages = [stage for stage in config.stages if isinstance(stage, PretrainStage)]
+    for stage, phase in zip(stages, phases, strict=True):
+        assert phase.batch_per_rank * ranks == phase.global_batch_size  # the recipe's own arithmetic
+        assert phase.batch_per_rank == phase.accumulation * phase.micro_batch_size
+        assert stage.sequence_length == phase.sequence_length
+        assert stage.max_predictions_per_sequence == phase.predictions
+        assert stage.global_batch_size == phase.global_batch_size
+        assert stage.micro_batch_size == phase.micro_batch_size
+        passes = num_micro_batches(stage.global_batch_size, stage.micro_batch_size, ranks)
+        assert passes == phase.accumulation * ranks
+        assert stage.schedule.learning_rate == phase.learning_rate
+        assert (stage.schedule.warmup.proportion or 0.0) == phase.warmup
+        assert stage.length.steps == phase.steps
+
+
+@pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml")))
+def test_every_example_resolves_to_its_golden_configuration(example: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"run-config/{example}.json", json.dumps(resolve(example), indent=2) + "\n")
+
+
+def test_nvidias_learning_rates_come_out_of_the_example() -> None:
+    config = parse_run_config(resolve("10-nvidia-8-ranks"))
+    first, second = (stage for stage in config.stages if isinstance(stage, PretrainStage))
+    rates = [
+        learning_rate(first.schedule, 0, 7038),
+        learning_rate(first.schedule, 1999, 7038),
+        learning_rate(first.schedule, 2000, 7038),
+        learning_rate(second.schedule, 199, 1563),
+        learning_rate(second.schedule, 200, 1563),
+    ]
+    assert rates == pytest.approx([2.9986e-6, 5.997e-3, 5.076e-3, 3.999e-3, 3.734e-3], rel=2e-4)

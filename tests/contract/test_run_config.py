@@ -1,0 +1,191 @@
+"""What the operator renders, the trainer reads; and both sides know the same choices."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from bert_operator.api import v1alpha1
+from bert_operator.api.validation import parse_job
+from bert_operator.documents import read_job_document
+from bert_operator.render import run_config
+from bert_trainer import config as trainer
+from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
+Spec = dict[str, Any]
+
+
+def load(job: v1alpha1.BertPretrainJob) -> trainer.RunConfig:
+    """Render for two ranks on one host and read the JSON text back as the trainer does."""
+    document = run_config.render_run_config(job, uid="uid-1", ranks=job.spec.ranks, hosts=1, output_folder="/out")
+    return trainer.parse_run_config(json.loads(json.dumps(document)))
+
+
+def pretrain(**fields: object) -> Callable[[Spec], None]:
+    return lambda spec: spec["stages"][PHASE1]["pretrain"].update(fields)
+
+
+JOBS: dict[str, Callable[[Spec], object] | None] = {
+    "as it is": None,
+    "every preset: base": lambda spec: spec.update(model={"preset": "base"}),
+    "every preset: large": lambda spec: spec.update(model={"preset": "large"}),
+    "every preset: distilbert": lambda spec: spec.update(model={"preset": "distilbert"}),
+    "own sizes": lambda spec: spec.update(
+        model={
+            "hiddenSize": 64,
+            "numHiddenLayers": 1,
+            "numAttentionHeads": 4,
+            "intermediateSize": 100,
+            "hiddenActivation": "gelu_new",
+            "objective": "mlm",
+            "maxPositionEmbeddings": 128,
+        }
+    ),
+    "no clipping": lambda spec: spec.update(optimizer={"name": "adamw", "maxGradientNorm": None}),
+    "no decay of weights": lambda spec: spec.update(optimizer={"weightDecay": 0}),
+    "ready shards": lambda spec: spec.update(
+        dataset={"vocabularyFile": "vocab.txt"},
+        stages=[
+            {"name": "p", "pretrain": {**spec["stages"][PHASE1]["pretrain"], "shards": "s"}},
+            {"name": "e", "evaluate": {"shards": "h", "maxSamples": 100}},
+        ],
+    ),
+    "shared dataset": lambda spec: spec.update(dataset={"path": "/data"}, stages=spec["stages"][1:]),
+    "shortest sequences": pretrain(sequenceLength=8),
+    "samples and steps of warm-up": pretrain(length={"samples": 1000}, warmup={"steps": 3}),
+    "epochs and no warm-up": pretrain(length={"epochs": 0.5}, warmup={"steps": 0}),
+    "range": pretrain(dataRange={"start": 0.1, "end": 0.9}),
+    "reset, micro-batch means": pretrain(optimizerState="reset", lossNormalization="microBatchMean"),
+    "everything logged": lambda spec: spec.update(
+        logging={"everySteps": 1, "tensorboard": False, "prometheusPort": 0, "sampleLedger": True}
+    ),
+    "checkpoints by steps": lambda spec: spec.update(checkpoint={"everySteps": 5}),
+    "vocabulary given": lambda spec: (
+        spec["stages"][PREPARE]["prepare"].pop("vocabularySize"),
+        spec.update(dataset={"vocabularyFile": "v.txt"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_every_example_loads_in_the_trainer(path: Path) -> None:
+    job = parse_job(read_job_document(path))
+    assert load(job).job.name == job.metadata.name
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_every_job_loads_in_the_trainer(case: str) -> None:
+    config = load(sample_job(JOBS[case]))
+    assert config.world == trainer.World(ranks=2, hosts=1)
+    assert config.model.vocab_size is None
+
+
+def test_identity_and_folders_arrive() -> None:
+    config = load(sample_job())
+    assert (config.job.namespace, config.job.name, config.job.uid) == ("default", "demo", "uid-1")
+    assert (config.output_folder, config.dataset.folder) == ("/out", "/out/data")
+    assert load(sample_job(JOBS["shared dataset"])).dataset.folder == "/data"
+
+
+def test_defaults_are_resolved() -> None:
+    config = load(sample_job())
+    prepare, phase1, evaluate, export = config.stages
+    assert isinstance(prepare, trainer.PrepareStage)
+    assert isinstance(phase1, trainer.PretrainStage)
+    assert isinstance(evaluate, trainer.EvaluateStage)
+    assert isinstance(export, trainer.ExportStage)
+    assert prepare.vocabulary_size == 4096
+    assert (phase1.max_predictions_per_sequence, phase1.micro_batch_size) == (20, 32)
+    assert phase1.schedule.warmup == trainer.Warmup(proportion=0.1)
+    assert (evaluate.sequence_length, evaluate.max_predictions_per_sequence) == (128, 20)
+    assert (config.checkpoint.every_steps, config.checkpoint.every_seconds) == (None, 600)
+
+
+def test_an_evaluation_takes_the_lengths_of_the_phase_before_it() -> None:
+    def change(spec: Spec) -> None:
+        phase2 = {
+            **spec["stages"][PHASE1]["pretrain"],
+            "sequenceLength": 512,
+            "maxPredictionsPerSequence": 76,
+        }
+        spec["stages"].insert(EVALUATE, {"name": "phase2", "pretrain": phase2})
+        spec["stages"].append({"name": "again", "evaluate": {"sequenceLength": 128}})
+
+    *_, evaluate, _, again = load(sample_job(change)).stages
+    assert isinstance(evaluate, trainer.EvaluateStage)
+    assert isinstance(again, trainer.EvaluateStage)
+    assert (evaluate.sequence_length, evaluate.max_predictions_per_sequence) == (512, 76)
+    assert (again.sequence_length, again.max_predictions_per_sequence) == (128, 20)
+
+
+def test_the_published_numbers_of_predictions_are_the_defaults() -> None:
+    assert [run_config.default_max_predictions(length) for length in (8, 64, 128, 512)] == [4, 12, 20, 80]
+
+
+def test_the_default_micro_batch_does_not_depend_on_the_ranks() -> None:
+    # A job may go on with another number of ranks; what is frozen must stay the same.
+    one, two = (load(sample_job(lambda spec, n=n: spec.update(slotsPerWorker=n))) for n in (1, 2))
+    assert one.stages == two.stages
+
+
+def test_the_contract_version_is_the_trainer_s() -> None:
+    assert run_config.CONTRACT_VERSION == trainer.CONTRACT_VERSION
+
+
+def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
+    """The frozen document is complete, so a new release of the trainer does not change what it means."""
+    document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
+    open_ones = {"device", "type_vocab_size"}
+    for path, model, section in (
+        ("", trainer.RunConfig, document),
+        ("model", trainer.ModelConfig, document["model"]),
+        ("optimizer", trainer.OptimizerConfig, document["optimizer"]),
+        ("checkpoint", trainer.CheckpointConfig, document["checkpoint"]),
+        ("logging", trainer.LoggingConfig, document["logging"]),
+        ("prepare", trainer.PrepareStage, document["stages"][0]),
+        ("pretrain", trainer.PretrainStage, document["stages"][1]),
+        ("evaluate", trainer.EvaluateStage, document["stages"][2]),
+    ):
+        assert set(model.model_fields) - set(section) <= open_ones, path
+
+
+def choices(model: type[BaseModel], field: str) -> set[str]:
+    """Return the strings of a field's Literal, with or without None beside it."""
+    annotation = model.model_fields[field].annotation
+    parts = typing.get_args(annotation)
+    literals = [part for part in parts if typing.get_origin(part) is typing.Literal] or [annotation]
+    return {value for literal in literals for value in typing.get_args(literal) if isinstance(value, str)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "field", "theirs", "their_field"),
+    [
+        (v1alpha1.JobSpec, "precision", trainer.RunConfig, "precision"),
+        (v1alpha1.OutputSpec, "if_exists", trainer.RunConfig, "if_exists"),
+        (v1alpha1.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
+        (v1alpha1.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),
+        (v1alpha1.ModelSpec, "objective", trainer.ModelConfig, "objective"),
+        (v1alpha1.OptimizerSpec, "name", trainer.OptimizerConfig, "name"),
+        (v1alpha1.PretrainSpec, "decay", trainer.Schedule, "decay"),
+        (v1alpha1.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
+        (v1alpha1.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
+        (v1alpha1.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
+        (v1alpha1.ExportSpec, "format", trainer.ExportStage, "format"),
+    ],
+)
+def test_both_sides_offer_the_same_choices(
+    ours: type[BaseModel], field: str, theirs: type[BaseModel], their_field: str
+) -> None:
+    assert choices(ours, field) == choices(theirs, their_field) != set()

@@ -1,0 +1,355 @@
+"""A dataset is the same bytes however it was made, and is never mixed with another one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_trainer.build import build_dataset
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset_record import DatasetRecord
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.shard_checks import find_violations
+from bert_trainer.shards import ShardFolder
+from bert_trainer.wordpiece import read_vocabulary
+
+LENGTHS = [(32, 5), (64, 10)]
+NAMES = ["held_out_0000.hdf5", "training_0000.hdf5", "training_0001.hdf5", "training_0002.hdf5"]
+
+
+class Silent:
+    """Takes reports and keeps them."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, object]] = []
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        self.records.append({"event": event, **fields})
+
+
+class Halted(TrainerError):
+    """A stop between two shards."""
+
+
+def build(text: Path, root: Path, *, vocabulary_file: str | None = None, **settings: object) -> DatasetRecord:
+    return build_as(stage_of(text, **settings), root, vocabulary_file=vocabulary_file)
+
+
+def build_as(stage: PrepareStage, root: Path, vocabulary_file: str | None = None) -> DatasetRecord:
+    dataset = DatasetConfig(folder=str(root), vocabulary_file=vocabulary_file)
+    return build_dataset(stage, dataset, LENGTHS, Silent())
+
+
+def stage_of(text: Path, **settings: object) -> PrepareStage:
+    chosen = {"text": str(text), "vocabulary_size": 120, "num_shards": 3, "num_processes": 1, **settings}
+    return PrepareStage.model_validate(chosen)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All files but the times in dataset.json."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name not in ("dataset.json", ".lock")
+    }
+
+
+def stop_after(num_checks: int) -> Callable[[], None]:
+    left = [num_checks]
+
+    def check() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Halted("stopped here")
+
+    return check
+
+
+def test_a_build_makes_vocabulary_shards_and_a_record(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    record = build(write_corpus(), tmp_path / "data")
+    files = contents(tmp_path / "data")
+    assert sorted(files) == [
+        *(f"seq_len_32_max_pred_5/{name}" for name in NAMES),
+        *(f"seq_len_64_max_pred_10/{name}" for name in NAMES),
+        "vocab.txt",
+    ]
+    written = json.loads((tmp_path / "data" / "dataset.json").read_text())
+    assert written == record.model_dump(mode="json")
+    assert written["complete"] is True
+    counts = written["counts"]
+    assert counts["documents_read"] == 40
+    assert counts["documents_training"] + counts["documents_held_out"] == 40
+    assert counts["duplicates_dropped"] == 0
+    vocabulary = read_vocabulary(tmp_path / "data" / "vocab.txt")
+    assert written["vocabulary_sha256"] == vocabulary.sha256
+    for length in written["lengths"]:
+        folder = ShardFolder.open(
+            tmp_path / "data" / length["folder"],
+            split="training",
+            sequence_length=length["sequence_length"],
+            max_predictions=length["max_predictions"],
+            vocabulary=vocabulary,
+        )
+        assert dict(zip([path.name for path in folder.paths], folder.rows, strict=True)) == length["training"]
+        assert folder.num_samples == length["samples_training"]
+        for number in range(3):
+            assert find_violations(folder.read(number), vocabulary) == []
+
+
+def test_any_number_of_processes_makes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "one", num_processes=1)
+    build(text, tmp_path / "two", num_processes=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("num_checks", [0, 1, 3, 5, 8])
+def test_an_interrupted_build_goes_on_to_the_same_bytes(
+    tmp_path: Path, write_corpus: Callable[..., Path], num_checks: int
+) -> None:
+    text, root, dataset = write_corpus(), tmp_path / "data", DatasetConfig(folder=str(tmp_path / "data"))
+    build(text, tmp_path / "whole")
+    with pytest.raises(Halted):
+        build_dataset(stage_of(text), dataset, LENGTHS, Silent(), check=stop_after(num_checks))
+    assert json.loads((root / "dataset.json").read_text())["complete"] is False
+    kept = {path: path.stat().st_mtime_ns for path in root.rglob("*.hdf5")}
+    build(text, root)
+    assert contents(root) == contents(tmp_path / "whole")
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_an_unfinished_dataset_is_not_trained_on(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    dataset = DatasetConfig(folder=str(tmp_path / "data"))
+    with pytest.raises(Halted):
+        build_dataset(stage_of(write_corpus()), dataset, LENGTHS, Silent(), check=stop_after(8))
+    with pytest.raises(InputError, match="the dataset is not complete"):
+        ShardFolder.open(
+            tmp_path / "data" / "seq_len_32_max_pred_5",
+            split="training",
+            sequence_length=32,
+            max_predictions=5,
+            vocabulary=None,
+        )
+
+
+def test_a_complete_dataset_is_left_alone(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text, reports = write_corpus(), Silent()
+    first = build(text, tmp_path / "data")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")}
+    again = build_dataset(
+        stage_of(text), DatasetConfig(folder=str(tmp_path / "data")), LENGTHS, reports, check=stop_after(0)
+    )
+    assert again == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")} == before
+    assert [record["event"] for record in reports.records] == ["stage_started", "progress", "stage_finished"]
+    assert reports.records[1]["step"] == reports.records[1]["steps"]
+
+
+def test_moved_text_with_the_same_content_is_the_same_text(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    build(write_corpus(), tmp_path / "data")
+    build(write_corpus(name="elsewhere"), tmp_path / "data")
+    with pytest.raises(InputError, match=r"(?s)other settings.*text: was .*, is .*more with other content"):
+        build(write_corpus(41, name="more"), tmp_path / "data")
+
+
+def test_missing_and_damaged_shards_are_made_again(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    build(text, root)
+    before = contents(root)
+    (root / "seq_len_32_max_pred_5" / NAMES[1]).unlink()
+    (root / "seq_len_32_max_pred_5" / NAMES[2]).write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"1 of 4 shards are gone, first training_0000\.hdf5"):
+        ShardFolder.open(
+            root / "seq_len_32_max_pred_5",
+            split="training",
+            sequence_length=32,
+            max_predictions=5,
+            vocabulary=None,
+        )
+    build(text, root)
+    assert contents(root) == before
+
+
+def test_another_length_is_added_to_a_dataset(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text, dataset = write_corpus(), DatasetConfig(folder=str(tmp_path / "data"))
+    build_dataset(stage_of(text), dataset, [(32, 5)], Silent())
+    record = build_dataset(stage_of(text), dataset, [(64, 10)], Silent())
+    assert [length.folder for length in record.lengths] == ["seq_len_32_max_pred_5", "seq_len_64_max_pred_10"]
+    build(text, tmp_path / "both")
+    assert contents(tmp_path / "data") == contents(tmp_path / "both")
+
+
+def test_other_settings_are_refused_and_listed(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "data")
+    with pytest.raises(InputError, match=r"(?s)other settings\n  dupe_factor: was 5, is 6\n  seed: was 12345, is 7\n"):
+        build(text, tmp_path / "data", dupe_factor=6, seed=7)
+
+
+def test_shards_of_unknown_origin_are_not_built_over(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    build(text, root)
+    (root / "dataset.json").unlink()
+    with pytest.raises(InputError, match=r"holds shards, but .* has no dataset\.json"):
+        build(text, root)
+
+
+def test_a_given_vocabulary_is_used_and_kept_beside_the_shards(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "first", vocabulary_size=100)
+    vocabulary = tmp_path / "first" / "vocab.txt"
+    record = build(text, tmp_path / "second", vocabulary_file=str(vocabulary))
+    assert record.settings.vocabulary == record.vocabulary_sha256 == read_vocabulary(vocabulary).sha256
+    assert contents(tmp_path / "second") == contents(tmp_path / "first")
+    build(text, tmp_path / "second")
+    build(text, tmp_path / "first", vocabulary_file=str(vocabulary))
+    with pytest.raises(InputError, match="cannot read the vocabulary"):
+        build(text, tmp_path / "third", vocabulary_file=str(tmp_path / "none.txt"))
+
+
+def test_a_vocabulary_in_the_dataset_s_folder_is_not_replaced(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "first", vocabulary_size=100)
+    (tmp_path / "data").mkdir()
+    content = (tmp_path / "first" / "vocab.txt").read_bytes()
+    (tmp_path / "data" / "vocab.txt").write_bytes(content)
+    build(text, tmp_path / "data", vocabulary_size=500)
+    assert (tmp_path / "data" / "vocab.txt").read_bytes() == content
+
+
+def test_a_vocabulary_changed_after_the_build_is_noticed(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "data")
+    with (tmp_path / "data" / "vocab.txt").open("a") as file:
+        file.write("another\n")
+    with pytest.raises(InputError, match=r"vocab\.txt: not the vocabulary that .* was built with"):
+        build(text, tmp_path / "data")
+
+
+def test_held_out_documents_are_those_of_the_text_and_not_of_its_order(
+    tmp_path: Path, make_document: Callable[..., list[str]]
+) -> None:
+    texts = ["\n".join(make_document(number)) for number in range(60)]
+    vocabularies = []
+    for name, ordered in (("forward", texts), ("backward", texts[::-1])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("\n\n".join(ordered))
+        record = build(tmp_path / name, tmp_path / f"{name}-data")
+        assert record.counts is not None
+        assert 1 <= record.counts.documents_held_out <= 15
+        vocabularies.append(record.vocabulary_sha256)
+    # The vocabulary is learnt from the training documents: the same ones in both.
+    assert vocabularies[0] == vocabularies[1]
+
+
+def test_near_duplicates_of_held_out_documents_are_not_trained_on(
+    tmp_path: Path, make_document: Callable[..., list[str]]
+) -> None:
+    (tmp_path / "text").mkdir()
+    documents = [make_document(number) for number in range(30)]
+    copies = [[f"copy {number % 3} of", *document[1:]] for document in documents for number in range(2)]
+    lines = ["\n".join(document) for document in [*documents, *copies]]
+    (tmp_path / "text" / "a.txt").write_text("\n\n".join(lines))
+    record = build(tmp_path / "text", tmp_path / "data", near_duplicate_similarity=0.6)
+    assert record.counts is not None
+    assert record.counts.documents_read == 90
+    assert record.counts.duplicates_dropped == 60
+    assert record.counts.documents_training + record.counts.documents_held_out == 30
+
+
+def test_tiny_texts_are_split_into_both_sides_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("a b c d.\n\ne f g h.\n")
+    counts = build(tmp_path / "two.txt", tmp_path / "data").counts
+    assert counts is not None
+    assert (counts.documents_training, counts.documents_held_out) == (1, 1)
+    (tmp_path / "one.txt").write_text("a b c d.\n\na b c d.\n")
+    with pytest.raises(InputError, match=r"one\.txt: 1 of 2 documents are left .*at least 2 are needed"):
+        build(tmp_path / "one.txt", tmp_path / "other")
+
+
+def test_few_documents_make_few_shards(
+    tmp_path: Path, write_corpus: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    record = build(write_corpus(6), tmp_path / "data", num_shards=8)
+    assert list(record.lengths[0].training) == ["training_0000.hdf5", "training_0001.hdf5"]
+    assert "5 training documents are too few for 8 shards; making 2" in caplog.text
+
+
+def test_shards_hold_about_equal_numbers_of_samples(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    rows = list(build(write_corpus(80), tmp_path / "data").lengths[0].training.values())
+    assert max(rows) < 1.2 * min(rows)
+
+
+def test_no_two_shards_and_lengths_share_their_random_numbers(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    rng = np.random.default_rng(0)
+    texts = ["\n".join(" ".join(rng.choice(list("abcdefgh"), 9)) for _ in range(20)) for _ in range(40)]
+    (tmp_path / "text" / "a.txt").write_text("\n\n".join(texts))
+    build(tmp_path / "text", tmp_path / "data", num_shards=2)
+    folder = ShardFolder.open(
+        tmp_path / "data" / "seq_len_32_max_pred_5",
+        split="training",
+        sequence_length=32,
+        max_predictions=5,
+        vocabulary=None,
+    )
+    first, second = folder.read(0), folder.read(1)
+    rows = min(len(first), len(second))
+    agree = (first.masked_lm_positions[:rows] == second.masked_lm_positions[:rows]).all(axis=1)
+    assert agree.mean() < 0.1
+
+
+def test_a_full_disk_is_named_and_the_build_goes_on_after_it(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    build(text, tmp_path / "whole")
+    real, left = os.fsync, [6]
+
+    def full(descriptor: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(TrainerError, match=r"\.hdf5: cannot be written, the disk is full") as caught:
+            build(text, root)
+    assert not isinstance(caught.value, InputError)
+    assert not list(root.rglob("*.partial"))
+    build(text, root)
+    assert contents(root) == contents(tmp_path / "whole")
+
+
+def test_a_second_builder_is_turned_away(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    met: list[TrainerError] = []
+
+    def build_inside() -> None:
+        if not met:
+            with pytest.raises(TrainerError, match="another process is building here") as caught:
+                build(text, root)
+            met.append(caught.value)
+
+    build_dataset(stage_of(text), DatasetConfig(folder=str(root)), LENGTHS, Silent(), check=build_inside)
+    assert met
+
+
+def test_lengths_must_be_possible(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    dataset = DatasetConfig(folder=str(tmp_path / "data"))
+    with pytest.raises(InputError, match="length 32:30: allowed are 8 tokens or more and 1 to 29 predictions"):
+        build_dataset(stage_of(write_corpus()), dataset, [(32, 30)], Silent())
+    with pytest.raises(InputError, match="no sequence length"):
+        build_dataset(stage_of(tmp_path / "text"), dataset, [], Silent())
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,82 @@
+"""Documents that repeat an earlier one nearly word by word are found; the others are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.document import Document
+from bert_trainer.near_duplicates import NearDuplicates, jaccard, shingle_hashes
+
+
+def document(words: Iterable[str]) -> Document:
+    return Document("test", (" ".join(words),))
+
+
+def words_of(seed: int, count: int = 400) -> list[str]:
+    rng = random.Random(seed)
+    return [f"w{rng.randrange(5000)}" for _ in range(count)]
+
+
+def find(folder: Path, documents: list[Document], similarity: float) -> set[int]:
+    duplicates = NearDuplicates(folder, similarity)
+    for one in documents:
+        duplicates.add(one)
+    try:
+        return duplicates.find()
+    finally:
+        duplicates.close()
+
+
+def plain_similarity(first: list[str], second: list[str]) -> float:
+    """Jaccard similarity of 5-word shingles, the slow way."""
+    sets = [{tuple(words[i : i + 5]) for i in range(len(words) - 4)} for words in (first, second)]
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+@pytest.mark.parametrize("similarity", [0.3, 0.5, 0.8, 0.95, 1.0])
+def test_pairs_are_dropped_exactly_from_the_threshold_on(tmp_path: Path, similarity: float) -> None:
+    original = words_of(1)
+    for num_changed in range(60):
+        changed = [*original[: len(original) - num_changed], *words_of(2, num_changed)]
+        expected = {1} if plain_similarity(original, changed) >= similarity else set()
+        assert find(tmp_path, [document(original), document(changed)], similarity) == expected, num_changed
+
+
+def test_case_and_punctuation_do_not_matter(tmp_path: Path) -> None:
+    first = Document("a", ("The quick brown fox, it jumps over.", "The lazy dog sleeps."))
+    second = Document("b", ("the quick brown fox it jumps", "over the lazy dog - sleeps"))
+    assert find(tmp_path, [first, second], 1.0) == {1}
+
+
+def test_the_later_one_goes_and_is_compared_with_kept_ones_only(tmp_path: Path) -> None:
+    a = words_of(3, 100)
+    b = [*a[:90], *words_of(4, 10)]
+    c = [*b[:50], *words_of(5, 20), *b[70:]]
+    assert plain_similarity(a, b) > 0.7 > plain_similarity(a, c)
+    assert find(tmp_path, [document(a), document(b), document(c), document(a)], 0.7) == {1, 3}
+
+
+def test_documents_shorter_than_a_shingle_are_compared_as_a_whole(tmp_path: Path) -> None:
+    documents = [document(["same", "words"]), document(["other", "words"]), document(["same", "words"])]
+    assert find(tmp_path, documents, 0.8) == {2}
+
+
+def test_documents_without_a_word_are_compared_too(tmp_path: Path) -> None:
+    assert find(tmp_path, [document(["..."]), document(["!!!"]), document(["..."])], 0.8) == {2}
+
+
+def test_nothing_is_left_in_the_scratch_folder(tmp_path: Path) -> None:
+    find(tmp_path, [document(words_of(6))], 0.8)
+    assert list(tmp_path.iterdir()) == []
+    assert find(tmp_path, [], 0.8) == set()
+
+
+def test_similarity_is_shared_over_all_shingles() -> None:
+    first = shingle_hashes(document(["a", "b", "c", "d", "e", "f"]))
+    second = shingle_hashes(document(["b", "c", "d", "e", "f", "g"]))
+    assert len(first) == len(second) == 2
+    assert jaccard(first, second) == pytest.approx(1 / 3)

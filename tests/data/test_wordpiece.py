@@ -1,0 +1,125 @@
+"""Vocabularies are learnt the same every time, read strictly, and cut text as BERT does."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.errors import InputError
+from bert_trainer.wordpiece import Encoder, read_vocabulary, train_vocabulary
+
+SENTENCES = [
+    "Unhappy people unfold paper folders.",
+    "Happy folding, happy papers!",
+    "A zebra (b) folds; q, x.",
+] * 3
+SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+
+
+def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    program = (
+        "import hashlib\nfrom bert_trainer.wordpiece import train_vocabulary\n"
+        f"content = train_vocabulary({SENTENCES!r}, size=90, lower_case=True)\n"
+        "print(hashlib.sha256(content).hexdigest())"
+    )
+    here = hashlib.sha256(train_vocabulary(SENTENCES, size=90, lower_case=True)).hexdigest()
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        assert run.stdout.strip() == here, run.stderr
+
+
+@pytest.mark.parametrize("size", [20, 64, 1000])
+def test_the_size_is_a_limit_and_special_tokens_come_first(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(train_vocabulary(SENTENCES, size=size, lower_case=True))
+    vocabulary = read_vocabulary(path)
+    assert vocabulary.size <= size
+    assert vocabulary.tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert (vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id) == (0, 1, 2)
+    assert (vocabulary.sep_id, vocabulary.mask_id) == (3, 4)
+    assert vocabulary.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_text_is_cut_into_the_longest_known_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(SPECIAL + "un\n##happy\nhappy\n##h\n,\ncafe\n[\n]\nsep\n")
+    vocabulary = read_vocabulary(path)
+    encoded = Encoder(vocabulary, lower_case=True).encode(
+        ["Unhappy, caf\u00e9 UNKNOWN", "a literal [SEP]", "\u4e2d\u6587", "happy" * 21, "\u0000"]
+    )
+    tokens = [[vocabulary.tokens[token] for token in sentence] for sentence in encoded]
+    assert tokens == [
+        ["un", "##happy", ",", "cafe", "[UNK]"],
+        ["[UNK]", "[UNK]", "[", "sep", "]"],
+        ["[UNK]", "[UNK]"],
+        ["[UNK]"],
+        [],
+    ]
+
+
+def test_a_word_of_a_hundred_characters_is_cut_and_a_longer_one_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(SPECIAL + "a\n##a\n")
+    encoder = Encoder(read_vocabulary(path), lower_case=True)
+    assert encoder.encode(["a" * 100, "a" * 101]) == [[5] + [6] * 99, [1]]
+
+
+def test_cased_vocabularies_keep_case_and_accents(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(SPECIAL + "Caf\u00e9\ncafe\n")
+    vocabulary = read_vocabulary(path)
+    assert Encoder(vocabulary, lower_case=False).encode(["Caf\u00e9"]) == [[5]]
+    assert Encoder(vocabulary, lower_case=True).encode(["Caf\u00e9"]) == [[6]]
+
+
+def test_encoding_agrees_with_an_independent_implementation(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(train_vocabulary(SENTENCES, size=60, lower_case=True))
+    theirs = transformers.BertTokenizerLegacy(str(path))
+    expected = [theirs.convert_tokens_to_ids(theirs.tokenize(sentence)) for sentence in SENTENCES]
+    assert Encoder(read_vocabulary(path), lower_case=True).encode(SENTENCES) == expected
+
+
+def test_documents_keep_their_sentences_but_those_without_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(SPECIAL + "a\nb\n")
+    documents = [("a b", "\u0000", "b")] * 1500
+    encoded = list(Encoder(read_vocabulary(path), lower_case=True).encode_documents(documents))
+    assert encoded == [[[5, 6], [6]]] * 1500
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the vocabulary is empty"),
+        ("[PAD]\n[UNK]\n[CLS]\na\n", r"the vocabulary lacks \[SEP\], \[MASK\]"),
+        (SPECIAL + "a\nb\na\n", "the vocabulary has the token 'a' on lines 6, 8"),
+        (SPECIAL + "\na\n", "line 6 of the vocabulary is empty"),
+    ],
+    ids=["empty", "no special tokens", "twice", "empty line"],
+)
+def test_a_wrong_vocabulary_says_what_is_missing(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"vocab\.txt: {message}"):
+        read_vocabulary(path)
+
+
+def test_a_vocabulary_that_is_missing_or_not_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.txt: cannot read the vocabulary"):
+        read_vocabulary(tmp_path / "none.txt")
+    (tmp_path / "bytes.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
+    with pytest.raises(InputError, match=r"bytes\.txt: the vocabulary is not UTF-8 at byte offset 6"):
+        read_vocabulary(tmp_path / "bytes.txt")
+
+
+def test_windows_line_ends_are_no_part_of_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes((SPECIAL + "a\n").replace("\n", "\r\n").encode())
+    assert read_vocabulary(path).tokens[-1] == "a"

@@ -1,0 +1,67 @@
+"""Tasks run on several processes, whose failures and ends the caller sees."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import operator
+import os
+
+import pytest
+
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.wordpiece import read_vocabulary
+from bert_trainer.worker_pool import run_tasks, usable_cores
+
+
+def never() -> None:
+    """Let the work go on."""
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_every_task_comes_back_with_its_result(num_processes: int) -> None:
+    results = run_tasks(math.factorial, list(range(8)), num_processes=num_processes, check=never)
+    assert dict(results) == {number: math.factorial(number) for number in range(8)}
+    assert multiprocessing.active_children() == []
+
+
+def test_no_tasks_are_no_work() -> None:
+    assert list(run_tasks(math.factorial, [], num_processes=2, check=never)) == []
+
+
+def test_an_error_of_ours_arrives_as_it_was_raised(tmp_path: object) -> None:
+    with pytest.raises(InputError, match="cannot read the vocabulary"):
+        list(run_tasks(read_vocabulary, [tmp_path, tmp_path], num_processes=2, check=never))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_bug_arrives_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="ValueError"):
+        list(run_tasks(math.factorial, [1, -1, 2], num_processes=2, check=never))
+
+
+def test_a_worker_that_dies_is_an_error_and_not_a_hang() -> None:
+    with pytest.raises(TrainerError, match=r"a worker process died \(exit code 9\)"):
+        list(run_tasks(os._exit, [9, 9], num_processes=2, check=never))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_check_that_raises_ends_the_work() -> None:
+    done: list[int] = []
+
+    def check() -> None:
+        if len(done) >= 2:
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        for task, _ in run_tasks(operator.neg, list(range(100)), num_processes=2, check=check):
+            done.append(task)  # noqa: PERF401 - the list must be there when the check raises
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert len(done) < 6
+    assert multiprocessing.active_children() == []
+
+
+def test_at_least_one_core_is_usable() -> None:
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

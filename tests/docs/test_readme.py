@@ -1,0 +1,118 @@
+"""What the documentation tells people to type exists: make targets, verbs of command lines, files, fields.
+
+Commands are not run here, the demo takes minutes; they are checked word by word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from bert_operator.api.validation import parse_job
+from bert_operator.documents import read_job_document
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "operator/*.md", "trainer/*.md")
+    for path in ROOT.glob(pattern)
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def code_blocks(*languages: str) -> list[tuple[str, str]]:
+    """Return (page, text) of every fenced block in one of these languages."""
+    return [
+        (str(path.relative_to(ROOT)), text)
+        for path in PAGES
+        for language, text in FENCE.findall(path.read_text())
+        if language in languages
+    ]
+
+
+def commands() -> list[list[str]]:
+    """Return every command line of every shell block, split into words; comments are left out."""
+    lines = [line for _, text in code_blocks("sh", "shell", "bash") for line in text.splitlines()]
+    return [words for line in lines if (words := shlex.split(line.removeprefix("$ "), comments=True))]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+def test_the_readme_begins_with_two_commands() -> None:
+    block = FENCE.search((ROOT / "README.md").read_text())
+    assert block is not None
+    assert block[2].splitlines() == ["make setup", "make demo"]
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = {words[1] for words in commands() if words[0] == "make"}
+    named |= {target for path in PAGES for target in re.findall(r"`make ([a-z-]+)", path.read_text())}
+    assert named <= targets
+
+
+@pytest.mark.parametrize("command", ["bert-operator", "bert-data", "bert-train"])
+def test_every_verb_that_is_named_exists(command: str) -> None:
+    verbs = {words[1] for words in commands() if Path(words[0]).name == command and not words[1].startswith("-")}
+    (entry_point,) = entry_points(group="console_scripts", name=command)
+    for verb in verbs:
+        # An unknown verb, or one where none belongs, makes argparse fail with status 2.
+        shown = subprocess.run(
+            [sys.executable, "-m", entry_point.module, verb, "--help"], capture_output=True, text=True
+        )
+        assert shown.returncode == 0, f"{command} {verb}\n{shown.stderr}"
+
+
+def test_every_file_of_the_repository_that_is_named_exists() -> None:
+    # Decisions also name what must not exist or has gone.
+    pages = [path for path in PAGES if path.parent.name != "adr"]
+    folders = [path.name for path in ROOT.iterdir() if path.is_dir()]
+    inside = re.compile(rf"(?<![\w./-])(?:{'|'.join(map(re.escape, folders))})/[\w./-]+")
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in pages
+        for name in inside.findall(path.read_text())
+        if not name.startswith((".venv/", "runs/")) and not (ROOT / name.rstrip(".")).exists()
+    ]
+    assert missing == []
+
+
+def test_every_link_inside_the_repository_leads_somewhere() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in PAGES
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", without_code(path.read_text()))
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_job_that_is_shown_is_valid(tmp_path: Path) -> None:
+
+    jobs = [(page, text) for page, text in code_blocks("yaml") if "kind: BertPretrainJob" in text]
+    assert jobs
+    for page, text in jobs:
+        file = tmp_path / f"{page.replace(os.sep, '-')}.yaml"
+        file.write_text(text)
+        parse_job(read_job_document(file))
+
+
+def test_the_map_of_the_repository_names_what_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    block = next(body for language, body in FENCE.findall(text) if language == "text")
+    folders: list[str] = []
+    for line in block.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        # Names come before the description, which two or more spaces separate.
+        for name in re.findall(r"^[\w./]+|(?<=\.py  )\w+\.py", line.strip()):
+            folders[depth:] = [name]
+            assert (ROOT / "".join(folders)).exists(), line

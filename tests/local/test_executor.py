@@ -1,0 +1,274 @@
+"""The executor with real processes: small Python scripts stand for data preparation and training.
+
+Inputs: a script per run, signals. Observed: exit codes, what is printed, which processes are left. The
+scripts write what they saw into the folder that ``SEEN`` names. Real launchers are in test_launchers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from sample_job import sample_document
+
+PREPARE = """
+import os, pathlib, sys
+seen = pathlib.Path(os.environ["SEEN"])
+(seen / f"prepare-{os.environ['BERT_ATTEMPT']}").write_text(sys.argv[-1])
+"""
+
+COMMAND = """
+import os, sys
+from pathlib import Path
+from bert_operator import local_command
+from bert_operator.__main__ import main
+from bert_operator.programs import Programs
+seen = Path(os.environ["SEEN"])
+prepare, train = ((sys.executable, str(seen / f"{name}.py")) for name in ("prepare", "train"))
+local_command.find_programs = lambda: Programs(prepare=prepare, train=train, cores=4)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Bench:
+    """A folder with the scripts and the job, and the command line started on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "SEEN": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start(
+        self, train: str, *, prepare: str = PREPARE, options: tuple[str, ...] = (), **policy: int
+    ) -> subprocess.Popen[str]:
+        def change(spec: dict[str, object]) -> None:
+            spec.update(slotsPerWorker=1, runPolicy=policy, output={"path": str(self.folder / "out")})
+
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(sample_document(change)))
+        (self.folder / "prepare.py").write_text(prepare)
+        (self.folder / "train.py").write_text(train)
+        (self.folder / "command.py").write_text(COMMAND)
+        return subprocess.Popen(
+            [sys.executable, self.folder / "command.py", "local", self.folder / "job.yaml", *options],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def run(self, train: str, **rest: object) -> tuple[int, str, str]:
+        process = self.start(train, **rest)  # type: ignore[arg-type]
+        output, remarks = process.communicate(timeout=30)
+        return process.returncode, output, remarks
+
+    def wait_for(self, name: str) -> None:
+        wait_until(lambda: (self.folder / name).exists(), f"{name} was not written")
+
+    def leftovers(self) -> list[str]:
+        """Return the processes that still carry this bench's mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                is_ours = process.environ().get("SEEN") == str(self.folder)
+            except psutil.Error:
+                continue
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        return found
+
+
+def wait_until(condition: Callable[[], bool], message: str, timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, message
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+DONE = """
+import json, os, pathlib, sys
+seen = pathlib.Path(os.environ["SEEN"])
+config = json.loads(pathlib.Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
+names = ("BERT_ATTEMPT", "OMP_NUM_THREADS", "BERT_TERMINATION_LOG")
+environment = {name: os.environ.get(name) for name in names}
+(seen / "seen.json").write_text(json.dumps({"config": config, **environment}))
+print("bert-trainer/1 event=progress stage=phase1 step=1 steps=2 attempt=2", flush=True)
+print("a warning", file=sys.stderr)
+out = pathlib.Path(config["output_folder"])
+out.mkdir()
+(out / "report.json").write_text(json.dumps({"ranks": 1, "seconds": 61, "stages": []}))
+"""
+
+
+def test_a_job_runs_to_its_end(bench: Bench) -> None:
+    code, output, remarks = bench.run(DONE)
+    assert code == 0, remarks
+    assert remarks.splitlines() == [
+        "Started attempt 1: prepare in one process",
+        "Started attempt 2: phase1, evaluate, export in one process",
+    ]
+    lines = output.splitlines()
+    assert "bert-trainer/1 event=progress stage=phase1 step=1 steps=2 attempt=2" in lines
+    assert "a warning" in lines
+    assert "1:01 min with 1 rank" in output
+    seen = json.loads((bench.folder / "seen.json").read_text())
+    assert (seen["BERT_ATTEMPT"], seen["OMP_NUM_THREADS"]) == ("2", "4")
+    assert seen["config"]["world"] == {"ranks": 1, "hosts": 1}
+    # The configuration and the records lay in a folder of its own, which is gone.
+    assert not Path(seen["BERT_TERMINATION_LOG"]).parent.exists()
+    assert not Path((bench.folder / "prepare-1").read_text()).exists()
+
+
+def test_the_output_folder_of_the_command_line_wins(bench: Bench) -> None:
+    code, _, remarks = bench.run(DONE, options=("--output", "elsewhere"))
+    assert code == 0, remarks
+    assert (bench.folder / "elsewhere" / "report.json").exists()
+
+
+def test_bad_input_ends_the_job_with_what_the_child_said(bench: Bench) -> None:
+    code, _, remarks = bench.run(
+        """
+import json, os, sys
+record = {"reason": "NoVocabulary", "exitCode": 2, "message": "vocab.txt is empty"}
+open(os.environ["BERT_TERMINATION_LOG"], "w").write(json.dumps(record))
+print("ValueError: vocab.txt is empty", file=sys.stderr)
+sys.exit(2)
+"""
+    )
+    assert code == 2
+    assert "Failed: training, attempt 2: vocab.txt is empty" in remarks
+    assert "  | ValueError: vocab.txt is empty" in remarks
+    assert "after correcting what is named above" in remarks
+    assert "attempt 3" not in remarks
+
+
+def test_a_program_that_fails_twice_fails(bench: Bench) -> None:
+    code, _, remarks = bench.run("raise ValueError('boom')")
+    assert code == 1
+    assert "Started attempt 3" in remarks
+    assert "Started attempt 4" not in remarks
+    assert "Failed: training, attempt 3: ValueError: boom" in remarks
+
+
+def test_a_killed_child_is_tried_again(bench: Bench) -> None:
+    code, _, remarks = bench.run(
+        """
+import os, pathlib, signal
+mark = pathlib.Path(os.environ["SEEN"]) / "killed"
+if not mark.exists():
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+""",
+        applicationRetries=0,
+    )
+    assert code == 0, remarks
+    assert "Attempt 2 (training) failed with signal 9" in remarks
+
+
+def test_a_program_that_cannot_be_started_is_bad_input(bench: Bench) -> None:
+    process = bench.start(DONE)
+    process.communicate(timeout=30)
+    command = (bench.folder / "command.py").read_text().replace("sys.executable", '"/no/such/python"', 1)
+    (bench.folder / "command.py").write_text(command)
+    answer = subprocess.run(
+        [sys.executable, bench.folder / "command.py", "local", bench.folder / "job.yaml"],
+        env=bench.environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines()[-1] == "Could not start /no/such/python (No such file or directory)"
+
+
+GRACEFUL = """
+import os, pathlib, signal, sys
+seen = pathlib.Path(os.environ["SEEN"])
+signal.signal(signal.SIGINT, lambda *_: (seen / "interrupted").touch())
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+(seen / "ready").touch()
+signal.sigwait({signal.SIGUSR1})
+print("bert-trainer/1 event=checkpoint stage=phase1 step=7 path=p attempt=2", flush=True)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_with_a_checkpoint(bench: Bench, number: signal.Signals, code: int) -> None:
+    process = bench.start(GRACEFUL)
+    bench.wait_for("ready")
+    process.send_signal(number)
+    _, remarks = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "Stopping: waiting for a checkpoint" in remarks
+    assert "Stopped with a checkpoint at phase1, step 7." in remarks
+    assert "Run the same command again with spec.output.ifExists: Resume" in remarks
+    assert not (bench.folder / "interrupted").exists()
+    assert bench.leftovers() == []
+
+
+STUBBORN = """
+import os, pathlib, signal, subprocess, sys, time
+seen = pathlib.Path(os.environ["SEEN"])
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: None)
+# A grandchild in a session of its own, as horovodrun makes them.
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+(seen / "ready").touch()
+time.sleep(600)
+"""
+
+
+def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
+    process = bench.start(STUBBORN)
+    bench.wait_for("ready")
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        # Pending signals of one kind count once; each has to be taken before the next.
+        wait_until(lambda: is_idle(process), "the command does not come to rest")
+    _, remarks = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Ending without a checkpoint" in remarks
+    assert bench.leftovers() == []
+
+
+def is_idle(process: subprocess.Popen[str]) -> bool:
+    """Tell whether no signal is pending for a process, or it is gone."""
+    try:
+        text = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return True
+    pending = [line.split()[1] for line in text.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return process.poll() is not None or all(int(mask, 16) == 0 for mask in pending)
+
+
+def test_a_grandchild_does_not_outlive_its_parent(bench: Bench) -> None:
+    code, _, remarks = bench.run(
+        """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+"""
+    )
+    assert code == 0, remarks
+    assert bench.leftovers() == []
+
+
+def test_a_deadline_stops_and_fails_the_job(bench: Bench) -> None:
+    code, _, remarks = bench.run(GRACEFUL, activeDeadlineSeconds=2)
+    assert code == 1
+    assert "Failed: The job was not done after 2 s" in remarks
+    assert bench.leftovers() == []

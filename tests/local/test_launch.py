@@ -1,0 +1,174 @@
+"""Command lines and environments of children, as values; nothing is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_operator import launch
+from bert_operator.errors import LaunchError
+from bert_operator.hosts import parse_hostfile, render_hostfile
+from bert_operator.launch import World
+from bert_operator.programs import Programs
+
+PROGRAMS = Programs(
+    prepare=("python", "-m", "data", "build"),
+    train=("python", "-m", "train"),
+    mpirun="/opt/bin/mpirun",
+    horovodrun="/opt/bin/horovodrun",
+    cores=8,
+)
+ONE = World(ranks=1, ranks_per_node=1)
+TWO = World(ranks=2, ranks_per_node=2)
+SPREAD = World(ranks=4, ranks_per_node=2, hosts=("node1", "node2"), hostfile="/tmp/hosts")
+TRAIN = ("python", "-m", "train", "--config", "c.json")
+
+
+def without(*names: str) -> Programs:
+    return Programs(prepare=PROGRAMS.prepare, train=PROGRAMS.train, **dict.fromkeys(names))  # type: ignore[arg-type]
+
+
+def test_a_single_rank_needs_no_launcher() -> None:
+    assert launch.choose_launcher("auto", ONE, without("mpirun", "horovodrun")) == "alone"
+    assert launch.launch_training(PROGRAMS, "alone", ONE, "c.json", {}).command == TRAIN
+
+
+def test_a_single_rank_on_another_machine_does() -> None:
+    world = World(ranks=1, ranks_per_node=1, hosts=("node1",), hostfile="h")
+    assert launch.choose_launcher("auto", world, PROGRAMS) == "open-mpi"
+
+
+def test_open_mpi_is_preferred_and_gloo_is_the_way_out() -> None:
+    assert launch.choose_launcher("auto", TWO, PROGRAMS) == "open-mpi"
+    assert launch.choose_launcher("gloo", TWO, PROGRAMS) == "gloo"
+    only_gloo = Programs(prepare=(), train=(), horovodrun="horovodrun")
+    assert launch.choose_launcher("auto", TWO, only_gloo) == "gloo"
+
+
+@pytest.mark.parametrize("choice", ["auto", "open-mpi", "gloo"])
+def test_a_missing_launcher_is_named(choice: launch.MpiChoice) -> None:
+    with pytest.raises(LaunchError, match=r"2 rank\(s\) need a launcher, and .* is installed\nhint: install"):
+        launch.choose_launcher(choice, TWO, without("mpirun", "horovodrun"))
+
+
+def test_ranks_of_one_machine_run_under_mpirun_unbound() -> None:
+    child = launch.launch_training(PROGRAMS, "open-mpi", TWO, "c.json", {"BERT_ATTEMPT": "1", "SECRET": "x"})
+    assert child.command == (
+        *("/opt/bin/mpirun", "-np", "2", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
+        *("-x", "BERT_ATTEMPT"),
+        *TRAIN,
+    )
+
+
+def test_root_is_allowed_only_where_it_is_root() -> None:
+    root = Programs(prepare=(), train=("t",), mpirun="mpirun", is_root=True)
+    assert "--allow-run-as-root" in launch.launch_training(root, "open-mpi", TWO, "c", {}).command
+    assert "--allow-run-as-root" not in launch.launch_training(PROGRAMS, "open-mpi", TWO, "c", {}).command
+
+
+def test_ranks_on_other_machines_are_reached_without_questions() -> None:
+    child = launch.launch_training(PROGRAMS, "open-mpi", SPREAD, "c.json", {})
+    words = " ".join(child.command)
+    assert "-np 4 --bind-to none --hostfile /tmp/hosts --map-by slot" in words
+    assert "OVERSUBSCRIBE" not in words
+    # Open MPI 4 and 5 read different variables.
+    for name in ("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args"):
+        assert "BatchMode=yes" in child.environment[name]
+    own = launch.launch_training(PROGRAMS, "open-mpi", SPREAD, "c", {"OMPI_MCA_plm_rsh_args": "-p 2222"})
+    assert own.environment["OMPI_MCA_plm_rsh_args"] == "-p 2222"
+
+
+def test_horovodrun_is_told_the_places() -> None:
+    child = launch.launch_training(PROGRAMS, "gloo", SPREAD, "c.json", {})
+    places = ("-H", "node1:2,node2:2")
+    assert child.command == ("/opt/bin/horovodrun", "--gloo", "-np", "4", *places, *TRAIN)
+    assert child.program == TRAIN
+    assert "localhost:2" in launch.launch_training(PROGRAMS, "gloo", TWO, "c", {}).command
+
+
+def test_preparation_is_one_process() -> None:
+    child = launch.launch_prepare(PROGRAMS, "c.json", {})
+    assert (child.command, child.launcher) == (
+        ("python", "-m", "data", "build", "--config", "c.json"),
+        "alone",
+    )
+
+
+def test_variables_that_ranks_need_are_exported_and_others_are_not() -> None:
+    environment = dict.fromkeys(
+        ["PATH", "HOME", "PYTHONPATH", "OMP_NUM_THREADS", "NCCL_DEBUG", "HOROVOD_TIMELINE", "BERT_ATTEMPT"],
+        "1",
+    )
+    assert set(launch.exported_names({**environment, "AWS_SECRET": "x", "SHELL": "y"})) == set(environment)
+
+
+def test_the_environment_numbers_the_attempt_and_limits_threads() -> None:
+    environment = launch.build_environment({"A": "b"}, attempt=3, termination_log="/t/3.json", threads=4)
+    assert environment == {
+        "A": "b",
+        "BERT_ATTEMPT": "3",
+        "BERT_TERMINATION_LOG": "/t/3.json",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "4",
+        "MKL_NUM_THREADS": "4",
+    }
+
+
+def test_a_user_s_own_number_of_threads_is_kept() -> None:
+    environment = launch.build_environment({"OMP_NUM_THREADS": "9"}, attempt=1, termination_log="t", threads=4)
+    assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == ("9", "4")
+    assert "OMP_NUM_THREADS" not in launch.build_environment({}, attempt=1, termination_log="t", threads=None)
+
+
+@pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, 4), (2, 2, 1), (2, 8, 1), (7, 2, 3)])
+def test_cores_are_shared_out(cores: int, ranks: int, threads: int) -> None:
+    assert launch.threads_per_rank(cores, ranks) == threads
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher", "expected"),
+    [
+        ("[0]<stdout>:bert-trainer/1 event=x", "gloo", ("bert-trainer/1 event=x", True)),
+        ("[12]<stderr>: Traceback", "gloo", ("Traceback", True)),
+        ("[0]<stderr>:Killed", "gloo", ("Killed", False)),
+        ("Process 1 exit with status code 137.", "gloo", ("Process 1 exit with status code 137.", False)),
+        ("[0]<stdout>:kept", "open-mpi", ("[0]<stdout>:kept", True)),
+    ],
+)
+def test_lines_of_ranks_are_told_from_horovodrun_s(
+    line: str, launcher: launch.LauncherName, expected: tuple[str, bool]
+) -> None:
+    assert launch.split_prefix(line, launcher) == expected
+
+
+def test_horovodrun_tells_which_exit_came_first() -> None:
+    lines = ["Process 1 exit with status code 137.", "Terminating", "Process 0 exit with status code 143."]
+    assert launch.read_gloo_exit(lines) == 137
+    assert launch.read_gloo_exit(["RuntimeError: Horovod", "Process name: 0", "Exit code: 2"]) == 2
+    assert launch.read_gloo_exit(["Process 0 exit with status code 0."]) is None
+
+
+def test_mpirun_s_last_paragraph_is_left_out_of_what_went_wrong() -> None:
+    frame = "-" * 74
+    lines = ["ValueError: no", frame, "prterun detected that one or more processes exited", frame]
+    assert launch.drop_banner(lines) == ["ValueError: no"]
+    assert launch.drop_banner([*lines, ""]) == ["ValueError: no"]
+    assert launch.drop_banner([*lines, "after all"]) == [*lines, "after all"]
+    assert launch.drop_banner(["a", frame]) == ["a", frame]
+
+
+def test_a_host_file_holds_names_and_addresses() -> None:
+    text = "# rack 1\nnode1 slots=4\n\n10.0.0.2   # the new one\nfe80::1\nnode1\nnode-3.cluster.local\n"
+    hosts = parse_hostfile(text, source="hosts")
+    assert hosts == ("node1", "10.0.0.2", "fe80::1", "node-3.cluster.local")
+    assert render_hostfile(("a", "b"), slots=2) == "a slots=2\nb slots=2\n"
+
+
+@pytest.mark.parametrize("line", ["node1 node2", "node1:4", "-x", "user@node", "node;rm"])
+def test_a_line_that_is_no_host_is_named(line: str) -> None:
+    with pytest.raises(LaunchError, match=r"hosts:2: .* is not a host\nhint: write one host name"):
+        parse_hostfile(f"node0\n{line}\n", source="hosts")
+
+
+def test_a_host_file_without_hosts_is_refused() -> None:
+    with pytest.raises(LaunchError, match="holds no host"):
+        parse_hostfile("# nothing\n", source="hosts")

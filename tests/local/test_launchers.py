@@ -1,0 +1,99 @@
+"""Ranks under the launchers themselves: signals and exit codes go through mpirun and horovodrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from bert_operator import launch
+from bert_operator.launch import LauncherName, World
+from bert_operator.observe import Ending, read_ending
+from bert_operator.processes import ChildProcess, Exited, Line
+from bert_operator.programs import find_programs
+
+PROGRAMS = find_programs()
+WORLD = World(ranks=2, ranks_per_node=2)
+
+RANK = """
+import os, signal, sys
+rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["HOROVOD_RANK"]
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+print(f"rank {rank} attempt {os.environ['BERT_ATTEMPT']} threads {os.environ['OMP_NUM_THREADS']}", flush=True)
+what = sys.argv[1]
+if what == "wait":
+    signal.sigwait({signal.SIGUSR1})
+    sys.exit(3)
+if rank == "1":
+    os.kill(os.getpid(), signal.SIGKILL) if what == "die" else sys.exit(int(what))
+signal.sigwait({signal.SIGUSR1})
+"""
+
+
+def run_ranks(tmp_path: Path, launcher: LauncherName, what: str, *, stop: bool = False) -> tuple[Ending, list[str]]:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    program = (sys.executable, str(script), what)
+    programs = type(PROGRAMS)(
+        prepare=(),
+        train=program,
+        mpirun=PROGRAMS.mpirun,
+        horovodrun=PROGRAMS.horovodrun,
+        is_root=PROGRAMS.is_root,
+    )
+    environment = launch.build_environment(
+        os.environ, attempt=1, termination_log=str(tmp_path / "record.json"), threads=1
+    )
+    events: SimpleQueue[Line | Exited] = SimpleQueue()
+    child = ChildProcess(launch.launch_training(programs, launcher, WORLD, "c.json", environment), events.put)
+    lines: list[Line] = []
+    try:
+        while isinstance(event := events.get(timeout=40), Line):
+            lines.append(event)
+            ready = [line for line in lines if line.text.startswith("rank ")]
+            if stop and len(ready) == WORLD.ranks:
+                child.ask_to_stop()
+                stop = False
+    finally:
+        return_code = child.finish()
+    launcher_lines = [line.text for line in lines if not line.from_rank]
+    first = launch.read_gloo_exit(launcher_lines) if return_code == 1 else None
+    return read_ending(first or return_code, None), [line.text for line in lines if line.from_rank]
+
+
+LAUNCHERS = [
+    pytest.param("open-mpi", marks=pytest.mark.skipif(PROGRAMS.mpirun is None, reason="requires Open MPI's mpirun")),
+    pytest.param(
+        "gloo",
+        marks=[
+            pytest.mark.horovod,
+            pytest.mark.slow,
+            pytest.mark.skipif(PROGRAMS.horovodrun is None, reason="requires horovodrun"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_are_stopped_gracefully(tmp_path: Path, launcher: LauncherName) -> None:
+    ending, lines = run_ranks(tmp_path, launcher, "wait", stop=True)
+    assert ending.state == "Stopped"
+    assert {line for line in lines if line.startswith("rank")} == {
+        "rank 0 attempt 1 threads 1",
+        "rank 1 attempt 1 threads 1",
+    }
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_bad_input_of_one_rank_is_the_run_s(tmp_path: Path, launcher: LauncherName) -> None:
+    ending, _ = run_ranks(tmp_path, launcher, "2")
+    assert (ending.state, ending.exit_code) == ("Failed", 2)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_that_is_killed_takes_the_run_with_it(tmp_path: Path, launcher: LauncherName) -> None:
+    ending, _ = run_ranks(tmp_path, launcher, "die")
+    assert (ending.state, ending.signal) == ("Failed", 9)

@@ -1,0 +1,219 @@
+"""What a person reads: figures beside the bar, sentences, the table and the words at the end."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bert_operator.api.job_status import Condition, Failure, JobStatus
+from bert_operator.display import BarDisplay, PlainDisplay, describe_record, render_duration, render_figures
+from bert_operator.endings import Outcome, describe_ending, exit_code
+from bert_operator.progress import ProgressRecord, parse_progress_line
+from bert_operator.summary import print_summary, read_report
+from sample_job import sample_job
+
+
+def record(text: str) -> ProgressRecord:
+    found = parse_progress_line(f"bert-trainer/1 {text}")
+    assert found is not None
+    return found
+
+
+PROGRESS = record(
+    "event=progress stage=phase1 step=120 steps=700 loss=6.104 mlm_accuracy=0.123 "
+    "sequences_per_s=151.2 real_tokens_per_s=17345.6 elapsed_s=30 remaining_s=145"
+)
+
+
+def terminal(width: int = 120) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, force_terminal=True, width=width, color_system=None), stream
+
+
+def test_figures_stand_beside_the_bar() -> None:
+    assert render_figures(PROGRESS) == "loss 6.104  masked-LM 12.3%  151 seq/s  17,346 tok/s"
+    assert render_figures(record("event=progress stage=prepare step=1 steps=2")) == ""
+
+
+def test_the_bar_shows_stage_steps_and_time_left() -> None:
+    console, stream = terminal()
+    display = BarDisplay(console)
+    display.show("", PROGRESS)
+    display.show("UserWarning: [bold] is no markup here", None)
+    display.show("", record("event=evaluated when=before mlm_accuracy=0.001 unigram_baseline=0.05"))
+    display.note("Started attempt 2")
+    display.close()
+    shown = stream.getvalue()
+    for words in (
+        "phase1",
+        "120/700",
+        "loss 6.104",
+        "2:25 min left",
+        "[bold] is no markup",
+        "before training: masked-LM accuracy 0.1%, most frequent token alone 5.0%",
+        "Started attempt 2",
+    ):
+        assert words in shown
+
+
+def test_records_other_than_progress_become_sentences() -> None:
+    sentences = {
+        "event=resumed stage=phase1 step=80 path=p": "Resumed phase1 at step 80",
+        "event=stage_finished stage=phase1 seconds=187": "Finished stage phase1 in 3:07 min",
+        "event=exported path=/out/export": "Exported the model to /out/export",
+        'event=failed message="no vocabulary"': "no vocabulary",
+        "event=checkpoint stage=phase1 step=80 path=p": None,
+        "event=invented": None,
+    }
+    assert {text: describe_record(record(text)) for text in sentences} == sentences
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (187, "3:07 min"), (3600, "1:00 h"), (7500, "2:05 h")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert render_duration(seconds) == text
+
+
+def test_plain_lines_go_out_as_they_come_and_remarks_beside_them() -> None:
+    output, remarks = io.StringIO(), io.StringIO()
+    display = PlainDisplay(output, remarks)
+    display.show("bert-trainer/1 event=progress", PROGRESS)
+    display.note("Started attempt 1")
+    display.close()
+    assert (output.getvalue(), remarks.getvalue()) == (
+        "bert-trainer/1 event=progress\n",
+        "Started attempt 1\n",
+    )
+
+
+def test_a_reader_that_went_away_does_not_end_the_job() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(text)
+
+    display = PlainDisplay(Gone(), Gone())
+    for _ in range(2):
+        display.show("line", None)
+        display.note("remark")
+
+
+REPORT = {
+    "ranks": 2,
+    "stages": [
+        {"name": "prepare", "kind": "prepare", "seconds": 12},
+        {
+            "name": "phase1",
+            "kind": "pretrain",
+            "steps": 700,
+            "lossFirst": 9.01,
+            "lossLast": 5.123,
+            "samplesPerSecond": 151.2,
+            "realTokensPerSecond": 17345.6,
+            "seconds": 187,
+        },
+    ],
+    "heldOut": {
+        "maskedLmAccuracyBefore": 0.0002,
+        "maskedLmAccuracy": 0.231,
+        "unigramBaseline": 0.048,
+        "nextSentenceAccuracy": 0.66,
+    },
+    "checkpoint": "/out/checkpoints/phase2-60",
+    "export": "/out/export",
+    "seconds": 260,
+    "cpuSeconds": 500,
+}
+
+
+def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps(REPORT))
+    (tmp_path / "loss.png").write_bytes(b"")
+    console, stream = terminal()
+    print_summary(console, read_report(tmp_path), tmp_path)
+    shown = " ".join(stream.getvalue().split())
+    for words in (
+        "phase1 700 9.010 5.123 151.2 17,346 3:07 min",
+        "held-out documents: 23.1% (untrained 0.0%); most frequent token alone 4.8%",
+        "Next-sentence accuracy: 66.0%",
+        "4:20 min with 2 ranks, 8:20 min of processor time",
+        f"output {tmp_path}",
+        "checkpoint /out/checkpoints/phase2-60",
+        "model /out/export",
+        "loss.png",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"stages": null, "heldOut": 3, "seconds": "x"}'])
+def test_a_report_that_says_nothing_leaves_the_path(tmp_path: Path, content: str) -> None:
+    (tmp_path / "report.json").write_text(content)
+    console, stream = terminal()
+    print_summary(console, read_report(tmp_path), tmp_path)
+    assert str(tmp_path) in stream.getvalue().replace("\n", "")
+
+
+def failed(reason: str, *, signal: int | None = None, message: str = "training, attempt 2: boom") -> Outcome:
+    condition = Condition(
+        type="Failed",
+        status="True",
+        reason=reason,
+        message=message,
+        last_transition_time="2025-01-01T00:00:00Z",
+    )
+    failure = Failure(run="training", attempt=2, kind="Application", reason="Exited", signal=signal, finished_at="x")
+    status = JobStatus(phase="Failed", attempt=2, run="training", conditions=(condition,), failures=(failure,))
+    return Outcome(status=status, last_lines=("Traceback", "ValueError: boom"))
+
+
+def test_exit_codes_tell_the_endings_apart() -> None:
+    assert exit_code(Outcome(status=JobStatus(phase="Succeeded"))) == 0
+    assert exit_code(failed("ApplicationRetriesSpent")) == 1
+    assert exit_code(failed("InvalidInput")) == 2
+    assert exit_code(Outcome(status=JobStatus(phase="Stopped"), stop_signal=2)) == 130
+    assert exit_code(Outcome(status=JobStatus(phase="Stopped"), stop_signal=15)) == 143
+
+
+@pytest.mark.parametrize(
+    ("if_exists", "words"),
+    [
+        ("Resume", "Run the same command again to go on from there"),
+        ("Fail", "with spec.output.ifExists: Resume"),
+        ("New", "again to start over, or with spec.output.ifExists: Resume"),
+    ],
+)
+def test_a_stopped_job_says_how_to_go_on(if_exists: str, words: str) -> None:
+    job = sample_job(lambda spec: spec["output"].update(ifExists=if_exists))
+    stopped = Outcome(status=JobStatus(phase="Stopped", run="training"), checkpoint="phase1, step 80")
+    first, second = describe_ending(job, stopped)
+    assert first == "Stopped with a checkpoint at phase1, step 80."
+    assert words in second
+
+
+def test_a_failed_job_shows_its_last_lines_and_the_next_step() -> None:
+    lines = describe_ending(sample_job(), failed("ApplicationRetriesSpent"))
+    assert lines[:4] == [
+        "Last lines of attempt 2 (training):",
+        "  | Traceback",
+        "  | ValueError: boom",
+        "Failed: training, attempt 2: boom",
+    ]
+    assert "once the cause is removed" in lines[-1]
+
+
+def test_each_way_to_fail_has_its_own_advice() -> None:
+    advice = {
+        "InvalidInput": describe_ending(sample_job(), failed("InvalidInput")),
+        "DeadlineExceeded": describe_ending(sample_job(), failed("DeadlineExceeded")),
+        "killed": describe_ending(sample_job(), failed("InfrastructureRetriesSpent", signal=9)),
+        "crashed": describe_ending(sample_job(), failed("InfrastructureRetriesSpent", signal=11)),
+    }
+    assert "after correcting" in advice["InvalidInput"][-1]
+    assert "activeDeadlineSeconds" in advice["DeadlineExceeded"][-1]
+    assert "SIGKILL, most often because memory ran out" in advice["killed"][-2]
+    assert "SIGSEGV" in advice["crashed"][-2]
+    assert describe_ending(sample_job(), Outcome(status=JobStatus(phase="Succeeded"))) == []

@@ -1,0 +1,94 @@
+"""One record, four places: metrics.jsonl, the progress line, TensorBoard, Prometheus."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.config import LoggingConfig
+from bert_trainer.metrics import MetricsWriter, read_metrics
+from bert_trainer.progress import Reporter, format_line
+
+RECORD = {
+    "stage": "phase1",
+    "step": 20,
+    "steps": 100,
+    "loss": 6.25,
+    "mlm_accuracy": 0.125,
+    "learning_rate": 1e-3,
+}
+
+
+def test_a_record_reaches_the_file_and_the_line(tmp_path: Path) -> None:
+    line = io.StringIO()
+    writer = MetricsWriter(tmp_path, LoggingConfig(tensorboard=False), Reporter("uid-1", 2, line))
+    writer.progress({**RECORD, "gradient_norm": 0.5})
+    writer.close()
+    (record,) = read_metrics(tmp_path)
+    assert {key: record[key] for key in RECORD} == RECORD
+    assert record["gradient_norm"] == 0.5
+    assert line.getvalue() == (
+        "bert-trainer/1 event=progress stage=phase1 step=20 steps=100 loss=6.25 mlm_accuracy=0.125 "
+        "learning_rate=0.001 job=uid-1 attempt=2\n"
+    )
+
+
+def test_tensorboard_gets_the_scalars(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = MetricsWriter(tmp_path, LoggingConfig(), Reporter("uid-1", 1, None))
+    writer.progress(dict(RECORD))
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (scalar,) = events.Scalars("phase1/loss")
+    assert (scalar.step, scalar.value) == (20, 6.25)
+
+
+def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
+    config = LoggingConfig(tensorboard=False, prometheus_port=0)
+    writer = MetricsWriter(tmp_path, config, Reporter("uid-1", 1, None))
+    try:
+        writer.progress(dict(RECORD))
+        with urllib.request.urlopen(f"http://127.0.0.1:{writer.prometheus_port}/metrics") as answer:
+            text = answer.read().decode()
+    finally:
+        writer.close()
+    assert 'bert_trainer_loss{stage="phase1"} 6.25' in text
+    assert 'bert_trainer_step{stage="phase1"} 20.0' in text
+
+
+def test_a_number_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    line = io.StringIO()
+    writer = MetricsWriter(tmp_path, LoggingConfig(tensorboard=False), Reporter("uid-1", 1, line))
+    writer.progress({**RECORD, "loss": float("nan")})
+    writer.close()
+    assert "loss" not in json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert "loss" not in line.getvalue()
+
+
+def test_a_line_cut_by_a_kill_is_passed_over_and_ended(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"event": "progress", "st')
+    writer = MetricsWriter(tmp_path, LoggingConfig(tensorboard=False), Reporter("uid-1", 1, None))
+    writer.event("succeeded")
+    writer.close()
+    assert [record["event"] for record in read_metrics(tmp_path)] == ["succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("plain", "plain"),
+        ("two words", '"two words"'),
+        ('a"b', '"a\\"b"'),
+        ("a=b", '"a=b"'),
+        ("", '""'),
+        (3, "3"),
+    ],
+)
+def test_values_are_quoted_where_they_must_be(value: str | int, word: str) -> None:
+    assert format_line({"key": value}) == f"bert-trainer/1 key={word}"

@@ -1,0 +1,95 @@
+"""Who may write into an output folder. Inputs: run configurations; observed: files and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_trainer.config import RunConfig
+from bert_trainer.errors import InputError
+from bert_trainer.run_folder import FencedError, RunFolder
+from tiny_run import pretrain_stage, run_config
+
+
+def config(folder: Path, *, uid: str = "uid-1", name: str = "tiny", **changes: Any) -> RunConfig:
+    job = {"name": name, "namespace": "default", "uid": uid}
+    return run_config(folder, Path("data"), job=job, **changes)
+
+
+def test_a_claim_records_job_uid_attempt_and_launcher(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path / "out"), attempt=2)
+    owner = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (owner["job"], owner["uid"], owner["attempt"]) == ("default/tiny", "uid-1", 2)
+    assert owner["launcher"]
+
+
+def test_another_job_is_refused_by_name(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    for if_exists in ("Fail", "Resume", "New"):
+        with pytest.raises(InputError, match="belongs to the job default/tiny, not to default/other") as error:
+            RunFolder.claim(config(tmp_path, uid="uid-2", name="other", if_exists=if_exists), attempt=1)
+        assert "choose another output folder" in str(error.value)
+
+
+def test_an_earlier_run_is_refused_by_default(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    with pytest.raises(InputError, match="already holds a run of default/tiny") as error:
+        RunFolder.claim(config(tmp_path, uid="uid-2"), attempt=1)
+    assert "Resume" in str(error.value)
+
+
+def test_resume_takes_the_folder_over_and_fences_the_one_before(tmp_path: Path) -> None:
+    before = RunFolder.claim(config(tmp_path), attempt=1)
+    before.check_fence()
+    RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume"), attempt=1).check_fence()
+    with pytest.raises(FencedError, match="claimed by attempt 1 of default/tiny"):
+        before.check_fence()
+
+
+def test_a_later_attempt_of_the_same_run_needs_no_permission(tmp_path: Path) -> None:
+    before = RunFolder.claim(config(tmp_path), attempt=1)
+    RunFolder.claim(config(tmp_path), attempt=2)
+    with pytest.raises(FencedError):
+        before.check_fence()
+    with pytest.raises(FencedError, match="attempt 2 has claimed it; this is attempt 1"):
+        RunFolder.claim(config(tmp_path), attempt=1)
+
+
+def test_new_keeps_the_earlier_run_and_starts_in_an_empty_folder(tmp_path: Path) -> None:
+    for uid in ("uid-1", "uid-2", "uid-3"):
+        RunFolder.claim(config(tmp_path, uid=uid, if_exists="New"), attempt=1)
+        (tmp_path / "metrics.jsonl").write_text(uid)
+    archived = sorted(path.relative_to(tmp_path) for path in (tmp_path / "previous").glob("*/metrics.jsonl"))
+    assert archived == [Path("previous/001/metrics.jsonl"), Path("previous/002/metrics.jsonl")]
+    assert (tmp_path / "previous/001/metrics.jsonl").read_text() == "uid-1"
+    assert (tmp_path / "previous/001/run.json").exists()
+
+
+def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    changed = config(tmp_path, uid="uid-2", if_exists="Resume", seed=8, stages=[pretrain_stage(global_batch_size=32)])
+    with pytest.raises(InputError, match="made with other settings") as error:
+        RunFolder.claim(changed, attempt=1)
+    assert "seed: was 7, is 8" in str(error.value)
+    assert "stages.0.global_batch_size: was 16, is 32" in str(error.value)
+
+
+def test_who_runs_it_and_where_may_change(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    changed = {"world": {"ranks": 4, "hosts": 2}, "checkpoint": {"keep": 9}, "logging": {"every_steps": 5}}
+    RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume", **changed), attempt=1)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="the output folder cannot be written"):
+        RunFolder.claim(config(tmp_path / "file" / "out"), attempt=1)
+
+
+def test_a_damaged_owner_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(InputError, match=r"run\.json: cannot be read"):
+        RunFolder.claim(config(tmp_path), attempt=1)

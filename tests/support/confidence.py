@@ -1,0 +1,116 @@
+"""How far counts are from what they should be, in standard deviations of a right implementation.
+
+Every function returns a z-value that is about normal(0, 1) where the code under test is right, so that one bound
+serves all: beyond ``FIVE_SIGMA`` chance alone comes once in 1.7 million comparisons. Seeds are fixed, so a test
+that passed once passes always; the bound says what a change of the code could get away with. A shift of ``d`` in
+a share is found with 97.7 % certainty where ``d`` is at least 7 standard deviations.
+
+``SkewedRandom`` is how tests show that their bound bites: the code under test draws from it, and must be caught.
+"""
+
+import random
+from collections.abc import Sequence
+from math import cbrt, exp, sqrt
+from statistics import NormalDist, fmean, variance
+
+FIVE_SIGMA = 5.0
+
+
+def share_z(hits: int, total: int, expected: float) -> float:
+    """Return the z-value of ``hits`` of ``total`` independent draws that each hit with chance ``expected``."""
+    return (hits - total * expected) / sqrt(total * expected * (1 - expected))
+
+
+def mean_z(values: Sequence[float], expected: float) -> float:
+    """Return the z-value of the mean of independent values against a known expectation."""
+    return (fmean(values) - expected) / sqrt(variance(values) / len(values))
+
+
+def difference_z(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Welch's z-value for the difference of the means of two sets of independent values."""
+    spread = variance(first) / len(first) + variance(second) / len(second)
+    difference = fmean(first) - fmean(second)
+    return difference / sqrt(spread) if spread else float(difference != 0) * float("inf")
+
+
+def chi_square_z(counts: Sequence[float], expected: Sequence[float], *, scale: float = 1.0) -> float:
+    """Return Pearson's chi-square of counts as a z-value (Wilson and Hilferty's cube root).
+
+    Both sum to the same total, so there is one degree of freedom less than there are cells. scale: variance of a
+    count over that of a multinomial one. Large where counts differ, very negative where they are too even.
+    """
+    assert abs(sum(counts) - sum(expected)) < 1e-6 * sum(expected)
+    assert min(expected) >= 5
+    statistic = sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) / scale
+    return _chi_square_z(statistic, len(counts) - 1)
+
+
+def two_sample_chi_square_z(first: Sequence[int], second: Sequence[int]) -> float:
+    """Return the chi-square of two rows of counts having one distribution, as a z-value; empty cells are left out."""
+    cells = [cell for cell in zip(first, second, strict=True) if sum(cell)]
+    totals = [sum(cell[row] for cell in cells) for row in (0, 1)]
+    statistic = 0.0
+    for cell in cells:
+        for count, total in zip(cell, totals, strict=True):
+            mean = sum(cell) * total / sum(totals)
+            statistic += (count - mean) ** 2 / mean
+    return _chi_square_z(statistic, len(cells) - 1)
+
+
+def smirnov_z(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the two-sample Kolmogorov-Smirnov distance as the one-sided z-value of the same significance.
+
+    By the asymptotic bound 2 exp(-2 D^2 mn/(m+n)), which is on the safe side where values repeat.
+    """
+    significance = min(1.0, 2 * exp(-2 * _distance(first, second) ** 2 * _effective(first, second)))
+    if significance >= 0.5:
+        return 0.0
+    # Beyond 38 the normal distribution's tail is below the least double.
+    return -NormalDist().inv_cdf(significance) if significance > 1e-300 else 38.0
+
+
+def _distance(first: Sequence[float], second: Sequence[float]) -> float:
+    steps: dict[float, float] = {}
+    for values, sign in ((first, 1), (second, -1)):
+        for value in values:
+            steps[value] = steps.get(value, 0.0) + sign / len(values)
+    height = largest = 0.0
+    for value in sorted(steps):
+        height += steps[value]
+        largest = max(largest, abs(height))
+    return largest
+
+
+def _effective(first: Sequence[float], second: Sequence[float]) -> float:
+    return len(first) * len(second) / (len(first) + len(second))
+
+
+def _chi_square_z(statistic: float, degrees: int) -> float:
+    return (cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / sqrt(2 / (9 * degrees))
+
+
+class SkewedRandom(random.Random):
+    """Random numbers that are wrong by one percentage point.
+
+    chance: a comparison ``random() < chance`` holds with a chance that is 0.01 larger. first_tenth: in one draw of
+    a hundred, ``randrange`` takes the first tenth of its range. Anything else is as it should be.
+    """
+
+    def __init__(self, seed: int, *, chance: float | None = None, first_tenth: bool = False) -> None:
+        self._factor = 1.0 if chance is None else chance / (chance + 0.01)
+        self._first_tenth = first_tenth
+        super().__init__(seed)
+
+    def random(self) -> float:
+        """Return a number in [0, 1) that is slightly too small."""
+        return super().random() * self._factor
+
+    def getrandbits(self, k: int) -> int:
+        """Return right bits: naming this method keeps ``randrange`` and ``sample`` on them."""
+        return super().getrandbits(k)
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """Return an integer of the range."""
+        if self._first_tenth and stop is None and super().random() < 0.01:
+            return super().randrange(max(1, start // 10))
+        return super().randrange(start, stop, step)

@@ -1,0 +1,36 @@
+"""Runs of the trainer inside the test's process, alone, and what they measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from bert_trainer.config import RunConfig
+from bert_trainer.distributed import Alone
+from bert_trainer.metrics import read_metrics
+from bert_trainer.session import Session
+from bert_trainer.train import run_stages
+
+
+def train(config: RunConfig) -> Session:
+    """Run every stage and return the session, closed, with the trained model in it."""
+    session = Session.open(config, Alone(), attempt=1)
+    run_to_end(session)
+    return session
+
+
+def run_to_end(session: Session) -> None:
+    """Run every stage of a session that a test has opened and perhaps changed."""
+    never_stopped: Any = SimpleNamespace(received=False)  # StopRequest would install signal handlers
+    run_stages(session, never_stopped)
+
+
+def progress_records(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's logging intervals, in order."""
+    return [record for record in read_metrics(folder) if record["event"] == "progress"]
+
+
+def losses(folder: Path) -> list[float]:
+    """Return the loss of every logging interval, in nats."""
+    return [float(record["loss"]) for record in progress_records(folder)]
