@@ -15,13 +15,16 @@ PYTEST_ARGS ?=
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv from requirements.lock, with Horovod (PYTHON=python3.12, BERT_MPI=gloo)
 	@tools/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),,--quiet)
 
 demo: setup ## Pretrain a small BERT on this machine with two Horovod ranks (JOB=another/job.yaml)
 	@$(BIN)/bert-operator local $(JOB)
+
+bench-convergence: setup ## Train for up to an hour on two cores and draw the curve beside the published one
+	@$(BIN)/python benchmarks/convergence/run.py
 
 ##@ Work on it
 
@@ -60,4 +63,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check lint types layers generated generate format lock clean
+.PHONY: help setup demo bench-convergence test check lint types layers generated generate format lock clean

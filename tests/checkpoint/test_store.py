@@ -135,6 +135,26 @@ def test_a_half_written_folder_is_never_found(tmp_path: Path) -> None:
     assert store.newest_good() is None
 
 
+def test_what_a_killed_attempt_had_begun_to_write_is_removed(tmp_path: Path) -> None:
+    save(make_store(tmp_path), 1)
+    (tmp_path / "checkpoints" / ".phase1-00000002.4711").mkdir()
+    store = make_store(tmp_path, attempt=2)
+    store.remove_leftovers()
+    assert [path.name for path in store.root.iterdir()] == ["phase1-00000001"]
+
+
+def test_a_good_checkpoint_of_the_same_position_is_never_taken_away_and_a_damaged_one_is_replaced(
+    tmp_path: Path,
+) -> None:
+    store = make_store(tmp_path)
+    path = save(store, 1)
+    inode = path.stat().st_ino
+    assert save(store, 1).stat().st_ino == inode
+    (path / "model.safetensors").write_bytes(b"damaged")
+    assert save(store, 1).stat().st_ino != inode
+    assert read_checkpoint(path).position == position(1)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB; needs the right to mount."""
@@ -169,7 +189,7 @@ def test_any_error_of_the_disk_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     store = make_store(tmp_path)
     save(store, 1)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(checkpoint_module, "save_file", fail)

@@ -208,6 +208,25 @@ def test_a_missing_path_ends_with_exit_code_2(tmp_path: Path, capsys: pytest.Cap
     assert "no .hdf5 file here" in capsys.readouterr().err
 
 
+def test_a_length_without_predictions_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["build", "--length", "128"])
+    assert ended.value.code == 2
+    assert "got '128'; allowed: tokens and predictions, as 128:20" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    assert build(write_corpus(), tmp_path / "data", "--length", "32:5") == 0
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe:
+        command = [sys.executable, "-m", "bert_trainer.data_cli", "inspect", str(tmp_path / "data")]
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
 def test_unknown_arguments_end_with_exit_code_2() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["build", "--colour", "red"])

@@ -135,14 +135,16 @@ def test_unequal_rows_are_refused(tmp_path: Path) -> None:
     write_foreign(tmp_path / "training_0.hdf5", "i4", leave_out="segment_ids")
     with h5py.File(tmp_path / "training_0.hdf5", "a") as file:
         file["segment_ids"] = np.zeros((2, T), np.int8)
-    with pytest.raises(InputError, match=r"dataset 'segment_ids' has shape \(2, 12\), wanted \(3, 12\)"):
+    with pytest.raises(InputError, match=r"dataset 'segment_ids' has shape \(2, 12\), wanted \(3, 12\)") as error:
         open_folder(tmp_path)
+    assert "delete the bad file and build again" in str(error.value)
 
 
 def test_missing_datasets_and_other_layouts_are_told_apart(tmp_path: Path) -> None:
     write_foreign(tmp_path / "training_0.hdf5", "i4", leave_out="masked_lm_ids")
-    with pytest.raises(InputError, match=r"lacks the dataset\(s\) masked_lm_ids; found input_ids, input_mask"):
+    with pytest.raises(InputError, match=r"lacks the dataset\(s\) masked_lm_ids; found input_ids, input_mask") as error:
         open_folder(tmp_path)
+    assert "take files of other programs out of the folder" in str(error.value)
     write_foreign(tmp_path / "training_0.hdf5", "i4", leave_out="input_mask")
     with pytest.raises(InputError, match="variable-length layout of MLPerf, not read yet"):
         open_folder(tmp_path)
@@ -154,8 +156,9 @@ def test_missing_datasets_and_other_layouts_are_told_apart(tmp_path: Path) -> No
 
 def test_datasets_must_hold_integers_in_the_right_dimensions(tmp_path: Path) -> None:
     write_foreign(tmp_path / "training_0.hdf5", "f4")
-    with pytest.raises(InputError, match="dataset 'input_ids' has type float32, wanted integers"):
+    with pytest.raises(InputError, match="dataset 'input_ids' has type float32, wanted integers") as error:
         open_folder(tmp_path)
+    assert "delete the bad file and build again" in str(error.value)
     write_foreign(tmp_path / "training_0.hdf5", "i4", leave_out="next_sentence_labels")
     with h5py.File(tmp_path / "training_0.hdf5", "a") as file:
         file["next_sentence_labels"] = np.zeros((3, 1), np.int8)

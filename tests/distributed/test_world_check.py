@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
+import h5py
 import pytest
 
+from bert_trainer.config import parse_run_config
 from bert_trainer.distributed import Alone, PeerFailed, connect, on_rank_0
 from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.run_folder import RunFolder
 from threaded_world import ThreadedWorld, run_threads
-from tiny_run import environment, run_document, run_trainer, trainer_command, write_dataset
+from tiny_run import environment, pretrain_stage, run_document, run_trainer, trainer_command, write_dataset
 
 
 @pytest.mark.horovod
@@ -44,6 +48,48 @@ def test_bad_input_found_by_rank_0_ends_all_ranks_with_its_exit_code_and_one_mes
     assert finished.stderr.count("vocab.txt: cannot read the vocabulary") == 1
     assert "Traceback" not in finished.stderr
     assert json.loads(record.read_text())["exitCode"] == 2
+
+
+@pytest.mark.horovod
+def test_bad_input_found_by_another_rank_is_told_before_the_others_leave(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    held_out = next(dataset.glob("*/held_out_0000.hdf5"))
+    damaged = held_out.with_name("held_out_0001.hdf5")  # rank 1's half
+    shutil.copy(held_out, damaged)
+    with h5py.File(damaged, "a") as file:
+        file["input_ids"][0, 0] = 5000
+    evaluate = {"kind": "evaluate", "sequence_length": 32, "max_predictions_per_sequence": 5}
+    document = run_document(
+        tmp_path / "out", dataset, world={"ranks": 2, "hosts": 1}, stages=[pretrain_stage(), evaluate]
+    )
+    record = tmp_path / "termination.json"
+    finished = run_trainer(document, tmp_path / "run.json", BERT_TERMINATION_LOG=str(record))
+    assert finished.returncode in (1, 2), "of whichever rank left first; the record has the last word"
+    assert "held_out_0001.hdf5: made with a vocabulary that does not fit" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert json.loads(record.read_text())["exitCode"] == 2
+
+
+@pytest.mark.horovod
+def test_a_run_that_another_run_has_taken_over_ends_and_is_not_tried_again(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    stages = [pretrain_stage(length={"steps": 100_000})]
+    document = run_document(tmp_path / "out", dataset, world={"ranks": 2, "hosts": 1}, stages=stages)
+    record = tmp_path / "termination.json"
+    command = trainer_command(document, tmp_path / "run.json")
+    process = subprocess.Popen(
+        command, env=environment(BERT_TERMINATION_LOG=str(record)), stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert any("event=checkpoint" in line for line in process.stdout)
+        RunFolder.claim(
+            parse_run_config({**document, "job": {"name": "tiny", "uid": "uid-2"}, "if_exists": "Resume"}), attempt=1
+        )
+        process.communicate(timeout=60)
+    assert process.returncode in (1, 2)
+    told = json.loads(record.read_text())
+    assert (told["reason"], told["exitCode"]) == ("TakenOverError", 2)
 
 
 def test_alone_a_run_for_several_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

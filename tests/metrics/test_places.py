@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from bert_trainer.config import LoggingConfig
+from bert_trainer.errors import InputError
 from bert_trainer.metrics import MetricsWriter, read_metrics
 from bert_trainer.progress import Reporter, format_line
 
@@ -60,6 +62,14 @@ def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
         writer.close()
     assert 'bert_trainer_loss{stage="phase1"} 6.25' in text
     assert 'bert_trainer_step{stage="phase1"} 20.0' in text
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = LoggingConfig(tensorboard=False, prometheus_port=port)
+        with pytest.raises(InputError, match=f"prometheus_port: got {port}; metrics cannot be served there"):
+            MetricsWriter(tmp_path, config, Reporter("uid-1", 1, None))
 
 
 def test_a_number_that_is_not_finite_is_left_out(tmp_path: Path) -> None:

@@ -45,15 +45,17 @@ def test_resume_takes_the_folder_over_and_fences_the_one_before(tmp_path: Path) 
     before = RunFolder.claim(config(tmp_path), attempt=1)
     before.check_fence()
     RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume"), attempt=1).check_fence()
-    with pytest.raises(FencedError, match="claimed by attempt 1 of default/tiny"):
+    with pytest.raises(FencedError, match="claimed by attempt 1 of default/tiny") as error:
         before.check_fence()
+    assert error.value.exit_code == 2, "tried again, it would take the folder back"
 
 
 def test_a_later_attempt_of_the_same_run_needs_no_permission(tmp_path: Path) -> None:
     before = RunFolder.claim(config(tmp_path), attempt=1)
     RunFolder.claim(config(tmp_path), attempt=2)
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError) as error:
         before.check_fence()
+    assert error.value.exit_code == 1
     with pytest.raises(FencedError, match="attempt 2 has claimed it; this is attempt 1"):
         RunFolder.claim(config(tmp_path), attempt=1)
 
@@ -66,6 +68,23 @@ def test_new_keeps_the_earlier_run_and_starts_in_an_empty_folder(tmp_path: Path)
     assert archived == [Path("previous/001/metrics.jsonl"), Path("previous/002/metrics.jsonl")]
     assert (tmp_path / "previous/001/metrics.jsonl").read_text() == "uid-1"
     assert (tmp_path / "previous/001/run.json").exists()
+
+
+def test_a_move_that_was_interrupted_goes_on_into_the_same_archive(tmp_path: Path) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    (tmp_path / "previous" / "001").mkdir(parents=True)
+    (tmp_path / "previous" / "001" / "metrics.jsonl").write_text("moved before the kill")
+    RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="New"), attempt=1)
+    archived = sorted(path.relative_to(tmp_path / "previous") for path in (tmp_path / "previous").glob("*/*"))
+    assert archived == [Path("001/metrics.jsonl"), Path("001/run-config.json"), Path("001/run.json")]
+
+
+def test_a_folder_may_move_with_the_dataset_in_it(tmp_path: Path) -> None:
+    RunFolder.claim(run_config(tmp_path / "here", tmp_path / "here/data"), attempt=1)
+    (tmp_path / "here").rename(tmp_path / "there")
+    RunFolder.claim(run_config(tmp_path / "there", tmp_path / "there/data"), attempt=2)
+    with pytest.raises(InputError, match=r"dataset\.folder: was \"data\", is "):
+        RunFolder.claim(run_config(tmp_path / "there", tmp_path / "elsewhere"), attempt=3)
 
 
 def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
@@ -93,3 +112,13 @@ def test_a_damaged_owner_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json: cannot be read"):
         RunFolder.claim(config(tmp_path), attempt=1)
+
+
+@pytest.mark.parametrize("record", ['{"job": "default/tiny"}', "[1]"])
+def test_an_owner_record_that_names_no_owner_is_named(tmp_path: Path, record: str) -> None:
+    before = RunFolder.claim(config(tmp_path), attempt=1)
+    (tmp_path / "run.json").write_text(record)
+    with pytest.raises(InputError, match=r"run\.json: does not say whose folder this is"):
+        RunFolder.claim(config(tmp_path), attempt=2)
+    with pytest.raises(InputError, match=r"run\.json: does not say whose folder this is"):
+        before.check_fence()

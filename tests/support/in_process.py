@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from bert_trainer.config import RunConfig
 from bert_trainer.distributed import Alone
 from bert_trainer.metrics import read_metrics
@@ -22,6 +24,7 @@ def train(config: RunConfig) -> Session:
 
 def run_to_end(session: Session) -> None:
     """Run every stage of a session that a test has opened and perhaps changed."""
+    torch.set_num_threads(1)  # fixtures of a module run before the one that sets it for tests
     never_stopped: Any = SimpleNamespace(received=False)  # StopRequest would install signal handlers
     run_stages(session, never_stopped)
 

@@ -180,9 +180,11 @@ class CheckpointStore:
         target = self.path_of(position)
         aside = self.root / f".{target.name}.{os.getpid()}"
         try:
+            if _is_whole(target, position):
+                return  # a stop right after a resume or a save; there is always a good one on disk
             self._write_aside(aside, position, tensors)
             self.folder.check_fence()
-            # Only a damaged or foreign checkpoint of the same step can be in the way.
+            # Only a damaged checkpoint can be in the way.
             remove_folder(target)
             aside.rename(target)
             _sync_folder(self.root)
@@ -203,8 +205,8 @@ class CheckpointStore:
             for part in ("first_moment", "second_moment")
             for name, tensor in tensors[part].items()
         }
-        _save_tensors(tensors["model"], aside / _MODEL)
-        _save_tensors(moments, aside / _OPTIMIZER)
+        save_tensors(tensors["model"], aside / _MODEL)
+        save_tensors(moments, aside / _OPTIMIZER)
         manifest = {
             "contract_version": CONTRACT_VERSION,
             "run": json.loads(self.folder.claim_record),
@@ -217,6 +219,12 @@ class CheckpointStore:
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(aside)
+
+    def remove_leftovers(self) -> None:
+        """Delete what earlier attempts had begun to write when they were killed."""
+        self.folder.check_fence()
+        for path in self.root.glob(".*"):
+            remove_folder(path)
 
     def newest_good(self) -> Checkpoint | None:
         """Return the newest checkpoint whose sums agree; damaged ones are named in a warning and passed over."""
@@ -248,6 +256,15 @@ class CheckpointStore:
                 remove_folder(path)
 
 
+def _is_whole(path: Path, position: Position) -> bool:
+    if not path.exists():
+        return False
+    try:
+        return read_checkpoint(path).position == position
+    except TrainerError:
+        return False
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint's manifest and verify its files against it.
 
@@ -270,9 +287,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise TrainerError(f"{path / _MANIFEST}: not a manifest ({error})") from error
 
 
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file and wait until it has reached the disk; raises OSError and nothing else."""
     try:
-        save_file(tensors, path)
+        # The metadata is what transformers asks for.
+        save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:
         # It wraps the operating system's error in words; the number in them is all that is left of it.
         number = re.search(r"os error (\d+)", str(error))

@@ -20,6 +20,7 @@ CONTRACT_VERSION: Final = 1
 
 Positive = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
@@ -142,7 +143,7 @@ class PrepareStage(Section):
     """Samples are drawn this many times from every document, each time with other masks and pairs."""
     masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
-    seed: int = 12345
+    seed: Seed = 12345
     num_shards: Positive = 8
     """Training files per sequence length; the text held in memory at a time shrinks with their number."""
     num_processes: Positive | None = None
@@ -237,7 +238,7 @@ class RunConfig(Section):
     if_exists: Literal["Fail", "Resume", "New"] = "Fail"
     """What to do where the output folder already holds a run of this job."""
     world: World = World()
-    seed: int = 42
+    seed: Seed = 42
     """Of initial weights, sample order and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"

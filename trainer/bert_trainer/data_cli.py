@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         _say(sys.stderr, f"bert-data: {error}")
         return error.exit_code
+    except BrokenPipeError:
+        sys.stdout = None  # what is left in its buffer has no reader
+        return EXIT_FAILED
 
 
 def build(arguments: argparse.Namespace) -> int:
@@ -279,6 +282,8 @@ def _add_build(command: argparse.ArgumentParser) -> None:
 
 def _length(text: str) -> Length:
     tokens, _, predictions = text.partition(":")
+    if not (tokens.isdecimal() and predictions.isdecimal()):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: tokens and predictions, as 128:20")
     return int(tokens), int(predictions)
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from bert_trainer.atomic_files import disk_errors
+from bert_trainer.checkpoint import save_tensors
 from bert_trainer.model import Bert
 from bert_trainer.run_folder import remove_folder
 from bert_trainer.wordpiece import Vocabulary
@@ -132,22 +133,26 @@ def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: boo
     """Write the model folder, aside first, replacing an earlier export.
 
     lower_case: how text must be normalised before it is looked up in the vocabulary.
+
+    Raises:
+        TrainerError: the disk is full or failing.
     """
     aside = target.with_name(f".{target.name}.aside")
-    remove_folder(aside)
-    aside.mkdir(parents=True)
     tensors = {
         name: tensor.float() if tensor.dtype == torch.float64 else tensor
         for name, tensor in huggingface_tensors(model).items()
     }
-    save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
-    (aside / "config.json").write_text(json.dumps(huggingface_config(model), indent=2) + "\n")
-    (aside / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lower_case,
         "model_max_length": model.config.max_position_embeddings,
     }
-    (aside / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
-    remove_folder(target)
-    aside.rename(target)
+    remove_folder(aside)
+    with disk_errors(target):
+        aside.mkdir(parents=True)
+        save_tensors(tensors, aside / "model.safetensors")
+        (aside / "config.json").write_text(json.dumps(huggingface_config(model), indent=2) + "\n")
+        (aside / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
+        (aside / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
+        remove_folder(target)
+        aside.rename(target)

@@ -18,7 +18,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from torch.utils.tensorboard import SummaryWriter
 
+from bert_trainer.atomic_files import disk_errors
 from bert_trainer.config import LoggingConfig
+from bert_trainer.errors import InputError
 from bert_trainer.progress import Reporter, Value
 
 METRICS_FILE = "metrics.jsonl"
@@ -78,7 +80,14 @@ class MetricsWriter:
                 name: Gauge(f"bert_trainer_{name}", text, ["stage"], registry=registry)
                 for name, text in _GAUGES.items()
             }
-            server, thread = start_http_server(self.config.prometheus_port, registry=registry)
+            port = self.config.prometheus_port
+            try:
+                server, thread = start_http_server(port, registry=registry)
+            except OSError as error:
+                raise InputError(
+                    f"logging.prometheus_port: got {port}; metrics cannot be served there ({error.strerror})",
+                    hint="choose another port, 0 for any free one, or leave the field out",
+                ) from error
             self.prometheus_port = server.server_port
             self._close_server = (server, thread)
 
@@ -93,7 +102,11 @@ class MetricsWriter:
                 self._gauges[name].labels(stage).set(value)
 
     def event(self, event: str, **fields: Value) -> None:
-        """Append a record to ``metrics.jsonl`` and print its line."""
+        """Append a record to ``metrics.jsonl`` and print its line.
+
+        Raises:
+            TrainerError: the file cannot be written.
+        """
         record: Record = {
             "event": event,
             **fields,
@@ -102,7 +115,8 @@ class MetricsWriter:
             "run_s": time.monotonic() - self._started_at_s,
             "cpu_s": fields.get("cpu_s", time.process_time()),
         }
-        with (self.folder / METRICS_FILE).open("a") as file:
+        path = self.folder / METRICS_FILE
+        with disk_errors(path), path.open("a") as file:
             # One write per line: a killed run leaves at most one incomplete last line.
             file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
         shown = {key: fields.get(key) for key in _ON_THE_LINE} if event == "progress" else fields

@@ -1,8 +1,9 @@
 """BERT with its two pretraining heads, computed on real tokens only.
 
 Devlin et al. 2019: embeddings, post-LayerNorm encoder, pooler, masked-LM head tied to the token embeddings,
-next-sentence head. DistilBERT (Sanh et al. 2019) is the same without segments and pooler. Rows are
-concatenated to their real tokens before the embeddings; only attention sees rows, and none sees another.
+next-sentence head. DistilBERT (Sanh et al. 2019) is the same without segments, pooler and the dropout after
+attention. Rows are concatenated to their real tokens before the embeddings; only attention sees rows, and none
+sees another.
 
 Letters in names: N real tokens of a micro-batch, B rows, T longest row, D hidden size, H heads, E = D / H,
 M masked positions, V vocabulary entries.
@@ -72,6 +73,8 @@ class Layer(nn.Module):
         self.num_heads = config.num_attention_heads
         self.hidden_dropout = config.hidden_dropout_prob
         self.attention_dropout = config.attention_probs_dropout_prob
+        # DistilBERT's authors left it out.
+        self.drops_attention_output = config.architecture == "bert"
         self.approximate = "tanh" if config.hidden_act == "gelu_new" else "none"
         self.first_site = 1 + _SITES_PER_LAYER * number
         self.query = nn.Linear(size, size)
@@ -86,7 +89,9 @@ class Layer(nn.Module):
     def forward(self, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """x_ND: (N, D) to (N, D)."""
         attended_ND = self.attention_output(self._attend(x_ND, batch, dropout))
-        x_ND = self.attention_norm(x_ND + self._drop(attended_ND, dropout, self.first_site + 1))
+        if self.drops_attention_output:
+            attended_ND = self._drop(attended_ND, dropout, self.first_site + 1)
+        x_ND = self.attention_norm(x_ND + attended_ND)
         inner = F.gelu(self.ffn_in(x_ND), approximate=self.approximate)
         fed_ND = self._drop(self.ffn_out(inner), dropout, self.first_site + 2)
         return self.ffn_norm(x_ND + fed_ND)  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bert_trainer.config import OptimizerConfig
 
 _ALIGNMENT = 16  # elements: every tensor starts on a 64-byte line in fp32
+_NORM_ROW = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Optimizer:
         loss_scale: the factor that the gradients still carry.
         """
         config, gradients = self.config, self.parameters.gradients
-        norm = float(torch.linalg.vector_norm(gradients)) / loss_scale
+        norm = float(vector_norm(gradients)) / loss_scale
         if not math.isfinite(norm):
             return StepResult(norm, applied=False)
         factor = 1.0 / loss_scale
@@ -134,12 +135,28 @@ class Optimizer:
         """Scale each decayed tensor's update by ||w|| / ||u||, or by 1 where either is 0."""
         spans = [span for span in self.parameters.spans if span.stop <= self.parameters.num_decayed]
         values, updates = self.parameters.values, update
-        value_norms = torch.stack([torch.linalg.vector_norm(values[s.start : s.stop]) for s in spans])
-        update_norms = torch.stack([torch.linalg.vector_norm(updates[s.start : s.stop]) for s in spans])
+        value_norms = torch.stack([vector_norm(values[s.start : s.stop]) for s in spans])
+        update_norms = torch.stack([vector_norm(updates[s.start : s.stop]) for s in spans])
         usable = (value_norms > 0) & (update_norms > 0)
         ratios = torch.where(usable, value_norms / update_norms, torch.ones_like(value_norms))
         for span, ratio in zip(spans, ratios, strict=True):
             updates[span.start : span.stop].mul_(ratio)
+
+
+def vector_norm(flat: Tensor) -> Tensor:
+    """Return the 2-norm of a 1-D tensor of any length; scalar, fp64.
+
+    In rows on a CPU, where torch adds all squares up in a few fp32 lanes: the norm of BERT-large's 336 million
+    gradients would come out 5.8 % too low, that of BERT-base's 110 million 1.2 %.
+    """
+    parts = flat
+    if flat.device.type == "cpu":
+        rows = flat.numel() // _NORM_ROW
+        of_rows = torch.linalg.vector_norm(flat[: rows * _NORM_ROW].view(rows, _NORM_ROW), dim=1)
+        of_rest = torch.linalg.vector_norm(flat[rows * _NORM_ROW :])
+        parts = torch.cat([of_rows, of_rest[None]]).double()
+    norm: Tensor = torch.linalg.vector_norm(parts).double()
+    return norm
 
 
 class LossScaler:

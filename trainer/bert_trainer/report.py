@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.atomic_files import write_json_atomically
+from bert_trainer.atomic_files import disk_errors, write_json_atomically
 from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
 from bert_trainer.metrics import Record, read_metrics
 
@@ -140,7 +140,8 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
     for axes, place in ((loss_axes, "upper right"), (accuracy_axes, "lower right")):
         axes.legend(loc=place)
         axes.grid(alpha=0.3)
-    figure.savefig(target, dpi=120)
+    with disk_errors(target):
+        figure.savefig(target, dpi=120)
 
 
 def _column(records: list[Record], key: str, *, percent: bool = False) -> list[float]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.atomic_files import write_atomically, write_json_atomically
+from bert_trainer.atomic_files import disk_errors, write_atomically, write_json_atomically
 from bert_trainer.config import RunConfig
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 
 _RUN_FILE = "run.json"
 _CONFIG_FILE = "run-config.json"
@@ -30,6 +30,12 @@ _MUTABLE = ("job", "output_folder", "if_exists", "world", "device", "checkpoint"
 
 class FencedError(TrainerError):
     """A newer attempt owns the output folder; this one must not touch it any more."""
+
+
+class TakenOverError(FencedError):
+    """Another run of the same job owns the output folder; tried again, this one would take it back."""
+
+    exit_code = EXIT_BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class RunFolder:
         """
         path = Path(config.output_folder)
         _make_folder(path)
-        owner = _read_json(path / _RUN_FILE)
+        owner = _read_owner(path / _RUN_FILE)
         job = f"{config.job.namespace}/{config.job.name}"
         if owner is not None:
             _check_owner(path, owner, job, config, attempt)
@@ -72,17 +78,25 @@ class RunFolder:
 
         Raises:
             FencedError: another attempt has claimed it since.
+            TakenOverError: another run has.
         """
+        path = self.path / _RUN_FILE
         try:
-            current = (self.path / _RUN_FILE).read_text()
-        except OSError as error:
-            raise FencedError(f"{self.path / _RUN_FILE}: cannot be read any more ({error.strerror})") from error
-        if current != self.claim_record:
-            owner = json.loads(current)
-            raise FencedError(
-                f"{self.path}: claimed by attempt {owner['attempt']} of {owner['job']} ({owner['launcher']}), "
-                "this attempt stops without touching it"
+            current = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FencedError(f"{path}: cannot be read any more ({error})") from error
+        if current == self.claim_record:
+            return
+        owner = _read_owner(path)
+        if owner is None:
+            raise FencedError(f"{path}: is gone, so the folder is no longer this attempt's")
+        claimed = f"{self.path}: claimed by attempt {owner['attempt']} of {owner['job']} ({owner['launcher']})"
+        if owner["uid"] != json.loads(self.claim_record)["uid"]:
+            raise TakenOverError(
+                f"{claimed}, another run, this one stops without touching it",
+                hint="let that run go on, or stop it first; two runs cannot share an output folder",
             )
+        raise FencedError(f"{claimed}, this attempt stops without touching it")
 
 
 def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig, attempt: int) -> None:
@@ -105,14 +119,16 @@ def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig,
 def _archive(path: Path) -> None:
     """Move everything into ``previous/NNN``: starting anew never deletes what was trained."""
     archive = path / _ARCHIVE
-    archive.mkdir(exist_ok=True)
-    number = 1 + max((int(old.name) for old in archive.iterdir() if old.name.isdigit()), default=0)
-    target = archive / f"{number:03d}"
-    target.mkdir()
-    # The ownership record goes last: interrupted, the folder still says whose it is and is archived again.
-    entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, _RUN_FILE)]
-    for entry in [*entries, path / _RUN_FILE]:
-        entry.rename(target / entry.name)
+    with disk_errors(archive):
+        archive.mkdir(exist_ok=True)
+        last = max((int(old.name) for old in archive.iterdir() if old.name.isdigit()), default=0)
+        # The ownership record goes last: where it is missing, an interrupted move goes on.
+        is_whole = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
+        target = archive / f"{last + is_whole:03d}"
+        target.mkdir(exist_ok=True)
+        entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, _RUN_FILE)]
+        for entry in [*entries, path / _RUN_FILE]:
+            entry.rename(target / entry.name)
 
 
 def _freeze(path: Path, config: RunConfig) -> None:
@@ -120,7 +136,7 @@ def _freeze(path: Path, config: RunConfig) -> None:
     if frozen is not None:
         changed = [
             f"  {key}: was {old}, is {new}"
-            for key, old, new in _differences(frozen, wanted)
+            for key, old, new in _differences(_without_place(frozen), _without_place(wanted))
             if key.split(".")[0] not in _MUTABLE
         ]
         if changed:
@@ -129,6 +145,14 @@ def _freeze(path: Path, config: RunConfig) -> None:
                 hint="put them back, or set output.ifExists to New, or choose another output folder",
             )
     write_json_atomically(path, wanted)
+
+
+def _without_place(document: dict[str, Any]) -> dict[str, Any]:
+    """Name a dataset that lies in the output folder from there: the two may be moved together."""
+    dataset, output = document.get("dataset", {}), document.get("output_folder", "")
+    if not output or not Path(dataset.get("folder", "")).is_relative_to(output):
+        return document
+    return {**document, "dataset": {**dataset, "folder": str(Path(dataset["folder"]).relative_to(output))}}
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, str, str]]:
@@ -159,6 +183,17 @@ def _make_folder(path: Path) -> None:
             f"{path}: the output folder cannot be written ({error.strerror}) as uid {os.getuid()}",
             hint="choose a folder that this user may write, or change its owner; fsGroup does not change NFS",
         ) from error
+
+
+def _read_owner(path: Path) -> dict[str, Any] | None:
+    """Return the ownership record; None where the folder has no owner."""
+    owner = _read_json(path)
+    if owner is not None and not (isinstance(owner, dict) and {"job", "uid", "attempt", "launcher"} <= owner.keys()):
+        raise InputError(
+            f"{path}: does not say whose folder this is; it must name job, uid, attempt and launcher",
+            hint="restore it, or choose another output folder",
+        )
+    return owner
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -211,6 +211,7 @@ def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: 
         metrics.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
 
     store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
+    store.remove_leftovers()
     return Keeper(folder, store, metrics)
 
 

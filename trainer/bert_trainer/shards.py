@@ -97,7 +97,9 @@ def read_header(path: Path) -> ShardHeader:
         for name in DATASETS:
             wanted = _shape(name, rows, sequence_length, max_predictions)
             if file[name].shape != wanted:
-                raise InputError(f"{path}: dataset {name!r} has shape {file[name].shape}, wanted {wanted}")
+                raise InputError(
+                    f"{path}: dataset {name!r} has shape {file[name].shape}, wanted {wanted}", hint=_REBUILD
+                )
         sha256 = file.attrs.get("vocabulary_sha256")
         return ShardHeader(rows, sequence_length, max_predictions, sha256 if isinstance(sha256, str) else None)
 
@@ -274,14 +276,19 @@ def _check_layout(path: Path, file: h5py.File) -> None:
         raise InputError(f"{path}: variable-length layout of MLPerf, not read yet", hint="use its fixed-length layout")
     if missing:
         found = ", ".join(sorted(file)) or "nothing"
-        raise InputError(f"{path}: lacks the dataset(s) {', '.join(missing)}; found {found}")
+        raise InputError(
+            f"{path}: lacks the dataset(s) {', '.join(missing)}; found {found}",
+            hint="take files of other programs out of the folder; shards are what 'bert-data build' writes",
+        )
     for name in DATASETS:
         dataset = file[name]
         if dataset.dtype.kind not in "iu":
-            raise InputError(f"{path}: dataset {name!r} has type {dataset.dtype}, wanted integers")
+            raise InputError(f"{path}: dataset {name!r} has type {dataset.dtype}, wanted integers", hint=_REBUILD)
         dimensions = 1 if name == "next_sentence_labels" else 2
         if dataset.ndim != dimensions:
-            raise InputError(f"{path}: dataset {name!r} has {dataset.ndim} dimension(s), wanted {dimensions}")
+            raise InputError(
+                f"{path}: dataset {name!r} has {dataset.ndim} dimension(s), wanted {dimensions}", hint=_REBUILD
+            )
 
 
 def _shape(name: str, rows: int, sequence_length: int, max_predictions: int) -> tuple[int, ...]:

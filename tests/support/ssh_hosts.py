@@ -1,0 +1,122 @@
+"""Hosts for tests of what crosses a network: namespaces of this machine with host names and sshd of their own.
+
+They share the file system, as a cluster of machines with an NFS share does. Needs root, iproute2, util-linux and an
+OpenSSH server; ``missing`` says what is not there. Everything is taken down by process id and by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts that answer ssh."""
+
+    addresses: tuple[str, ...]
+    ssh_options: str
+    """For mpirun: who to be and whom to trust."""
+
+
+def missing() -> str:
+    """Return what this machine lacks, empty if nothing."""
+    lacking = [name for name in ("ip", "unshare", "ssh", "ssh-keygen") if shutil.which(name) is None]
+    if not os.access(SSHD, os.X_OK):
+        lacking.append("sshd")
+    if os.getuid() != 0:
+        lacking.append("root")
+    elif not lacking and _run("ip", "netns", "add", _name("probe", 0), check=False) != 0:
+        lacking.append("the right to make network namespaces")
+    else:
+        _run("ip", "netns", "del", _name("probe", 0), check=False)
+    return ", ".join(lacking)
+
+
+@contextlib.contextmanager
+def started_hosts(folder: Path, count: int) -> Iterator[Hosts]:
+    """Bring hosts up behind a bridge of their own and take them down again."""
+    subnet = f"10.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}"
+    key, host_key = folder / "key", folder / "host_key"
+    for path in (key, host_key):
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
+    bridge = _name("br", 0)
+    servers: list[subprocess.Popen[bytes]] = []
+    try:
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{subnet}.254/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for number in range(1, count + 1):
+            _connect(number, f"{subnet}.{number}", bridge)
+            servers.append(_start_sshd(folder, number, key, host_key))
+        addresses = tuple(f"{subnet}.{number}" for number in range(1, count + 1))
+        for address in addresses:
+            _wait_for(address)
+        options = f"-i {key} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+        yield Hosts(addresses, options)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+        for number in range(1, count + 1):
+            _run("ip", "link", "del", _name("v", number), check=False)
+            _run("ip", "netns", "del", _name("host", number), check=False)
+        _run("ip", "link", "del", bridge, check=False)
+
+
+def _name(kind: str, number: int) -> str:
+    # Interface names end after 15 characters.
+    return f"t{os.getpid()}{kind}{number}"
+
+
+def _connect(number: int, address: str, bridge: str) -> None:
+    host, link = _name("host", number), _name("v", number)
+    _run("ip", "netns", "add", host)
+    _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host)
+    _run("ip", "link", "set", link, "master", bridge, "up")
+    _run("ip", "netns", "exec", host, "ip", "addr", "add", f"{address}/24", "dev", "eth0")
+    for device in ("eth0", "lo"):
+        _run("ip", "netns", "exec", host, "ip", "link", "set", device, "up")
+
+
+def _start_sshd(folder: Path, number: int, key: Path, host_key: Path) -> subprocess.Popen[bytes]:
+    config = folder / f"sshd{number}.conf"
+    lines = {
+        "PidFile": "none",
+        "HostKey": host_key,
+        "AuthorizedKeysFile": key.with_suffix(".pub"),
+        "PermitRootLogin": "prohibit-password",
+        "StrictModes": "no",
+        "UsePAM": "no",
+    }
+    config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    Path("/run/sshd").mkdir(exist_ok=True)  # sshd insists on it
+    host = _name("host", number)
+    command = f"hostname test-host-{number} && exec {SSHD} -D -e -f {config}"
+    with (folder / f"sshd{number}.log").open("wb") as log:
+        return subprocess.Popen(
+            ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", command], stdout=log, stderr=log
+        )
+
+
+def _wait_for(address: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((address, 22), timeout=1):
+            return
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{address} does not answer ssh")
+
+
+def _run(*command: str, check: bool = True) -> int:
+    return subprocess.run(command, capture_output=True, check=check).returncode

@@ -1,0 +1,139 @@
+"""Where a pretraining stage is, and what its last steps were like.
+
+``Progress`` is what a checkpoint stores of a stage; ``Interval`` collects sums between two reports without waiting
+for the device. Neither decides anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.batch import Batch
+from bert_trainer.checkpoint import Position
+from bert_trainer.config import PretrainStage
+from bert_trainer.model import LossSums
+from bert_trainer.optimizer import StepResult
+from bert_trainer.session import Session, StageData
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a stage is."""
+
+    stage_index: int
+    step: int
+    sample_hash: str
+
+    def advance(self, session: Session, stage: PretrainStage, data: StageData) -> None:
+        """Count a step; rank 0 also takes note of its samples."""
+        if session.keeper is not None:
+            first = self.step * stage.global_batch_size
+            numbers = data.order.sample_numbers(first, first + stage.global_batch_size)
+            chained = bytes.fromhex(self.sample_hash) + numbers.astype("<i8").tobytes()
+            self.sample_hash = hashlib.sha256(chained).hexdigest()
+            if session.config.logging.sample_ledger:
+                _append_to_ledger(session, stage, self.step, numbers)
+        self.step += 1
+
+    def position(self, session: Session, data: StageData) -> Position:
+        """Return what a checkpoint records."""
+        stage = session.config.stages[self.stage_index]
+        assert isinstance(stage, PretrainStage), "only pretraining stages have positions"
+        return Position(
+            stage_index=self.stage_index,
+            stage=stage.name,
+            step=self.step,
+            total_steps=data.total_steps,
+            num_applied=session.optimizer.num_applied,
+            samples_seen=self.step * stage.global_batch_size,
+            sample_hash=self.sample_hash,
+            loss_scale=session.scaler.scale,
+            finite_steps=session.scaler.finite_steps,
+        )
+
+
+class Interval:
+    """Sums of one logging interval on this rank, read from the device only when they are published."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.learning_rate = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: list[LossSums] = []
+        self._masked = self._rows = self._tokens = 0
+        self._started_at_s = time.monotonic()
+
+    def add(self, batch: Batch, sums: LossSums) -> None:
+        """Take one micro-batch in."""
+        detached = (
+            sums.masked_lm.detach(), sums.next_sentence.detach(), sums.masked_lm_correct, sums.next_sentence_correct
+        )  # fmt: skip
+        self._sums.append(LossSums(*detached))
+        self._masked += batch.num_masked
+        self._rows += batch.num_rows
+        self._tokens += batch.num_tokens
+
+    def publish(
+        self,
+        session: Session,
+        stage: PretrainStage,
+        progress: Progress,
+        result: StepResult,
+        started_at_s: float,
+    ) -> None:
+        """Sum over the ranks and report; collective."""
+        now_s = time.monotonic()
+        totals = session.world.sum_numbers(
+            [
+                *(sum(float(getattr(sums, name)) for sums in self._sums) for name in LossSums.__slots__),
+                self._masked,
+                self._rows,
+                self._tokens,
+                time.process_time(),
+            ]
+        )
+        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s = totals
+        elapsed_s = max(now_s - self._started_at_s, 1e-9)
+        total_steps = session.training_data[progress.stage_index].total_steps
+        steps_per_s = rows / stage.global_batch_size / elapsed_s
+        has_pairs = session.model.nsp is not None
+        if session.keeper is not None:
+            session.keeper.metrics.progress(
+                {
+                    "stage": stage.name,
+                    "step": progress.step,
+                    "steps": total_steps,
+                    "loss": masked_lm / masked + next_sentence / rows,
+                    "mlm_loss": masked_lm / masked,
+                    "nsp_loss": next_sentence / rows if has_pairs else None,
+                    "mlm_accuracy": masked_right / masked,
+                    "nsp_accuracy": pairs_right / rows if has_pairs else None,
+                    "learning_rate": self.learning_rate,
+                    "gradient_norm": result.gradient_norm,
+                    "loss_scale": session.scaler.scale if session.scaler.enabled else None,
+                    "sequences_per_s": rows / elapsed_s,
+                    "real_tokens_per_s": tokens / elapsed_s,
+                    "sample_hash": progress.sample_hash[:16],
+                    "elapsed_s": now_s - started_at_s,
+                    "remaining_s": (total_steps - progress.step) / steps_per_s,
+                    "interval_s": elapsed_s,
+                    "interval_sequences": int(rows),
+                    "interval_tokens": int(tokens),
+                    "cpu_s": cpu_s,
+                }
+            )
+        self._clear()
+
+
+def _append_to_ledger(session: Session, stage: PretrainStage, step: int, numbers: NDArray[np.int64]) -> None:
+    assert session.keeper is not None, "runs on rank 0"
+    with (session.keeper.folder.path / "ledger.jsonl").open("a") as file:
+        file.write(json.dumps({"stage": stage.name, "step": step, "samples": numbers.tolist()}) + "\n")
