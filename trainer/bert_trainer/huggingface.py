@@ -142,6 +142,7 @@ def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: boo
         name: tensor.float() if tensor.dtype == torch.float64 else tensor
         for name, tensor in huggingface_tensors(model).items()
     }
+    config = {**huggingface_config(model), "pad_token_id": vocabulary.pad_id}
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lower_case,
@@ -151,7 +152,7 @@ def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: boo
     with disk_errors(target):
         aside.mkdir(parents=True)
         save_tensors(tensors, aside / "model.safetensors")
-        (aside / "config.json").write_text(json.dumps(huggingface_config(model), indent=2) + "\n")
+        (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (aside / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
         (aside / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
         remove_folder(target)

@@ -101,6 +101,7 @@ class Interval:
             ]
         )
         masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s = totals
+        masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         total_steps = session.training_data[progress.stage_index].total_steps
         steps_per_s = rows / stage.global_batch_size / elapsed_s

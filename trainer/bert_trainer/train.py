@@ -161,9 +161,9 @@ def train_step(
         with session.autocast():
             sums = session.model(batch, dropout)
         if stage.loss_normalization == "global":
-            loss = sums.masked_lm / masked + sums.next_sentence / stage.global_batch_size
+            loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
         else:
-            loss = (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows) / passes
+            loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
         (loss * session.scaler.scale).backward()
         interval.add(batch, sums)
     world.sum_(gradients)
