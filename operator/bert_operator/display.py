@@ -5,10 +5,12 @@ Lines of children and results go to standard output, the operator's own remarks 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
@@ -114,6 +116,34 @@ class BarDisplay:
         self._progress.console.print(Text(text), soft_wrap=True)
 
 
+class Terminal:
+    """A terminal that may close while it is written to, as when a connection breaks; then nothing is shown.
+
+    The job must not end of that: the same event brings a SIGHUP, on which it stops with a checkpoint.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Stream: of the terminal."""
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or take no notice."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or give up for good."""
+        try:
+            self._stream.flush()
+        except OSError:
+            _discard(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return anything else from the stream."""
+        return getattr(self._stream, name)
+
+
 class _TimeLeftColumn(ProgressColumn):
     """The time that the child expects to need; it knows better than the pace of the bar."""
 
@@ -128,7 +158,7 @@ def choose_display(*, plain: bool) -> Display:
     """Return the bar in a terminal, plain lines where asked for or where output goes elsewhere."""
     if plain or not sys.stdout.isatty():
         return PlainDisplay()
-    return BarDisplay(Console())
+    return BarDisplay(Console(file=cast(TextIO, Terminal(sys.stdout))))
 
 
 def render_figures(record: ProgressRecord) -> str:
@@ -187,5 +217,14 @@ def _write(stream: TextIO | None, line: str) -> TextIO | None:
         try:
             print(line, file=stream, flush=True)  # noqa: T201 - this is where plain lines are printed
         except OSError:
+            _discard(stream)
             return None
     return stream
+
+
+def _discard(stream: TextIO) -> None:
+    """Let a stream without a reader lead nowhere: Python could not flush its rest at exit and would return 120."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

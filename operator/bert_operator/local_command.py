@@ -5,6 +5,7 @@ It puts the parts together: hosts, launcher, run configuration, executor, the wo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -71,8 +72,9 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
             display.close()
     if outcome.status.phase == "Succeeded":
         print_summary(Console(), read_report(output), output)
-    for sentence in endings.describe_ending(job, outcome):
-        print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - the words at the end are remarks
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        for sentence in endings.describe_ending(job, outcome):
+            print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - the words at the end are remarks
     return endings.exit_code(outcome)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+from bert_trainer import huggingface
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import ModelConfig
+from bert_trainer.errors import TrainerError
 from bert_trainer.huggingface import export
 from bert_trainer.model import Bert
 from bert_trainer.samples import Samples
@@ -145,6 +149,22 @@ def test_a_second_export_replaces_the_first(tmp_path: Path) -> None:
         export(model, vocabulary, tmp_path / "export", lower_case=True)
         check_same_logits(model, tmp_path / "export")
     assert not (tmp_path / "export" / "left-over").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_full_disk_is_named_and_the_earlier_export_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = read_vocabulary(vocabulary_file(tmp_path, lower_case=True))
+    model = random_model(CONFIGS["bert"], vocabulary.size, seed=1, dtype=torch.float32)
+    export(model, vocabulary, tmp_path / "export", lower_case=True)
+
+    def fail(_tensors: object, path: Path) -> None:
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(huggingface, "save_tensors", fail)
+    with pytest.raises(TrainerError, match="export: cannot be written, the disk is full"):
+        export(model, vocabulary, tmp_path / "export", lower_case=True)
+    check_same_logits(model, tmp_path / "export")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

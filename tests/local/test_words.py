@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 from rich.console import Console
 
 from bert_operator.api.job_status import Condition, Failure, JobStatus
-from bert_operator.display import BarDisplay, PlainDisplay, describe_record, render_duration, render_figures
+from bert_operator.display import (
+    BarDisplay,
+    PlainDisplay,
+    Terminal,
+    describe_record,
+    render_duration,
+    render_figures,
+)
 from bert_operator.endings import Outcome, describe_ending, exit_code
 from bert_operator.progress import ProgressRecord, parse_progress_line
 from bert_operator.summary import print_summary, read_report
@@ -100,6 +109,23 @@ def test_a_reader_that_went_away_does_not_end_the_job() -> None:
     for _ in range(2):
         display.show("line", None)
         display.note("remark")
+
+
+def test_a_terminal_that_closed_does_not_end_the_job() -> None:
+    class Closed(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, text)
+
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "flush")
+
+    display = BarDisplay(Console(file=cast(TextIO, Terminal(Closed())), force_terminal=True))
+    display.show("line", None)
+    display.note("remark")
+    display.close()
 
 
 REPORT = {

@@ -99,7 +99,8 @@ def test_replacements_are_spread_evenly_over_the_whole_vocabulary(dense_tokens: 
     assert max(counts) < 79 + FIVE_SIGMA * 9
     assert abs(chi_square_z(counts, [sum(counts) / 1000] * 1000)) < FIVE_SIGMA
     assert abs(tenths_z(counts)) < FIVE_SIGMA
-    assert tenths_z(replaced(dense(SkewedRandom(3, first_tenth=True), rows=400))) > FIVE_SIGMA
+    # The first tenth gets 0.9 points too many: 8 standard deviations of its count at the 79,000 that 800 rows replace.
+    assert tenths_z(replaced(dense(SkewedRandom(3, first_tenth=True), rows=800))) > FIVE_SIGMA
 
 
 def test_treatments_of_one_row_are_independent() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bert_trainer.atomic_files import disk_errors
 from bert_trainer.checkpoint import save_tensors
+from bert_trainer.errors import TrainerError
 from bert_trainer.model import Bert
 from bert_trainer.run_folder import remove_folder
 from bert_trainer.wordpiece import Vocabulary
@@ -149,11 +150,15 @@ def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: boo
         "model_max_length": model.config.max_position_embeddings,
     }
     remove_folder(aside)
-    with disk_errors(target):
-        aside.mkdir(parents=True)
-        save_tensors(tensors, aside / "model.safetensors")
-        (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (aside / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
-        (aside / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
-        remove_folder(target)
-        aside.rename(target)
+    try:
+        with disk_errors(target):
+            aside.mkdir(parents=True)
+            save_tensors(tensors, aside / "model.safetensors")
+            (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            (aside / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
+            (aside / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
+            remove_folder(target)
+            aside.rename(target)
+    except TrainerError:
+        remove_folder(aside)
+        raise

@@ -2,7 +2,7 @@
 
 A record is a flat dictionary with units in its keys. It becomes a line of ``metrics.jsonl``, the progress line
 on standard output, TensorBoard scalars and Prometheus gauges. All records of one attempt share a clock that
-starts with the attempt. Rank 0 only.
+starts with the process. Rank 0 only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from torch.utils.tensorboard import SummaryWriter
 
@@ -64,7 +65,7 @@ class MetricsWriter:
     reporter: Reporter
     prometheus_port: int | None = field(default=None, init=False)
     """Where the gauges are served, if they are."""
-    _started_at_s: float = field(default_factory=time.monotonic, init=False)
+    _started_at_s: float = field(default_factory=lambda: _process_start_s(), init=False)
     _tensorboard: SummaryWriter | None = field(default=None, init=False)
     _gauges: dict[str, Gauge] = field(default_factory=dict, init=False)
     _close_server: Any = field(default=None, init=False)
@@ -131,6 +132,11 @@ class MetricsWriter:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def _process_start_s() -> float:
+    """Return when this process began, on the monotonic clock: imports are part of what a run costs."""
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
 
 
 def _is_json(value: Value) -> bool:
