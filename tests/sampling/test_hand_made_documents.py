@@ -32,8 +32,8 @@ def test_a_lone_document_never_gives_a_random_next() -> None:
     # NVIDIA's correction: where ten draws found the same document ten times, the label says so.
     assert not any(pair.is_random_next for pair in pairs)
     follows = [place(pair.tokens_b[0])[1] - place(pair.tokens_a[-1])[1] in (0, 1) for pair in pairs]
-    # Half of the pairs are made as random ones: their B may begin anywhere in the document.
-    assert 0.45 < sum(follows) / len(follows) < 0.75
+    # More than half of the pairs are made as random ones: their B may begin anywhere in the document.
+    assert 0.3 < sum(follows) / len(follows) < 0.7
 
 
 def test_a_lone_sentence_is_paired_with_itself() -> None:
@@ -120,7 +120,8 @@ def test_a_long_sentence_fills_its_chunk_and_the_next_begins_behind_it() -> None
 
 def test_unused_sentences_come_again_and_none_is_lost() -> None:
     num_sentences, capacity = 41, 12
-    documents = coded_documents([[1] * num_sentences, [1] * 500])
+    # With 1001 documents ten draws always find another one, so the label says which way B was made.
+    documents = [*coded_documents([[1] * num_sentences]), *coded_documents([[1] * 500]) * 1000]
     moved_back = 0
     for seed in range(300):
         position = 0
@@ -129,11 +130,11 @@ def test_unused_sentences_come_again_and_none_is_lost() -> None:
             # A is the next sentences of the document, always.
             assert pair.tokens_a == [coded(0, position + k) for k in range(len(pair.tokens_a))]
             position += len(pair.tokens_a)
-            if not pair.is_random_next and position < num_sentences and pair.tokens_b[0] == coded(0, position):
+            if pair.is_random_next:
+                moved_back += position < last
+            else:
                 assert pair.tokens_b == [coded(0, s) for s in range(position, last)]
                 position = last
-            else:
-                moved_back += position < last
         assert position == num_sentences
     assert moved_back > 300
 
@@ -165,7 +166,6 @@ def outcomes(sentences: int, per_chunk: int) -> dict[Outcome, Fraction]:
 def test_all_walks_over_a_small_document_have_their_exact_chances(sentences: int, per_chunk: int) -> None:
     expected = outcomes(sentences, per_chunk)
     assert sum(expected.values()) == 1
-    # With 1001 documents ten draws always find another one.
     documents = [*coded_documents([[3] * sentences]), *coded_documents([[3] * 8]) * 1000]
     rng = random.Random(13)
     counts: Counter[Outcome] = Counter()

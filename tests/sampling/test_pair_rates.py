@@ -62,9 +62,9 @@ def test_one_walk_in_ten_aims_at_a_uniform_shorter_length() -> None:
 
 def test_the_first_span_ends_behind_any_sentence_but_the_last() -> None:
     def z(rng: random.Random) -> float:
-        counts = Counter(len(pair.tokens_a) for pair in first_pairs(rng, 50_000, short=0.0))
+        counts = Counter(len(pair.tokens_a) for pair in first_pairs(rng, 75_000, short=0.0))
         assert set(counts) == set(range(1, CAPACITY))
-        return chi_square_z([counts[length] for length in range(1, CAPACITY)], [50_000 / 12] * 12)
+        return chi_square_z([counts[length] for length in range(1, CAPACITY)], [75_000 / 12] * 12)
 
     assert abs(z(random.Random(23))) < FIVE_SIGMA
     # One draw in a hundred that takes a single sentence.
@@ -102,7 +102,7 @@ def expectations(sentences: int, per_chunk: int, found: Fraction) -> tuple[Fract
 
 
 @pytest.mark.parametrize(
-    ("sentences", "per_chunk", "documents"), [(30, 6, 3), (12, 4, 2), (7, 2, 4), (5, 5, 2), (9, 1, 3)]
+    ("sentences", "per_chunk", "documents"), [(30, 6, 3), (12, 4, 2), (7, 2, 4), (5, 5, 2), (9, 1, 2)]
 )
 def test_pairs_and_random_nexts_of_a_document_are_as_many_as_the_chain_implies(
     sentences: int, per_chunk: int, documents: int
