@@ -226,34 +226,46 @@ class CheckpointStore:
         for path in self.root.glob(".*"):
             remove_folder(path)
 
+    def remove_all(self) -> None:
+        """Delete every checkpoint; for a run that has written its results."""
+        self.wait()
+        self.folder.check_fence()
+        remove_folder(self.root)
+
     def newest_good(self) -> Checkpoint | None:
         """Return the newest checkpoint whose sums agree; damaged ones are named in a warning and passed over."""
-        for path in self._newest_first():
-            try:
-                return read_checkpoint(path)
-            except TrainerError as error:
-                logger.warning("Skipped a checkpoint: %s", error)
-        return None
-
-    def _newest_first(self) -> list[Path]:
-        found = []
-        for manifest in self.root.glob(f"*/{_MANIFEST}"):
-            if manifest.parent.name.startswith("."):
-                continue
-            try:
-                position = json.loads(manifest.read_text())["position"]
-                found.append(((position["stage_index"], position["step"]), manifest.parent))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                logger.warning("Skipped a checkpoint: %s: unreadable manifest (%s)", manifest, error)
-        return [path for _, path in sorted(found, reverse=True)]
+        return find_newest_good(self.root)
 
     def _prune(self) -> None:
         """Delete what is older than the newest ``keep``, but never the last one of a finished stage."""
         self.folder.check_fence()
-        for path in self._newest_first()[self.keep :]:
+        for path in _newest_first(self.root)[self.keep :]:
             position = json.loads((path / _MANIFEST).read_text())["position"]
             if position["step"] < position["total_steps"]:
                 remove_folder(path)
+
+
+def find_newest_good(root: Path) -> Checkpoint | None:
+    """Return the newest checkpoint below a folder whose sums agree; damaged ones are named and passed over."""
+    for path in _newest_first(root):
+        try:
+            return read_checkpoint(path)
+        except TrainerError as error:
+            logger.warning("Skipped a checkpoint: %s", error)
+    return None
+
+
+def _newest_first(root: Path) -> list[Path]:
+    found = []
+    for manifest in root.glob(f"*/{_MANIFEST}"):
+        if manifest.parent.name.startswith("."):
+            continue
+        try:
+            position = json.loads(manifest.read_text())["position"]
+            found.append(((position["stage_index"], position["step"]), manifest.parent))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("Skipped a checkpoint: %s: unreadable manifest (%s)", manifest, error)
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def _is_whole(path: Path, position: Position) -> bool:

@@ -208,11 +208,30 @@ class DatasetConfig(Section):
     """One token per line; empty: ``vocab.txt`` in ``folder``."""
 
 
+class InitialCheckpoint(Section):
+    """Weights to start from where the run has no checkpoint of its own."""
+
+    path: str
+    """A checkpoint, or the output folder of a run, for ``bert-trainer``; a model folder for ``huggingface``."""
+    format: Literal["bert-trainer", "huggingface"] = "bert-trainer"
+    load: Literal["weights", "weights_and_optimizer", "none"] = "weights"
+    """``weights_and_optimizer``: the moments too, with the step count at 0, as between two stages; ``none``: the
+    folder is verified and nothing is loaded."""
+
+
 class CheckpointConfig(Section):
     """When checkpoints are written and how many are kept. The end of a stage always writes one."""
 
     every_steps: Positive | None = None
     every_seconds: Positive | None = None
+    every_samples: Positive | None = None
+    """Sequences of a stage, in whole steps."""
+    min_samples_to_start: Annotated[int, Field(ge=0)] = 0
+    """Sequences, counted over all stages, before which no periodic checkpoint is written."""
+    periodic: bool = True
+    """False: only the end of a stage and a graceful stop write one."""
+    delete_after_success: bool = False
+    """Whether all of them are deleted once every stage is done."""
     keep: Positive = 3
     """Newest ones kept; the last one of every finished stage stays as well."""
 
@@ -246,6 +265,10 @@ class RunConfig(Section):
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     dataset: DatasetConfig
+    initial_checkpoint: InitialCheckpoint | None = None
+    """Empty: weights are drawn at random."""
+    gpu_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
+    """Most memory, in GiB, that a rank takes of its GPU; empty: all of it."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -257,7 +280,7 @@ class RunConfig(Section):
 
     def problems(self) -> list[str]:
         """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
-        return [*_model_problems(self.model), *_stage_problems(self)]
+        return [*_model_problems(self.model), *_start_problems(self.initial_checkpoint), *_stage_problems(self)]
 
 
 def load_run_config(path: Path) -> RunConfig:
@@ -305,6 +328,15 @@ def _model_problems(model: ModelConfig) -> list[str]:
     if model.architecture == "distilbert" and model.objective != "mlm":
         problems.append(f"model.objective: got {model.objective!r}; allowed with distilbert: 'mlm', it has no pooler")
     return problems
+
+
+def _start_problems(start: InitialCheckpoint | None) -> list[str]:
+    if start is None or start.load != "weights_and_optimizer" or start.format == "bert-trainer":
+        return []
+    return [
+        f"initial_checkpoint.load: got {start.load!r} from {start.format}; allowed: 'weights' or 'none', since only "
+        "this trainer's own checkpoints hold moments"
+    ]
 
 
 def _stage_problems(config: RunConfig) -> list[str]:

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import torch
 
+from bert_trainer import initial_weights
 from bert_trainer.checkpoint import Checkpoint, CheckpointStore, Environment, Position
 from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
 from bert_trainer.data import SampleOrder
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError
+from bert_trainer.initial_weights import load_state
 from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
@@ -107,6 +109,9 @@ class Session:
         """Load the newest good checkpoint on rank 0 and send it to the others."""
         store = self.keeper.store if self.keeper else None
         found = on_rank_0(self.world, lambda: _load_newest(store, self) if store else None)
+        if found is None:
+            # On rank 0 alone, like everything that reads files; the others get the weights below.
+            on_rank_0(self.world, lambda: load_initial_weights(self) if self.keeper else None)
         for flat in (self.parameters.values, self.optimizer.first_moment, self.optimizer.second_moment):
             self.world.broadcast_(flat)
         if found is not None:
@@ -155,11 +160,42 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
     if config.device == "cpu" or not has_gpu:
         if config.precision == "tf32":
             raise InputError("precision: got 'tf32', which only NVIDIA GPUs have", hint="use fp32 or bf16 on a CPU")
+        if config.gpu_memory_limit_gib is not None and world.rank == 0:
+            logger.warning("gpu_memory_limit_gib has no effect: this run is on CPUs")
         return torch.device("cpu")
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    _limit_memory(config, device)
     torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
     return device
+
+
+def load_initial_weights(session: Session) -> None:
+    """Start from somebody else's weights, if the configuration says so. For rank 0.
+
+    Raises:
+        TrainerError: they cannot be read, or are not of this model's shape.
+    """
+    start = session.config.initial_checkpoint
+    if start is None:
+        return
+    message = initial_weights.load(start, session.model, session.parameters, session.optimizer)
+    if session.keeper is not None:
+        session.keeper.metrics.event("initialized", path=start.path, message=message)
+
+
+def _limit_memory(config: RunConfig, device: torch.device) -> None:
+    """Keep PyTorch's allocator below a share of the GPU's memory."""
+    limit_gib = config.gpu_memory_limit_gib
+    if limit_gib is None:
+        return
+    total_gib = torch.cuda.get_device_properties(device).total_memory / 2**30
+    if limit_gib > total_gib:
+        raise InputError(
+            f"gpu_memory_limit_gib: got {limit_gib:g}; allowed: at most the {total_gib:.1f} GiB of {device}",
+            hint="lower it, or leave it out",
+        )
+    torch.cuda.set_per_process_memory_fraction(limit_gib / total_gib, device)
 
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
@@ -219,17 +255,7 @@ def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
     checkpoint = store.newest_good()
     if checkpoint is None:
         return None
-    loaded, parameters = checkpoint.load(), session.parameters
-    for part, flat in (
-        ("model", parameters.values),
-        ("first_moment", session.optimizer.first_moment),
-        ("second_moment", session.optimizer.second_moment),
-    ):
-        views = parameters.named(flat)
-        if views.keys() != loaded[part].keys():
-            raise InputError(f"{checkpoint.path}: its tensors are not this model's")
-        for name, view in views.items():
-            view.copy_(loaded[part][name])
+    load_state(checkpoint, session.parameters, session.optimizer)
     _announce_resume(checkpoint, store.environment, session)
     return checkpoint.position
 

@@ -79,6 +79,8 @@ def run_stages(session: Session, stop: StopRequest) -> None:
             session.keeper.store.wait()
             session.keeper.folder.check_fence()
             write_report(config, session.keeper.folder.path, ranks=session.world.size)
+            if config.checkpoint.delete_after_success:
+                session.keeper.store.remove_all()
             write_termination("Succeeded", 0, "")
             session.keeper.metrics.event("succeeded", message=f"{config.job.name} is trained")
     except TrainerError as error:
@@ -130,7 +132,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             at_end = progress.step == data.total_steps
             if progress.step % config.logging.every_steps == 0 or at_end:
                 interval.publish(session, stage, progress, result, started_at_s)
-            if at_end or _checkpoint_due(session, progress.step, saved_at_s):
+            if at_end or _checkpoint_due(session, index, stage, progress.step, saved_at_s):
                 session.save(progress.position(session, data))
                 saved_at_s = time.monotonic()
             if session.keeper is not None:
@@ -250,11 +252,28 @@ def _check_finite(session: Session, stage: PretrainStage, step: int, result: Ste
     )
 
 
-def _checkpoint_due(session: Session, step: int, saved_at_s: float) -> bool:
+def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, saved_at_s: float) -> bool:
+    """Tell whether a periodic checkpoint is due after a step."""
     # Only rank 0 writes and every rank holds the same state: its clock alone may decide.
-    every = session.config.checkpoint
+    every, batch = session.config.checkpoint, stage.global_batch_size
+    if not every.periodic or _samples_before(session, index) + step * batch < every.min_samples_to_start:
+        return False
     by_steps = every.every_steps is not None and step % every.every_steps == 0
-    return by_steps or (every.every_seconds is not None and time.monotonic() - saved_at_s >= every.every_seconds)
+    by_samples = every.every_samples is not None and (step * batch) // every.every_samples > (
+        (step - 1) * batch // every.every_samples
+    )
+    by_time = every.every_seconds is not None and time.monotonic() - saved_at_s >= every.every_seconds
+    return by_steps or by_samples or by_time
+
+
+def _samples_before(session: Session, index: int) -> int:
+    """Return the sequences of all stages before this one."""
+    earlier = [(stage, session.training_data.get(number)) for number, stage in enumerate(session.config.stages[:index])]
+    return sum(
+        data.total_steps * stage.global_batch_size
+        for stage, data in earlier
+        if data is not None and isinstance(stage, PretrainStage)
+    )
 
 
 def _tell(session: Session, event: str, **fields: str | int | float | None) -> None:

@@ -1,0 +1,198 @@
+"""What the output of a run says about its end, and the exit code that follows. Values in, values out."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
+from bert_trainer.pod.lines import Line
+from bert_trainer.pod.story import MAX_RECORD_BYTES, FirstFailure, Story, build_record, render_record
+
+PROGRESS = "bert-trainer/1 event=progress stage=phase1 step=40 steps=100 loss=6.1 job=u attempt=1"
+CHECKPOINT = 'bert-trainer/1 event=checkpoint stage=phase1 step=38 path="/out put/phase1-38"'
+STOPPED = 'bert-trainer/1 event=stopped stage=phase1 step=41 message="phase1: stopped \\"here\\""'
+TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1', "torch.cuda.OutOfMemoryError: too much"]
+OPEN_MPI_5 = """prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-16262@1,3]
+   Exit code:    1
+"""
+OPEN_MPI_4 = """mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[12345,1],3]
+  Exit code:    1
+"""
+OPEN_MPI_SIGNAL = """prterun noticed that process rank 3 with PID 16276 on node worker-1 exited on
+signal 9 (Killed)."""
+INTEL = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 3 PID 17017 RUNNING AT worker-1
+=   KILLED BY SIGNAL: 9 (Killed)"""
+MPICH = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 17007 RUNNING AT worker-1
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)"""
+
+
+def story(*lines: tuple[int | None, str]) -> Story:
+    told = Story()
+    for rank, text in lines:
+        for line in text.splitlines():
+            told.note(Line(rank, line))
+    return told
+
+
+def build(exit_code: int, *lines: tuple[int | None, str]) -> dict[str, object]:
+    told = story(*lines)
+    return build_record(exit_code, told, told.first_failure(("worker-0", "worker-1"), 2), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (OPEN_MPI_5, FirstFailure(rank=3, host="worker-1", exit_code=1)),
+        (OPEN_MPI_4, FirstFailure(rank=3, host="worker-1", exit_code=1)),
+        (OPEN_MPI_SIGNAL, FirstFailure(rank=3, host="worker-1", signal=9)),
+        (INTEL, FirstFailure(rank=3, host="worker-1", signal=9)),
+        (MPICH, FirstFailure(host="worker-1", signal=9)),
+        ("nothing of that kind", None),
+    ],
+)
+def test_the_rank_that_failed_first_is_named(text: str, expected: FirstFailure | None) -> None:
+    assert story((None, text)).first_failure(("worker-0", "worker-1"), 2) == expected
+
+
+def test_a_stop_is_told_by_rank_0() -> None:
+    assert build(3, (0, PROGRESS), (0, CHECKPOINT), (0, STOPPED), (None, OPEN_MPI_5)) == {
+        "reason": "Stopped",
+        "exitCode": 3,
+        "stage": "phase1",
+        "step": 41,
+        "checkpoint": "/out put/phase1-38",
+        "message": 'phase1: stopped "here"',
+    }
+
+
+def test_a_failure_is_told_by_rank_0() -> None:
+    failed = 'bert-trainer/1 event=failed reason=TrainerError message="disk full"'
+    record = build(1, (0, PROGRESS), (0, failed), (0, "bert-train: disk full"))
+    assert (record["reason"], record["message"], record["step"]) == ("TrainerError", "disk full", 40)
+
+
+def test_wrong_input_is_told_by_a_sentence_and_its_hint() -> None:
+    record = build(2, (1, "noise"), (1, "bert-train: vocab.txt: is empty\nhint: write it\nmore noise"))
+    assert (record["reason"], record["message"]) == ("InputError", "vocab.txt: is empty\nhint: write it")
+
+
+def test_an_exception_is_told_by_the_rank_that_failed_first() -> None:
+    other = [(2, "Traceback (most recent call last):"), (2, "HorovodInternalError: peer lost")]
+    record = build(1, *[(3, line) for line in TRACEBACK], *other, (None, OPEN_MPI_5))
+    assert (record["reason"], record["message"]) == ("OutOfMemoryError", "too much")
+    assert record["firstFailure"] == {"rank": 3, "host": "worker-1", "exitCode": 1}
+
+
+def test_a_killed_rank_s_last_lines_are_the_message() -> None:
+    lines = [(3, f"line {number}") for number in range(30)]
+    record = build(137, (0, PROGRESS), *lines, (None, OPEN_MPI_SIGNAL))
+    assert record["reason"] == "SIGKILL"
+    assert record["message"] == "\n".join(f"line {number}" for number in range(10, 30))
+    assert record["step"] == 40
+
+
+def test_records_of_other_ranks_do_not_count() -> None:
+    assert build(1, (1, PROGRESS))["step"] is None
+
+
+def test_what_a_rank_has_written_itself_is_believed_where_it_agrees() -> None:
+    left = {"reason": "InputError", "exitCode": 2, "stage": None, "step": None, "checkpoint": None, "message": "m"}
+    assert build_record(2, Story(), None, left) == left
+    well = {**left, "reason": "Succeeded", "exitCode": 0}
+    assert build_record(137, Story(), None, well)["reason"] == "SIGKILL"
+
+
+@pytest.mark.parametrize("text", ["x", "\u00e9\U0001f600", '\x01\\"', "\udcff"])
+def test_a_record_fits_and_keeps_the_end_of_the_message(text: str) -> None:
+    rendered = render_record({"reason": "Failed", "exitCode": 1, "message": text * 4000 + "END"})
+    assert MAX_RECORD_BYTES - 60 < len(rendered.encode()) <= MAX_RECORD_BYTES
+    assert json.loads(rendered)["message"].endswith("END")
+
+
+def test_a_record_of_long_paths_is_still_json() -> None:
+    record = json.loads(render_record({"reason": "Failed", "exitCode": 1, "checkpoint": "x" * 5000, "message": ""}))
+    assert record == {"reason": "Failed", "exitCode": 1, "message": ""}
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 137])
+def test_the_program_s_code_is_the_pod_s(code: int) -> None:
+    assert settle_exit_code(code, Evidence()) == code
+    assert read_return_code(code) == code
+    assert read_return_code(-signal.SIGKILL) == 137
+
+
+def test_who_is_asked_to_stop_while_it_starts_has_stopped() -> None:
+    killed = 128 + signal.SIGUSR1
+    assert settle_exit_code(killed, Evidence(asked_to_stop=True)) == 3
+    assert settle_exit_code(killed, Evidence()) == killed
+
+
+def test_mpich_s_mixed_codes_are_not_taken_for_a_stop() -> None:
+    # 1 and 2 give 3 there, and a signal's number is a code.
+    assert settle_exit_code(3, Evidence(mixes_codes=True)) == 1
+    assert settle_exit_code(3, Evidence(mixes_codes=True, told_stop=True)) == 3
+    assert settle_exit_code(9, Evidence(mixes_codes=True, failed_by_signal=9)) == 137
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 137, 143])
+def test_rank_0_s_word_for_a_stop_counts_however_the_others_leave(code: int) -> None:
+    assert settle_exit_code(code, Evidence(told_stop=True, lost_worker=True)) == 3
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 4), (1, 4), (137, 4), (255, 4), (2, 2), (3, 3)])
+def test_a_lost_worker_is_no_failure_of_the_program_and_no_success(code: int, expected: int) -> None:
+    assert settle_exit_code(code, Evidence(lost_worker=True)) == expected
+
+
+def test_a_run_that_breaks_off_has_not_succeeded() -> None:
+    assert settle_exit_code(0, Evidence(left_early=True)) == 1
+    assert story((0, PROGRESS)).left_early
+    assert not story((0, PROGRESS), (0, "bert-trainer/1 event=succeeded")).left_early
+    assert not story((0, "any output")).left_early
+
+
+NO_DAEMON = """A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the daemon executable:
+
+  Local host:    run-launcher
+  Remote host:   worker-1.run.default.svc
+  Daemon exit status: 213
+"""
+LOST_OPEN_MPI = """PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-run-launcher-1@0,0] on node run-launcher
+  Remote daemon: [prterun-run-launcher-1@0,2] on node worker-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        (LOST_OPEN_MPI, "worker-1"),
+        (NO_DAEMON, "worker-1"),
+        ("[mpiexec@l] Error: Downstream from host worker-1.run.ns.svc exited abnormally", "worker-1"),
+        ("[mpiexec@l] control_cb (/src/pmiserv_cb.c:280): assert (!closed) failed", None),
+        ("Connection to worker-1.run.ns.svc closed by remote host.", "worker-1"),
+    ],
+)
+def test_a_lost_worker_is_named(text: str, host: str | None) -> None:
+    record = build(4, (0, PROGRESS), (None, text))
+    assert story((None, text)).has_lost_worker
+    assert record["reason"] == "WorkerLost"
+    assert record["message"] == f"the connection to {host or 'a worker'} failed or broke"
+    assert record.get("firstFailure") == ({"host": host} if host else None)
+    # A rank may write such words about something else.
+    assert not story((0, text)).has_lost_worker

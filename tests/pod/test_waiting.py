@@ -1,0 +1,155 @@
+"""Waiting for workers: what is said meanwhile, what ends it, and what ssh's failures are called."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import pods
+from bert_trainer.errors import Stopped
+from bert_trainer.pod.endings import WorkersUnreachable
+from bert_trainer.pod.stopping import StopRequest
+from bert_trainer.pod.waiting import (
+    Patience,
+    explain_ssh,
+    probe_name,
+    probe_ssh,
+    require_ssh,
+    wait_for_answers,
+    wait_for_hostfile,
+)
+
+NOWHERE = "no-such-worker.invalid"  # RFC 2606: never resolves
+
+
+def listens(port: int) -> str | None:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return None
+    return "ssh refused"
+
+
+@contextlib.contextmanager
+def starting(action: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=action)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_a_worker_that_appears_late_is_waited_for() -> None:
+    port, said = pods.free_port(), list[str]()
+    listener = socket.socket()
+
+    def appear() -> None:
+        pods.until(lambda: bool(said), lambda: "nothing was said")
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+
+    patience = Patience(pods.DEADLINE_S, StopRequest(), said.append, say_every_s=0.2)
+    with listener, starting(appear):
+        wait_for_answers({"worker-0": lambda: None, "worker-1": partial(listens, port)}, patience)
+    assert said[0] == "Waiting for worker-1: ssh refused"
+    assert set(said) == {said[0]}
+
+
+def test_a_report_is_short_however_many_are_missing() -> None:
+    said: list[str] = []
+    patience = Patience(0.4, StopRequest(), said.append, say_every_s=0.2)
+    with pytest.raises(WorkersUnreachable) as ended:
+        wait_for_answers({f"worker-{number}": partial(probe_name, NOWHERE) for number in range(10)}, patience)
+    assert said[0] == "Waiting for worker-0: name not resolved"
+    assert said[8] == "Waiting for 2 more"
+    assert len(ended.value.silent) == 10
+    assert "after 0.4 s still waiting for worker-0 (name not resolved), " in str(ended.value)
+    assert "worker-7 (name not resolved) and 2 more\nhint: " in str(ended.value)
+
+
+def test_the_host_file_may_grow_while_it_is_waited_for(tmp_path: Path) -> None:
+    path, said = tmp_path / "hostfile", list[str]()
+
+    def grow() -> None:
+        pods.until(lambda: len(said) > 0, lambda: "nothing was said")
+        path.write_text("a:2\n")
+        pods.until(lambda: "names 1 of 2" in said[-1], lambda: f"not seen: {said}")
+        path.write_text("a:2\nb:2\n")
+
+    patience = Patience(pods.DEADLINE_S, StopRequest(), said.append, say_every_s=0.2)
+    with starting(grow):
+        hosts = wait_for_hostfile(path, workers=2, slots=2, patience=patience)
+    assert [host.name for host in hosts] == ["a", "b"]
+    assert said[0] == f"Waiting for {path}: cannot be read (No such file or directory)"
+    assert said[-1] == f"Waiting for {path}: names 1 of 2 workers"
+
+
+def test_a_stop_ends_the_waiting() -> None:
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped, match="before the ranks were started"):
+            wait_for_answers({"worker-0": lambda: "silent"}, Patience(9, stop, lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "expected"),
+    [
+        (255, "ssh: connect to host w port 2222: Connection refused\r\n", "ssh refused"),
+        (255, "ssh: connect to host w port 2222: Connection timed out", "ssh does not answer"),
+        (255, "ssh: Could not resolve hostname w: Name or service not known", "name not resolved"),
+        (255, "Warning: x\nme@w: Permission denied (publickey).", "ssh does not accept the key"),
+        (255, "Bad owner or permissions on /k", "ssh: Bad owner or permissions on /k"),
+        (255, "", "ssh failed"),
+        (127, "sh: true: not found", "ssh works, but its shell ended with 127 (sh: true: not found)"),
+    ],
+)
+def test_ssh_s_failures_have_short_names(code: int, message: str, expected: str) -> None:
+    assert explain_ssh(code, message) == expected
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
+def test_a_port_without_sshd_refuses() -> None:
+    options = ["-o", "BatchMode=yes", "-p", str(pods.free_port())]
+    assert probe_ssh(require_ssh(shutil.which("ssh")), options, "127.0.0.1") == "ssh refused"
+    assert probe_ssh("ssh", options, NOWHERE) == "name not resolved"
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
+def test_silent_workers_end_the_launcher_with_4_and_are_named(tmp_path: Path) -> None:
+    hostfile, record = tmp_path / "hostfile", tmp_path / "record.json"
+    hostfile.write_text(f"{NOWHERE} slots=1\n127.0.0.1 slots=1\n")
+    options = ["launcher", "--ranks", "2", "--workers", "2", "--slots", "1", "--wait-seconds", "1"]
+    options += ["--ssh-port", str(pods.free_port()), "--hostfile", str(hostfile), "--termination-log", str(record)]
+    ended = subprocess.run(
+        [*pods.POD, *options, "--", sys.executable],
+        env=pods.environment(TMPDIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=pods.DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 4, ended.stderr
+    assert ended.stderr.startswith("Waiting for 2 workers, 1 s at most\n")
+    assert "no-such-worker (name not resolved)" in ended.stderr
+    assert '"silentWorkers": ["no-such-worker", "127.0.0.1"]' in record.read_text()
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
+def test_a_launcher_that_waits_stops_on_request(tmp_path: Path) -> None:
+    hostfile, record = tmp_path / "hostfile", tmp_path / "record.json"
+    hostfile.write_text("127.0.0.1 slots=1\n")
+    options = ["launcher", "--ranks", "1", "--workers", "1", "--slots", "1", "--ssh-port", str(pods.free_port())]
+    options += ["--hostfile", str(hostfile), "--termination-log", str(record)]
+    with pods.running([*pods.POD, *options, "--", sys.executable], tmp_path / "log") as pod:
+        pod.wait_for("Waiting for 1 worker")
+        pod.process.terminate()
+        assert pod.end() == 3
+    assert '"reason": "Stopped"' in record.read_text()

@@ -1,0 +1,114 @@
+"""Processes of ``bert-pod`` for tests: started with a clean environment, watched with deadlines, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 15.0
+POD = (sys.executable, "-m", "bert_trainer.pod")
+
+# Says that it is there, leaves with 3 on SIGUSR1 as the trainer does, and gives up after a while.
+PATIENT = """
+import os, signal, socket, sys, time
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+def leave(number, frame):
+    if rank == "0":
+        print('bert-trainer/1 event=checkpoint stage=phase1 step=7 path=/out/phase1-7', flush=True)
+        print('bert-trainer/1 event=stopped stage=phase1 step=7 message="stopped on request"', flush=True)
+    time.sleep(0.2)  # the first rank to leave makes mpirun end the others
+    sys.exit(3)
+signal.signal(signal.SIGUSR1, leave)
+if rank == "0":
+    print("bert-trainer/1 event=progress stage=phase1 step=6 steps=10", flush=True)
+print("rank", rank, "on", socket.gethostname(), "with", repr(os.environ.get("TOKEN")), flush=True)
+time.sleep(30)
+"""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return this process's environment without what concerns a job."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BERT_", "OMPI_", "PRTE_"))}
+    kept.pop("PYTHONUNBUFFERED", None)
+    return {**kept, "PYTHONPATH": f"{ROOT}/trainer", **variables}
+
+
+class Running:
+    """A process that writes to a file, in a session of its own."""
+
+    def __init__(self, command: Sequence[str], log: Path, variables: dict[str, str]) -> None:
+        """Start it."""
+        self.log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                command,
+                # What a killed process leaves behind goes with the test's folder.
+                env=environment(**{"TMPDIR": str(log.parent), **variables}),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.splitlines()
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Poll until the output holds a text that often."""
+        until(lambda: self.output.count(text) >= count, lambda: f"no {text!r} in:\n{self.output}")
+
+    def end(self) -> int:
+        """Wait for its end and return the code."""
+        return self.process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, **variables: str) -> Iterator[Running]:
+    """Start a process and end it in any case."""
+    process = Running(command, log, variables)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def until(is_so: Callable[[], bool], describe: Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
+    """Poll until something is so."""
+    ends_at_s = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < ends_at_s, describe()
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def make_keys(folder: Path) -> Path:
+    """Write a key as mpi-operator mounts it; return its folder."""
+    keys = folder / "keys"
+    keys.mkdir()
+    key = keys / "id_rsa"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(key)], check=True, capture_output=True)
+    (keys / "authorized_keys").write_bytes((keys / "id_rsa.pub").read_bytes())
+    return keys

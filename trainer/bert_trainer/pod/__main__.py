@@ -1,0 +1,179 @@
+"""``bert-pod``: what runs in a job's pods. Parses arguments and turns errors into exit codes and records."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
+from bert_trainer.pod import launcher, single
+from bert_trainer.pod.endings import WorkersUnreachable
+from bert_trainer.pod.mpi import MPIS
+from bert_trainer.pod.termination import DEFAULT_TERMINATION_LOG, write_record
+from bert_trainer.pod.worker import run_worker
+
+logger = logging.getLogger(__name__)
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 a worker not reached or lost, "
+    "128 + n ended by signal n. SIGTERM asks the ranks to save and leave (SIGUSR1); a second one ends them."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code of the program, or of what kept it from being started."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    options, program = _split_program(words)
+    parser = _parser()
+    arguments = parser.parse_args(options)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        return _run(arguments, program)
+    except TrainerError as error:
+        sys.stderr.write(f"bert-pod: {error}\n")
+        silent = list(error.silent[:20]) if isinstance(error, WorkersUnreachable) else None
+        _leave_record(arguments, type(error).__name__, error.exit_code, str(error), silent)
+        return error.exit_code
+    except Exception as error:
+        # A bug: the traceback goes to the log, its last line to the record.
+        _leave_record(arguments, type(error).__name__, EXIT_FAILED, str(error), None)
+        logger.exception("Unexpected error")
+        return EXIT_FAILED
+
+
+def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
+    if arguments.role == "worker":
+        if program:
+            raise InputError(
+                f"worker: got a program, {program[0]!r}; allowed: none", hint="mpirun starts programs in workers"
+            )
+        return run_worker(port=arguments.port, key_folder=arguments.key_folder)
+    if not program:
+        raise InputError(f"{arguments.role}: got no program", hint="put -- PROGRAM ARGUMENTS... at the end")
+    if arguments.role == "single":
+        job = single.Job(
+            mpi=arguments.mpi,
+            ranks=arguments.ranks,
+            program=program,
+            termination_log=arguments.termination_log,
+        )
+        return single.run_single(job)
+    if arguments.ranks > arguments.workers * arguments.slots:
+        raise InputError(
+            f"--ranks: got {arguments.ranks}; allowed: up to {arguments.workers * arguments.slots}, "
+            f"{arguments.workers} workers with {arguments.slots} slots each",
+            hint="ask for more workers or slots, or for fewer ranks",
+        )
+    return launcher.run_launcher(
+        launcher.Job(
+            mpi=arguments.mpi,
+            ranks=arguments.ranks,
+            workers=arguments.workers,
+            slots=arguments.slots,
+            hostfile=arguments.hostfile,
+            wait_s=arguments.wait_seconds,
+            ssh_port=arguments.ssh_port or None,
+            exports=arguments.export,
+            program=program,
+            termination_log=arguments.termination_log,
+        )
+    )
+
+
+def _leave_record(
+    arguments: argparse.Namespace, reason: str, exit_code: int, message: str, silent: list[str] | None
+) -> None:
+    record: dict[str, Any] = {"reason": reason, "exitCode": exit_code, "stage": None, "step": None, "checkpoint": None}
+    if silent is not None:
+        record["silentWorkers"] = silent
+    write_record(arguments.termination_log, {**record, "message": message})
+
+
+def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Part our own options from the program, which stands after the first ``--``."""
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bert-pod", description="Run a program in the pods of a job.", epilog=_EPILOG, allow_abbrev=False
+    )
+    roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
+    alone = roles.add_parser("single", help="the job's only pod", epilog=_EPILOG, usage=_usage("single --ranks N"))
+    spread = roles.add_parser(
+        "launcher", help="start ranks in the workers", epilog=_EPILOG, usage=_usage("launcher --ranks N --workers W")
+    )
+    worker = roles.add_parser("worker", help="let ranks be started here", epilog=_EPILOG)
+    for role in (alone, spread):
+        role.add_argument("--ranks", type=_count, required=True, metavar="N", help="processes of the program")
+        role.add_argument("--mpi", choices=MPIS, default="OpenMPI", help="default: %(default)s")
+        _add_termination_log(role)
+    _add_termination_log(worker)
+    spread.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")
+    spread.add_argument("--slots", type=_count, required=True, metavar="S", help="ranks per worker")
+    spread.add_argument("--hostfile", type=Path, default=Path("/etc/mpi/hostfile"), help="default: %(default)s")
+    spread.add_argument(
+        "--wait-seconds", type=_seconds, default=600.0, metavar="T", help="for the workers; default: 600"
+    )
+    spread.add_argument(
+        "--ssh-port", type=_port, default=2222, metavar="PORT", help="0: as ssh is configured; default: %(default)s"
+    )
+    spread.add_argument(
+        "--export",
+        type=_names,
+        default=(),
+        metavar="NAME,NAME",
+        help="variables that ranks get from this pod, besides BERT_*",
+    )
+    worker.add_argument("--port", type=_port, default=2222, help="default: %(default)s")
+    worker.add_argument(
+        "--key-folder",
+        type=Path,
+        default=Path(os.environ.get("HOME") or "/") / ".ssh",
+        help="with id_rsa and authorized_keys; default: .ssh in HOME",
+    )
+    return parser
+
+
+def _usage(beginning: str) -> str:
+    return f"bert-pod {beginning} [options] -- PROGRAM [ARGUMENTS...]"
+
+
+def _add_termination_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--termination-log", type=Path, default=DEFAULT_TERMINATION_LOG, metavar="FILE", help="default: %(default)s"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 1 to 100,000")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: whole seconds")
+    return float(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 1 to 65,535")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

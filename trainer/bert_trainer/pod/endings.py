@@ -1,0 +1,88 @@
+"""How a pod's program ended: exit codes. Pure, but for one look at the user database.
+
+0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 a worker was not reached or was lost, 128 + n ended by
+signal n.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+from dataclasses import dataclass
+
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_STOPPED, InputError, TrainerError
+
+EXIT_INFRASTRUCTURE = 4
+"""The infrastructure has failed, not the program: worth another try unchanged."""
+
+_SIGNALLED = 128
+
+
+class WorkersUnreachable(TrainerError):
+    """Some workers did not answer in time."""
+
+    exit_code = EXIT_INFRASTRUCTURE
+
+    def __init__(self, message: str, *, silent: tuple[str, ...] = (), hint: str | None = None) -> None:
+        """silent: hosts that did not answer."""
+        super().__init__(message, hint=hint)
+        self.silent = silent
+
+
+def read_return_code(return_code: int) -> int:
+    """Turn Python's -n for signal n into a shell's 128 + n."""
+    return return_code if return_code >= 0 else _SIGNALLED - return_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a run besides its launcher's exit code."""
+
+    mixes_codes: bool = False
+    """The launcher is MPICH's: it combines all ranks' codes bit by bit (1 and 2 give 3) and reports signal n as n."""
+    failed_by_signal: int | None = None
+    """Of the rank that failed first."""
+    lost_worker: bool = False
+    """The launcher says that it has lost a worker. Open MPI 5.0.11 ends with 0 then, others with 137 or 255."""
+    left_early: bool = False
+    """Rank 0 reported progress and then nothing that could be its end."""
+    told_stop: bool = False
+    """Rank 0 reported that it has stopped."""
+    asked_to_stop: bool = False
+    """This container was asked to."""
+
+
+def settle_exit_code(code: int, evidence: Evidence) -> int:
+    """Return what the container ends with, given the launcher's exit code, 128 + n for signal n."""
+    if evidence.told_stop:
+        # It says so when all is saved; how the others then leave, and whom the launcher counts first, is chance.
+        return EXIT_STOPPED
+    if evidence.mixes_codes and evidence.failed_by_signal is not None:
+        code = _SIGNALLED + evidence.failed_by_signal
+    if evidence.mixes_codes and code == EXIT_STOPPED and not evidence.asked_to_stop:
+        code = EXIT_FAILED
+    if evidence.lost_worker and code not in (EXIT_BAD_INPUT, EXIT_STOPPED):
+        return EXIT_INFRASTRUCTURE
+    if code == 0 and evidence.left_early:
+        return EXIT_FAILED
+    if evidence.asked_to_stop and code == _SIGNALLED + signal.SIGUSR1:
+        # Still starting, without a handler: nothing was done that could be lost.
+        return EXIT_STOPPED
+    return code
+
+
+def check_user() -> None:
+    """Make sure that ssh will work for whoever this process runs as.
+
+    Raises:
+        InputError: the user id has no name.
+    """
+    user = os.getuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        raise InputError(
+            f"/etc/passwd: has no entry for user id {user}; ssh refuses unknown users",
+            hint=f"set spec.securityContext.runAsUser: {user}, for which the operator mounts a passwd file",
+        ) from None

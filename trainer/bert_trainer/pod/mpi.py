@@ -1,0 +1,187 @@
+"""Command lines and environments of mpirun, for three MPIs. Pure, but for ``find_launcher``, which looks for programs.
+
+Options were tried with Open MPI 5.0.11, MPICH 5.0.2 and Intel MPI 2021.19; those for Open MPI 4 follow its manual.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bert_trainer.errors import InputError
+
+Mpi = Literal["OpenMPI", "Intel", "MPICH"]
+MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
+
+_PROGRAMS: dict[Mpi, tuple[str, ...]] = {
+    "OpenMPI": ("mpirun",),
+    "Intel": ("mpiexec.hydra", "mpirun"),
+    "MPICH": ("mpiexec.hydra", "mpiexec"),
+}
+_VERSION_TIMEOUT_S = 20
+
+# Which variables hold options for ssh. Open MPI 5 (PRRTE) reads its own and silently ignores Open MPI 4's; MPICH has
+# renamed its one.
+_SSH_VARIABLES: dict[Mpi, tuple[str, ...]] = {
+    "OpenMPI": ("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"),
+    "Intel": ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",),
+    "MPICH": ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS"),
+}
+_OPEN_MPI_SETTINGS = {
+    # Otherwise worker-0.job.namespace.svc is called worker-0, a name that only its own pod knows.
+    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+    # Otherwise workers start workers from the 65th on, and Open MPI 5.0.11 cuts ssh's options for that after a "=".
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+}
+
+_NEVER_FORWARDED = frozenset(
+    # Empty in a launcher, which needs no GPU (mpi-operator sets them so); a rank that got them would see none either.
+    {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    # Places that exist in this pod alone.
+    | {"BERT_TERMINATION_LOG", "TMPDIR"}
+)
+
+_OPEN_MPI_4_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
+_OPEN_MPI_5_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
+_HYDRA_TAG = re.compile(r"<rank (\d+)>:")
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """An mpirun that can be called."""
+
+    mpi: Mpi
+    program: str
+    tag_options: tuple[str, ...]
+    tag: re.Pattern[str]
+    """What it puts before a rank's output; the group is the rank. Some put it inside of lines as well."""
+
+    @property
+    def mixes_codes(self) -> bool:
+        """Whether its exit code is a mixture of the ranks' codes."""
+        return self.mpi == "MPICH"
+
+
+def find_launcher(mpi: Mpi) -> Launcher:
+    """Look beside the running interpreter first, then in PATH.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    program = next((found for name in _PROGRAMS[mpi] if (found := find_program(name))), None)
+    if program is None:
+        raise InputError(
+            f"--mpi {mpi}: none of its launchers is installed: {', '.join(_PROGRAMS[mpi])}",
+            hint="use an image that has this MPI, or set the MPI of the job to the one that the image has",
+        )
+    if mpi != "OpenMPI":
+        return Launcher(mpi, program, ("-prepend-pattern", _HYDRA_PATTERN), _HYDRA_TAG)
+    if _ask_version(program) < 5:
+        return Launcher(mpi, program, ("--tag-output",), _OPEN_MPI_4_TAG)
+    return Launcher(mpi, program, ("--output", "tag"), _OPEN_MPI_5_TAG)
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program; in a virtual environment they stand beside the interpreter."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+
+
+def _ask_version(mpirun: str) -> int:
+    try:
+        answer = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"{mpirun}: does not tell its version ({error})", hint="repair the image") from error
+    match = re.search(r"\(Open MPI\) ([0-9]+)\.", answer.stdout)
+    if match is None:
+        raise InputError(
+            f"{mpirun}: is not Open MPI's; it says {answer.stdout.strip()[:80]!r}",
+            hint="set the MPI of the job to the one that the image has",
+        )
+    return int(match[1])
+
+
+def render_local(launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str]) -> tuple[str, ...]:
+    """Return the command for ranks that all run in this pod."""
+    if launcher.mpi != "OpenMPI":
+        return (launcher.program, "-n", str(ranks), *launcher.tag_options, *program)
+    # Bound ranks would share one core; threads are limited by OMP_NUM_THREADS instead.
+    where = ("-np", str(ranks), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
+    return (launcher.program, *_as_root(is_root), *where, *launcher.tag_options, *program)
+
+
+def render_spread(
+    launcher: Launcher,
+    *,
+    ranks: int,
+    slots: int,
+    hostfile: str,
+    exports: Iterable[str],
+    is_root: bool,
+    program: Iterable[str],
+) -> tuple[str, ...]:
+    """Return the command for ranks that run in other pods.
+
+    exports: variables that they get from here; everything else they have of the pod that they run in.
+    """
+    where: tuple[str, ...]
+    forwarded: tuple[str, ...]
+    if launcher.mpi == "OpenMPI":
+        where = ("--hostfile", hostfile, "-np", str(ranks), "--map-by", "slot", "--bind-to", "none")
+        forwarded = tuple(word for name in exports for word in ("-x", name))
+        return (launcher.program, *_as_root(is_root), *where, *forwarded, *launcher.tag_options, *program)
+    names = ",".join(exports)
+    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots))
+    # By default it would forward all of this pod's environment.
+    forwarded = ("-genvlist", names) if names else ("-genvnone",)
+    return (launcher.program, *where, *forwarded, *launcher.tag_options, *program)
+
+
+def _as_root(is_root: bool) -> tuple[str, ...]:
+    return ("--allow-run-as-root",) if is_root else ()
+
+
+def choose_exports(environment: Mapping[str, str], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that ranks in other pods get: those asked for and BERT_*, of those that are set."""
+    names = {name for name in environment if name.startswith("BERT_")} | (set(wanted) & set(environment))
+    return tuple(sorted(names - _NEVER_FORWARDED))
+
+
+def ssh_options(mpi: Mpi, environment: Mapping[str, str], port: int | None) -> str:
+    """Return the options of ssh as one text: the user's first, for ssh takes the first value of each.
+
+    port: None leaves it to ssh's own configuration.
+    """
+    own = next((environment[name] for name in _SSH_VARIABLES[mpi] if environment.get(name)), "")
+    if mpi == "OpenMPI" and own and own == environment.get("OMPI_MCA_plm_rsh_args") == "-o ConnectionAttempts=10":
+        own = ""  # mpi-operator's, and among ours
+    # The workers' key is the job's own, made for it alone; their addresses change with every attempt.
+    ours = "-o BatchMode=yes -o ConnectionAttempts=10 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+    return " ".join(word for word in (own, ours, "-o LogLevel=ERROR", f"-p {port}" if port else "") if word)
+
+
+def split_options(options: str) -> list[str]:
+    """Return them as words, as a shell would."""
+    return shlex.split(options)
+
+
+def spread_environment(mpi: Mpi, base: Mapping[str, str], options: str) -> dict[str, str]:
+    """Return mpirun's environment. options: of ssh."""
+    environment = {name: value for name, value in base.items() if name not in _NEVER_FORWARDED}
+    environment |= dict.fromkeys(_SSH_VARIABLES[mpi], options)
+    if mpi == "OpenMPI":
+        environment |= _OPEN_MPI_SETTINGS
+    return environment

@@ -1,0 +1,73 @@
+"""A job's only pod: the program itself, or all its ranks under mpirun."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_trainer.errors import Stopped
+from bert_trainer.pod.child import run_child
+from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
+from bert_trainer.pod.lines import Forwarder, RankFiles
+from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local
+from bert_trainer.pod.scratch import fresh_folder
+from bert_trainer.pod.stopping import StopRequest
+from bert_trainer.pod.story import FirstFailure, Story, build_record, read_left
+from bert_trainer.pod.termination import write_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the pod was asked for."""
+
+    mpi: Mpi
+    ranks: int
+    program: tuple[str, ...]
+    termination_log: Path
+
+
+def run_single(job: Job) -> int:
+    """Return the container's exit code.
+
+    Raises:
+        InputError: the program or mpirun cannot be started.
+        Stopped: on request, before anything was started.
+    """
+    with StopRequest() as stop, fresh_folder() as folder:
+        launcher = find_launcher(job.mpi) if job.ranks > 1 else None
+        command = job.program
+        if launcher is not None:
+            command = render_local(launcher, ranks=job.ranks, is_root=os.geteuid() == 0, program=job.program)
+        return _run(job, launcher, command, folder, stop)
+
+
+def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: Path, stop: StopRequest) -> int:
+    if stop.count:
+        raise Stopped("stopped on request before the program was started")
+    story = Story()
+    forwarder = Forwarder(launcher.tag if launcher else None, RankFiles(os.environ), story.note)
+    left = folder / "termination.json"
+    # Whoever knows how it ended writes here; the pod's own record is written once, when the exit code is known.
+    environment = {**os.environ, "BERT_TERMINATION_LOG": str(left), "TMPDIR": str(folder / "tmp")}
+    code = read_return_code(run_child(command, environment, stop, forwarder.take))
+    forwarder.finish()
+    host = socket.gethostname()
+    failure = story.first_failure((host,), job.ranks) if launcher else _only_failure(code, host)
+    evidence = Evidence(
+        mixes_codes=launcher is not None and launcher.mixes_codes,
+        failed_by_signal=failure.signal if failure else None,
+        told_stop=story.told_stop,
+        asked_to_stop=stop.count > 0,
+    )
+    code = settle_exit_code(code, evidence)
+    found = read_left(left.read_text(errors="replace")) if left.exists() else None
+    write_record(job.termination_log, build_record(code, story, failure, found))
+    return code
+
+
+def _only_failure(code: int, host: str) -> FirstFailure:
+    if code > 128:
+        return FirstFailure(rank=0, host=host, signal=code - 128)
+    return FirstFailure(rank=0, host=host, exit_code=code)

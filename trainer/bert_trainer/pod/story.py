@@ -1,0 +1,275 @@
+"""What the output of a run says about its end, gathered line by line. Values in, values out.
+
+Rank 0 may run in another pod than the launcher, so its lines are all that the launcher learns of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_STOPPED
+from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE
+from bert_trainer.pod.hostfile import short_name
+from bert_trainer.pod.lines import Line
+from bert_trainer.progress import PREFIX
+
+MAX_RECORD_BYTES = 3_500
+"""Kubernetes cuts a termination message at 4,096 bytes, and cut JSON would be no JSON."""
+
+_KEPT_LINES = 20
+_LONGEST_LINE = 1_000  # characters; a longer one says nothing more
+_FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
+_FIELD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|\S*)')
+_TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
+_RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
+_FRAME = re.compile(r"[-=]{60,}")
+_TRACEBACK = "Traceback (most recent call last):"
+
+# Open MPI wraps its sentences at 80 characters, so white space is any.
+_OPEN_MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)")
+_OPEN_MPI_CODE = re.compile(r"Process name:\s+\[.*,(\d+)\]\s+Exit code:\s+(\d+)")
+_INTEL_SIGNAL = re.compile(r"RANK (\d+) PID \d+ RUNNING AT (\S+)\s+=\s+KILLED BY SIGNAL: (\d+)")
+_MPICH_END = re.compile(r"= +PID \d+ RUNNING AT (\S+)\s+=\s+EXIT CODE: (\d+)")
+_MPICH_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+
+# What launchers say when a worker vanishes or cannot be used; the group, if any, is its name. The last one is ssh's.
+_LOST = (
+    re.compile(r"A daemon failed to report back after being spawned[\s\S]*Remote host:\s+(\S+)"),
+    re.compile(r"unable to reliably start one or more daemons"),
+    re.compile(r"lost communication with a remote daemon[\s\S]*Remote daemon:\s+\S+ on node (\S+)"),
+    re.compile(r"lost communication with a remote daemon|daemon has unexpectedly failed after launch"),
+    re.compile(r"Downstream from host (\S+) exited abnormally"),
+    re.compile(r"control_cb .*: assert \(!closed\) failed"),
+    re.compile(r"Connection to (\S+) closed by remote host"),
+)
+# With one of these a run may end well: the trainer's last record, and that of the preparation.
+_GOOD_ENDS = ("succeeded", "stage_finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFailure:
+    """The process that ended badly before all others, as far as the launcher names it."""
+
+    rank: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known."""
+        named = {"rank": self.rank, "host": self.host, "exitCode": self.exit_code, "signal": self.signal}
+        return {key: value for key, value in named.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Story:
+    """Listens to all lines."""
+
+    stage: str | None = None
+    step: int | None = None
+    checkpoint: str | None = None
+    """Path of the newest one that was reported."""
+    final: dict[str, str] | None = None
+    """The record with which rank 0 took its leave."""
+    last_event: str | None = None
+    _last: dict[int | None, deque[str]] = field(default_factory=dict)
+    _everybody: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+
+    def note(self, line: Line) -> None:
+        """Take one line."""
+        text = line.text[:_LONGEST_LINE]
+        if line.text.startswith(PREFIX + " "):
+            if line.rank == 0:
+                self._note_record(parse_fields(line.text))
+        elif text.strip():
+            # The launcher's last words stand in a frame of many lines.
+            self._last.setdefault(line.rank, deque(maxlen=_KEPT_LINES * 3)).append(text)
+            if line.rank is not None:
+                self._everybody.append(text)
+
+    def _note_record(self, fields: dict[str, str]) -> None:
+        event = fields.get("event", "")
+        self.last_event = event
+        self.stage = fields.get("stage", self.stage)
+        if fields.get("step", "").isdecimal():
+            self.step = int(fields["step"])
+        if event == "checkpoint":
+            self.checkpoint = fields.get("path", self.checkpoint)
+        if event in (*_FINAL, "failed"):
+            self.final = fields
+
+    @property
+    def told_stop(self) -> bool:
+        """Whether rank 0 said that it stopped."""
+        return self.final is not None and self.final["event"] == "stopped"
+
+    @property
+    def left_early(self) -> bool:
+        """Whether rank 0 reported something, and nothing that could be the end of a good run."""
+        return self.last_event is not None and self.last_event not in _GOOD_ENDS
+
+    @property
+    def has_lost_worker(self) -> bool:
+        """Whether the launcher says that a worker has vanished."""
+        return self._find_lost() is not None
+
+    def _find_lost(self) -> re.Match[str] | None:
+        text = self._own_words()
+        return next((match for pattern in _LOST if (match := pattern.search(text))), None)
+
+    def _own_words(self) -> str:
+        return "\n".join(self._last.get(None, ()))
+
+    def first_failure(self, hosts: tuple[str, ...] = (), slots: int = 1) -> FirstFailure | None:
+        """Return what the launcher names. hosts, slots: where ranks are, in the order of the host file."""
+        if lost := self._find_lost():
+            return FirstFailure(host=short_name(lost[1])) if lost.re.groups else None
+        failure = _read_failure(self._own_words())
+        if failure is None or failure.host is not None or failure.rank is None:
+            return failure
+        place = failure.rank // slots
+        host = hosts[place] if place < len(hosts) else None
+        return FirstFailure(rank=failure.rank, host=host, exit_code=failure.exit_code, signal=failure.signal)
+
+    def last_lines(self, rank: int | None) -> list[str]:
+        """Return the last plain lines of a rank, of all of them where it said nothing, else the launcher's."""
+        nothing: deque[str] = deque()
+        own = nothing if rank is None else self._last.get(rank, nothing)
+        lines = own or self._everybody or self._last.get(None, nothing)
+        return [line for line in lines if not _FRAME.fullmatch(line)][-_KEPT_LINES:]
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """Return the fields of a record; what cannot be read is left out."""
+    fields = {}
+    for match in _FIELD.finditer(line):
+        value = match[2]
+        if value.startswith('"'):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                continue
+        fields[match[1]] = value
+    return fields
+
+
+def _read_failure(text: str) -> FirstFailure | None:
+    if match := _OPEN_MPI_SIGNAL.search(text):
+        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
+    if match := _OPEN_MPI_CODE.search(text):
+        return FirstFailure(rank=int(match[1]), exit_code=int(match[2]))
+    if match := _INTEL_SIGNAL.search(text):
+        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
+    if match := _MPICH_END.search(text):
+        told = _MPICH_SIGNAL.search(text)
+        if told:
+            return FirstFailure(host=match[1], signal=int(told[1]))
+        return FirstFailure(host=match[1], exit_code=int(match[2]))
+    return None
+
+
+def build_record(
+    exit_code: int, story: Story, failure: FirstFailure | None, left: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the termination record: the keys of ``last_words`` and ``firstFailure``.
+
+    left: the record that a rank in this pod has written itself. One that tells of another kind of end than the
+    exit code is not believed: the program may have been killed after it had said that all went well.
+    """
+    if left is not None and (left.get("exitCode") == 0) == (exit_code == 0):
+        record = {key: left.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
+    else:
+        reason, message = _explain(exit_code, story, failure)
+        checkpoint = story.checkpoint
+        record = {"reason": reason, "stage": story.stage, "step": story.step, "checkpoint": checkpoint}
+        record["message"] = message
+    record["exitCode"] = exit_code
+    if failure is not None and exit_code not in (0, EXIT_STOPPED):
+        record["firstFailure"] = failure.to_json()
+    return record
+
+
+def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tuple[str, str]:
+    """Return the reason, one word, and the message."""
+    final = story.final or {}
+    event = final.get("event")
+    # "failed" stands for every other code.
+    agrees = event is not None and (_FINAL.get(event) == exit_code or event == "failed" and exit_code not in (0, 3))
+    if exit_code in (0, EXIT_STOPPED):
+        reason = "Succeeded" if exit_code == 0 else "Stopped"
+        return reason, final.get("message", "") if agrees and exit_code else ""
+    if exit_code == EXIT_INFRASTRUCTURE:
+        host = failure.host if failure and failure.host else "a worker"
+        return "WorkerLost", f"the connection to {host} failed or broke"
+    lines = story.last_lines(failure.rank if failure else None)
+    if agrees and exit_code < 128:
+        return final.get("reason", _default_reason(exit_code)), final.get("message", "")
+    told = _find_told(lines)
+    raised = _find_raised(lines)
+    if exit_code < 128 and told:
+        return _default_reason(exit_code), told
+    if exit_code < 128 and raised:
+        return raised
+    return _default_reason(exit_code), "\n".join(lines)
+
+
+def _default_reason(exit_code: int) -> str:
+    if exit_code == EXIT_BAD_INPUT:
+        return "InputError"
+    number = exit_code - 128
+    if number in {int(known) for known in signal.Signals}:
+        return signal.Signals(number).name
+    return "Failed"
+
+
+def _find_told(lines: list[str]) -> str | None:
+    """Return the last sentence that a program of ours ended with, and its hint."""
+    for number in range(len(lines) - 1, -1, -1):
+        if match := _TOLD.fullmatch(lines[number]):
+            following = lines[number + 1 : number + 2]
+            return "\n".join([match[1], *(line for line in following if line.startswith("hint: "))])
+    return None
+
+
+def _find_raised(lines: list[str]) -> tuple[str, str] | None:
+    """Return type and text of the exception of the last traceback."""
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    for line in lines[starts[-1] + 1 :] if starts else []:
+        if not line.startswith(" ") and (match := _RAISED.fullmatch(line)):
+            return match[1].rpartition(".")[2], match[2] or ""
+    return None
+
+
+def render_record(record: Mapping[str, Any]) -> str:
+    """Return it as JSON of at most 3,500 bytes; what is too much is cut from the start of the message."""
+    message = str(record.get("message") or "").encode("utf-8", errors="replace").decode()
+    while len((text := json.dumps({**record, "message": message}, ensure_ascii=False)).encode()) > MAX_RECORD_BYTES:
+        if not message:
+            # Paths of kilobytes; the reason and the code matter more.
+            return json.dumps({"reason": record.get("reason"), "exitCode": record.get("exitCode"), "message": ""})
+        excess = len(text.encode()) - MAX_RECORD_BYTES
+        # A character is up to 4 bytes, or 6 when JSON escapes it.
+        message = message[max(1, excess // 6) :]
+    return text
+
+
+def read_left(text: str) -> dict[str, Any] | None:
+    """Return a record that a rank has written, None if it is none."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def names_of(hosts: Iterable[str], limit: int = 8) -> str:
+    """Join some names for a sentence: the first ones, and how many more there are."""
+    names = list(hosts)
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
