@@ -26,10 +26,16 @@ demo: setup ## Pretrain a small BERT on this machine with two Horovod ranks (JOB
 bench-convergence: setup ## Train for up to an hour on two cores and draw the curve beside the published one
 	@$(BIN)/python benchmarks/convergence/run.py
 
+bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, beside a bare client (6 minutes)
+	@$(BIN)/python benchmarks/operator/run.py
+
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest $(TESTS) $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not api_server" $(TESTS) $(PYTEST_ARGS)
+
+test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
+	@$(BIN)/pytest -m api_server tests/api_server $(PYTEST_ARGS)
 
 check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
 
@@ -44,10 +50,10 @@ types: setup ## Strict types of both packages and the tools
 layers: setup ## Who may import whom, as pyproject.toml says
 	@$(BIN)/lint-imports --no-logo --no-cache
 
-generated: setup ## Fail if a generated page is older than its source
+generated: setup ## Fail if a generated page or the CRD is older than its source
 	@$(BIN)/python tools/generate.py --check
 
-generate: setup ## Write the generated pages of docs/reference again
+generate: setup ## Write docs/reference and the CRD again
 	@$(BIN)/python tools/generate.py
 
 format: setup ## Let ruff format and mend what it can
@@ -63,4 +69,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo bench-convergence test check lint types layers generated generate format lock clean
+.PHONY: help setup demo bench-convergence bench-operator test test-api check lint types layers generated generate format lock clean

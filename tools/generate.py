@@ -1,8 +1,9 @@
-"""Write docs/reference from the code that it describes; ``--check`` only says which pages are stale.
+"""Write docs/reference and the CustomResourceDefinition from the code; ``--check`` only says which are stale.
 
-The pages are committed, so that they can be read without an installation; nobody edits them by hand. Sources:
-the pydantic models of the job and of the run configuration, the table of conditions, and the command lines'
-own help. This file holds the list of pages and their texts; how a model becomes a page is in ``model_page``.
+The files are committed, so that they can be read and applied without an installation; nobody edits them by hand.
+Sources: the pydantic models of the job and of the run configuration, the table of conditions, and the command lines'
+own help. This file holds the list of files and their texts; how a model becomes a page is in ``model_page``, how it
+becomes a definition in ``bert_operator.api.crd``.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
 from model_page import MARK, render_model
 
 ROOT = Path(__file__).resolve().parents[1]
-REFERENCE = ROOT / "docs" / "reference"
 HELP_COLUMNS = 100
+YAML_COLUMNS = 120
+FOLDED = 60
+"""Characters of the longest text on the line of its key."""
 COMMANDS = {
     "bert-operator": "bert_operator.__main__",
     "bert-data": "bert_trainer.data_cli",
@@ -112,29 +117,51 @@ def find_verbs(help_text: str) -> list[str]:
     return re.findall(r"^ {4}([a-z][a-z-]*)(?= {2}|$)", rest, re.MULTILINE) if usage.endswith("...") else []
 
 
-PAGES: dict[str, Callable[[], str]] = {
-    "job.md": render_job_page,
-    "status.md": render_status_page,
-    "run-config.md": render_run_config_page,
-    "conditions.md": render_conditions_page,
-    "cli.md": render_cli_page,
+def render_definition() -> str:
+    """The CustomResourceDefinition as YAML, as kustomize and people read it."""
+    from bert_operator.api.crd import render_crd
+
+    mark = MARK.removeprefix("<!-- ").removesuffix(" -->")
+    text = yaml.dump(render_crd(), Dumper=FoldingDumper, sort_keys=False, allow_unicode=True, width=YAML_COLUMNS)
+    return f"# {mark}\n{text}"
+
+
+class FoldingDumper(yaml.SafeDumper):
+    """Writes sentences and rules as folded blocks, in which no quote is doubled."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Return the text as YAML, folded if it is long."""
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=">" if len(text) > FOLDED else None)
+
+
+FoldingDumper.add_representer(str, FoldingDumper.represent_text)
+
+
+# Paths from the root of the repository.
+FILES: dict[str, Callable[[], str]] = {
+    "docs/reference/job.md": render_job_page,
+    "docs/reference/status.md": render_status_page,
+    "docs/reference/run-config.md": render_run_config_page,
+    "docs/reference/conditions.md": render_conditions_page,
+    "docs/reference/cli.md": render_cli_page,
+    "deploy/kustomize/base/crd.yaml": render_definition,
 }
 
 
 def compare(name: str, before: str, after: str) -> list[str]:
-    """Return the difference between a page and what its source says now."""
+    """Return the difference between a file and what its source says now."""
     old, new = before.splitlines(), after.splitlines()
-    return list(difflib.unified_diff(old, new, f"docs/reference/{name}", "its source", lineterm="", n=1))
+    return list(difflib.unified_diff(old, new, name, "its source", lineterm="", n=1))
 
 
 def main() -> int:
-    """Write the pages, or compare them; 1 where a page is stale."""
-    parser = argparse.ArgumentParser(description="Write docs/reference from the code that it describes.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is stale")
+    """Write the files, or compare them; 1 where one is stale."""
+    parser = argparse.ArgumentParser(description="Write docs/reference and the CustomResourceDefinition from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is stale")
     check = parser.parse_args().check
     stale = 0
-    for name, render in PAGES.items():
-        path, text = REFERENCE / name, render()
+    for name, render in FILES.items():
+        path, text = ROOT / name, render()
         before = path.read_text() if path.exists() else ""
         if text == before:
             continue
@@ -144,9 +171,9 @@ def main() -> int:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-            print(f"wrote {path.relative_to(ROOT)}")
+            print(f"wrote {name}")
     if stale:
-        print(f"{stale} generated page(s) are older than their source\nhint: make generate", file=sys.stderr)
+        print(f"{stale} generated file(s) are older than their source\nhint: make generate", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -1,0 +1,62 @@
+"""Fixtures for tests against a real API server; `make test-api` runs this folder, `make test` does not.
+
+``control_plane``: one for the whole run, mpi-operator and its CRD included. It is built before the first test where
+the cache is empty, so that no test's time limit has to hold for a compiler.
+``api``: its administrator's client. ``namespace``: a fresh one per test.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_api import Api, wait_until
+from control_plane import ControlPlane, built_programs, namespace_of
+
+HERE = Path(__file__).parent
+_numbers = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks for the marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in _items_here(items):
+        item.add_marker(pytest.mark.api_server)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if _items_here(session.items) and not session.config.getoption("collectonly"):
+        with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            built_programs()
+
+
+def _items_here(items: list[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if item.path.is_relative_to(HERE)]
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running control plane. A test that stops a part of it starts that part again."""
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as running:
+        yield running
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Api:
+    """The administrator's client."""
+    return control_plane.api
+
+
+@pytest.fixture
+def namespace(api: Api) -> Iterator[str]:
+    """A fresh namespace in which pods can be created; deleted afterwards, without waiting for that."""
+    name = f"test-{next(_numbers)}"
+    api.create(namespace_of(name)).expect()
+    # Until then pods are refused.
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, 20, f"ServiceAccount in {name}")
+    yield name
+    # Pods that were bound would wait for their kubelet, and the namespace with them.
+    api.request("DELETE", f"/api/v1/namespaces/{name}/pods", {"gracePeriodSeconds": 0}).expect()
+    api.delete("v1/namespaces", name).expect()

@@ -1,0 +1,310 @@
+"""A real Kubernetes control plane without nodes: etcd, API server, controllers, scheduler and mpi-operator.
+
+Processes of this machine on free ports of 127.0.0.1, their data in one folder; tools/control_plane/build.sh builds
+what is missing. There is no kubelet: pods stay Pending until a test says what becomes of them (kubelet.py). Nothing
+here is as safe as a cluster must be: etcd does not sync to disk, and tokens lie in files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import secrets
+import shutil
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from cluster_api import Api, wait_until
+from component import Component, free_ports
+
+BUILD = Path(__file__).parents[2] / "tools/control_plane/build.sh"
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "mpi-operator")
+# Those that these tests see at work. What is left out would cost memory and time for nodes, volumes and addresses
+# that do not exist here.
+CONTROLLERS = (
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "resourcequota-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "ttl-after-finished-controller",
+)
+MPI_NAMESPACE = "mpi-operator"
+ISSUER = "https://kubernetes.default.svc"
+
+
+class ControlPlane:
+    """A running control plane: ``with ControlPlane(folder) as control_plane: ...``.
+
+    Its parts are ``etcd``, ``api_server``, ``controller_manager``, ``scheduler`` and ``mpi_operator``; each can be
+    stopped, killed and started by itself and keeps its port. ``start`` says which of the last three run from the
+    beginning. ``api`` is the administrator's client.
+    """
+
+    def __init__(self, folder: Path | None = None, start: Collection[str] = PROGRAMS) -> None:
+        unknown = set(start) - set(PROGRAMS)
+        assert not unknown, f"start: got {sorted(unknown)}; allowed: {', '.join(PROGRAMS)}"
+        self._start = set(start)
+        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="control-plane-")
+        self.folder = folder or Path(self._temporary.name if self._temporary else "")
+        self._ports = dict(zip((*PROGRAMS[:4], "etcd peer"), free_ports(5), strict=True))
+        self.url = f"https://127.0.0.1:{self._ports['kube-apiserver']}"
+        self.ca_file = self.folder / "certificates/apiserver.crt"
+        self.admin_token = secrets.token_hex(16)
+        self.api = Api(self.url, self.ca_file, self.admin_token)
+        self.parts: tuple[Component, ...] = ()
+
+    def __enter__(self) -> ControlPlane:
+        """Start it: about 5 s on two cores."""
+        atexit.register(self.close)
+        try:
+            self._programs = built_programs()
+            self._write_secrets()
+            self._define_parts()
+            self.etcd.start()
+            self.api_server.start()
+            wait_until(lambda: self.api.get("v1/namespaces", "default").status == 200, 20, "namespace default")
+            others = [part for part in self.parts[2:] if part.name in self._start]
+            for part in others:
+                if part is self.mpi_operator:
+                    self.install_mpi_operator()
+                part.launch()
+            for part in others:
+                part.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process and remove the data; logs stay in a folder that was given. May be called again."""
+        atexit.unregister(self.close)
+        self.api.close()
+        for part in reversed(self.parts):
+            part.kill()  # without good-byes: nobody reads this data again
+        shutil.rmtree(self.folder / "etcd", ignore_errors=True)
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def api_as(self, token: str) -> Api:
+        """Return the API as the owner of this token sees it."""
+        return Api(self.url, self.ca_file, token)
+
+    def kubeconfig(self, token: str) -> Path:
+        """Write a kubeconfig for the owner of this token and return its path."""
+        path = self.folder / f"kubeconfig-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+        self._write_kubeconfig(path, token)
+        return path
+
+    def service_account_token(self, namespace: str, name: str, lifetime_s: int = 86_400) -> str:
+        """Return a token that the API server issues to an existing ServiceAccount; it takes no less than 600 s."""
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": lifetime_s},
+        }
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        return str(self.api.request("POST", path, request).expect()["status"]["token"])
+
+    def install_mpi_operator(self) -> None:
+        """Apply what its release ships: CRD, ServiceAccount and ClusterRole, and no right beyond that."""
+        self.api.server_side_apply(namespace_of(MPI_NAMESPACE)).expect()
+        manifests = self._programs / "mpi-operator-manifests"
+        for name in ("service-account", "cluster-role", "cluster-role-binding"):
+            for document in load_documents(manifests / f"{name}.yaml"):
+                for subject in document.get("subjects", ()):
+                    subject["namespace"] = MPI_NAMESPACE  # as its kustomization does
+                self.api.server_side_apply(document, MPI_NAMESPACE).expect()
+        for document in load_documents(manifests / "kubeflow.org_mpijobs.yaml"):
+            self.api.apply_crd(document)
+
+    def _write_secrets(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write_private(self.folder / "tokens.csv", f"{self.admin_token},admin,admin,system:masters\n")
+        _write_private(self.folder / "service-accounts.key", elliptic_key())
+        self._write_kubeconfig(self.folder / "kubeconfig-admin", self.admin_token)
+
+    def _write_kubeconfig(self, path: Path, token: str) -> None:
+        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "bench", "cluster": cluster}],
+            "users": [{"name": "bench", "user": {"token": token}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": "default"}}],
+            "current-context": "bench",
+        }
+        _write_private(path, json.dumps(document))
+
+    def _define_parts(self) -> None:
+        folder, ports = self.folder, self._ports
+        self.etcd = self._part("etcd", etcd_arguments(folder, ports), "http", "/readyz")
+        self.api_server = self._part("kube-apiserver", api_server_arguments(folder, ports), "https", "/readyz")
+        self.controller_manager = self._part(
+            "kube-controller-manager", controller_manager_arguments(folder, ports), "https", "/healthz"
+        )
+        self.scheduler = self._part("kube-scheduler", client_arguments(folder, ports, "kube-scheduler"))
+        self.mpi_operator = Component(
+            "mpi-operator",
+            [str(self._programs / "mpi-operator"), *mpi_operator_arguments(folder)],
+            folder / "mpi-operator.log",
+            self._mpi_operator_leads,
+            environment={"KUBECONFIG": ""},  # it would win over the argument
+            before_launch=self._prepare_mpi_operator,
+            # It ends where the API server was away for longer than it may go without its lease, and counts on its
+            # Deployment to bring it back.
+            relaunch=True,
+        )
+        self.parts = (self.etcd, self.api_server, self.controller_manager, self.scheduler, self.mpi_operator)
+
+    def _part(self, name: str, arguments: Sequence[str], scheme: str = "https", path: str = "/healthz") -> Component:
+        command = [str(self._programs / name), *arguments]
+        port = self._ports[name]
+        return Component(name, command, self.folder / f"{name}.log", lambda: answers(scheme, port, path))
+
+    def _prepare_mpi_operator(self) -> None:
+        # A killed predecessor would keep the lease, and this one waiting, for 15 s.
+        self.api.delete("coordination.k8s.io/v1/leases", "mpi-operator", MPI_NAMESPACE)
+        token = self.service_account_token(MPI_NAMESPACE, "mpi-operator")
+        self._write_kubeconfig(self.folder / "kubeconfig-mpi-operator", token)
+
+    def _mpi_operator_leads(self) -> bool:
+        return self.api.get("coordination.k8s.io/v1/leases", "mpi-operator", MPI_NAMESPACE).status == 200
+
+
+def etcd_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
+    """One member that forgets everything when the machine stops, which spares two cores the waiting for a disk."""
+    client, peer = (f"http://127.0.0.1:{ports[name]}" for name in ("etcd", "etcd peer"))
+    return [
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def api_server_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
+    """Admission and limits as released; it makes its own serving certificate, of which clients read the CA."""
+    return [
+        f"--etcd-servers=http://127.0.0.1:{ports['etcd']}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={ports['kube-apiserver']}",
+        f"--cert-dir={folder / 'certificates'}",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={folder / 'service-accounts.key'}",
+        f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--allow-privileged",
+        # It refuses to announce a loopback address, and nobody here looks for it through a Service.
+        "--endpoint-reconciler-type=none",
+        # Without it a stop waits a minute for watches, which do not end by themselves.
+        "--shutdown-watch-termination-grace-period=1s",
+        "--profiling=false",
+    ]
+
+
+def client_arguments(folder: Path, ports: dict[str, int], name: str) -> list[str]:
+    """What controller manager and scheduler share."""
+    return [
+        f"--kubeconfig={folder / 'kubeconfig-admin'}",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={ports[name]}",
+        f"--cert-dir={folder / name}",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+        "--profiling=false",
+    ]
+
+
+def controller_manager_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
+    """Few controllers, and enough workers for tests with hundreds of jobs."""
+    return [
+        *client_arguments(folder, ports, "kube-controller-manager"),
+        f"--controllers={','.join(CONTROLLERS)}",
+        f"--service-account-private-key-file={folder / 'service-accounts.key'}",
+        "--concurrent-job-syncs=10",
+        "--concurrent-resource-quota-syncs=10",
+    ]
+
+
+def mpi_operator_arguments(folder: Path) -> list[str]:
+    """Its own rights, but not its default of 5 requests a second, which would make every test wait."""
+    return [
+        f"-kubeConfig={folder / 'kubeconfig-mpi-operator'}",
+        f"-lock-namespace={MPI_NAMESPACE}",
+        "-kube-api-qps=500",
+        "-kube-api-burst=1000",
+        "-controller-queue-rate-limit=500",
+        "-controller-queue-burst=1000",
+        "-threadiness=4",
+    ]
+
+
+def built_programs() -> Path:
+    """Return the folder with all programs, built before if they are not in the cache."""
+    answer = subprocess.run([str(BUILD), *PROGRAMS], stdout=subprocess.PIPE, text=True)
+    assert answer.returncode == 0, f"{BUILD} failed; what it printed to standard error says why"
+    return Path(answer.stdout.strip())
+
+
+def load_documents(path: Path) -> list[dict[str, Any]]:
+    """Return the documents of a YAML file, empty ones left out."""
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def namespace_of(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a Namespace as a document."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+
+
+def elliptic_key() -> str:
+    """Return a new P-256 key as PEM, without a cryptographic library and without OpenSSL's command.
+
+    RFC 5915: a sequence of version 1, the 32 bytes of the private key and the curve's name. Readers compute the
+    public half. Any 32 bytes are a key except zero and those from the curve's order (FFFFFFFF 00000000 ...) on.
+    """
+    private = b"\x7f" + secrets.token_bytes(31)
+    sequence = bytes.fromhex("30310201010420") + private + bytes.fromhex("a00a06082a8648ce3d030107")
+    label = "EC PRIVATE KEY"
+    return f"-----BEGIN {label}-----\n{base64.encodebytes(sequence).decode()}-----END {label}-----\n"
+
+
+def answers(scheme: str, port: int, path: str) -> bool:
+    """Return whether a server of this machine answers 200; who it is does not matter here."""
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+    secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=unchecked)
+    connection = secure if scheme == "https" else http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)

