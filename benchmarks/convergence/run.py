@@ -48,7 +48,7 @@ def main() -> int:
     unigram = _unigram_loss()
     report = json.loads((OUTPUT / "report.json").read_text())
     _draw(samples, np.array([float(r["loss"] or 0) for r in intervals]), unigram, report["seconds"] / 60)
-    print(_figures(report, samples, losses, unigram))  # noqa: T201 - the result
+    print(_figures(report, samples, losses, unigram))
     return 0
 
 

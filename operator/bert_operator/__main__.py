@@ -81,7 +81,32 @@ def _parser() -> argparse.ArgumentParser:
     render = commands.add_parser("render", help="print the run configuration that the trainer would get, as JSON")
     render.set_defaults(command=_render)
     render.add_argument("job", type=Path, metavar="JOB.yaml")
+    run = commands.add_parser("run", help="be the operator: watch BertPretrainJobs in a cluster and carry them out")
+    run.set_defaults(command=_run)
+    run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
+    run.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="work in this namespace only (repeatable); default: those of the settings, else all",
+    )
+    run.add_argument("--http-port", type=int, metavar="PORT", help="for /metrics, /healthz and /readyz")
     return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # kopf and the Kubernetes client are loaded by the one command that needs them.
+    from bert_operator.cluster.service import run_operator
+    from bert_operator.cluster.settings import load_settings
+
+    settings = load_settings(arguments.settings)
+    if arguments.namespace:
+        settings = settings.model_copy(update={"namespaces": tuple(arguments.namespace)})
+    if arguments.http_port is not None:
+        settings = settings.model_copy(update={"http_port": arguments.http_port})
+    run_operator(settings)
+    return EXIT_SUCCEEDED
 
 
 def _local(arguments: argparse.Namespace) -> int:

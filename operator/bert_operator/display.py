@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bert_operator.progress import ProgressRecord
+from bert_operator.timestamps import render_duration
 
 # (key of the record, label, format), in the order in which they are shown.
 _FIGURES = (
@@ -189,16 +190,6 @@ def describe_record(record: ProgressRecord) -> str | None:
         case "failed" | "stopped":
             return record.text("message")
     return None
-
-
-def render_duration(seconds: float) -> str:
-    """Return ``42 s``, ``3:07 min`` or ``2:05 h``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
 
 
 _WHEN: Mapping[str | None, str] = MappingProxyType({"before": " before training", "after": " after training"})

@@ -4,7 +4,8 @@
     ├── InputError           what the user wrote is wrong; exit code 2
     │   ├── DocumentError    the file cannot be read as one job
     │   ├── InvalidJob       the job is readable, but holds values that cannot work; carries ``problems``
-    │   └── LaunchError      a host file, or a launcher that is not installed
+    │   ├── LaunchError      a host file, or a launcher that is not installed
+    │   └── SettingsError    the operator's own configuration
     └── (anything else is a bug and keeps its traceback)
 
 A message is one sentence; an optional second line begins with ``hint:`` and says what to do next.
@@ -44,6 +45,10 @@ class DocumentError(InputError):
 
 class LaunchError(InputError):
     """The processes cannot be started as asked: a host file is wrong or a launcher is missing."""
+
+
+class SettingsError(InputError):
+    """The operator's own configuration cannot be read, or holds values that it must not."""
 
 
 class InvalidJob(InputError):

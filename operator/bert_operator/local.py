@@ -25,9 +25,10 @@ from bert_operator.endings import Outcome
 from bert_operator.errors import LaunchError
 from bert_operator.launch import Launch, drop_banner, read_gloo_exit
 from bert_operator.observe import Child, Observed, read_ending
-from bert_operator.plan import ChildSpec, Plan, plan
+from bert_operator.plan import Plan, plan
 from bert_operator.processes import ChildProcess, Exited, Line
 from bert_operator.progress import ProgressRecord, parse_progress_line
+from bert_operator.runs import ChildSpec
 
 TERMINATION_GRACE_S = 5.0
 """From the second request to stop until everything is killed."""

@@ -28,9 +28,9 @@ from bert_operator.hosts import parse_hostfile, render_hostfile
 from bert_operator.launch import Launch, LauncherName, MpiChoice, World
 from bert_operator.local import LocalExecutor
 from bert_operator.names import PREPARE_RUN
-from bert_operator.plan import ChildSpec
 from bert_operator.programs import Programs, find_programs
 from bert_operator.render.run_config import render_run_config
+from bert_operator.runs import ChildSpec
 from bert_operator.summary import print_summary, read_report
 
 

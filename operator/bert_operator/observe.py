@@ -10,15 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_operator.api.job_status import MAX_MESSAGE, JobStatus
+from bert_operator.api.conditions import ObstacleReason
+from bert_operator.api.job_status import MAX_MESSAGE, ChildRef, JobStatus
 from bert_operator.progress import ProgressRecord
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
+EXIT_INFRASTRUCTURE = 4
+"""Something around the program failed: workers that never answered."""
 
-ChildState = Literal["Pending", "Running", "Succeeded", "Failed", "Stopped"]
+ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """What keeps a child from being created or from running."""
+
+    reason: ObstacleReason
+    message: str
+    """Cause and remedy, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +50,21 @@ class Child:
     message: str = ""
     finished_at_s: float | None = None
     """Seconds since 1970."""
+    created_at_s: float | None = None
+    """Seconds since 1970."""
+    ref: ChildRef | None = None
+    """What it is called in the cluster."""
+    pod: str | None = None
+    """The pod that failed first."""
+    node: str | None = None
+    """Where that pod ran."""
+    obstacle: Obstacle | None = None
+    """Why it does not run though it should."""
 
     @property
     def is_active(self) -> bool:
         """Whether it may still touch the output folder."""
-        return self.state in ("Pending", "Running")
+        return self.state in ("Pending", "Queued", "Running")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +78,10 @@ class Observed:
     """The user wants the job to pause."""
     progress: ProgressRecord | None = None
     """The newest record of the newest attempt."""
+    obstacle: Obstacle | None = None
+    """Why the child that was planned could not be created."""
+    created: ChildRef | None = None
+    """The child that this process created last: what the status will say once it is written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,15 @@ and planned again, it comes out empty, so it may be called at any time and as of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bert_operator import status
 from bert_operator.api.conditions import FailureReason, Reason
-from bert_operator.api.job_status import TERMINAL_PHASES, Failure, FailureKind, JobStatus
+from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.names import PREPARE_RUN, TRAINING_RUN
-from bert_operator.observe import EXIT_BAD_INPUT, Child, Observed
+from bert_operator.names import TRAINING_RUN
+from bert_operator.observe import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Child, Observed
+from bert_operator.runs import ChildSpec, Run, list_runs
 from bert_operator.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
 
@@ -23,32 +24,17 @@ MAX_BACK_OFF_S = 360.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Consecutive stages that one child does one after another."""
-
-    name: str
-    stages: tuple[str, ...]
-    ranks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSpec:
-    """A child that has to be created: one attempt at a run."""
-
-    run: str
-    attempt: int
-    stages: tuple[str, ...]
-    ranks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do, in this order: write the status, stop children, create a child."""
+    """What to do, in this order: write the status, stop and remove children, create a child, delete the job."""
 
     status: JobStatus
     stop: tuple[Child, ...] = ()
     """To be told to write a checkpoint and leave."""
+    remove: tuple[Child, ...] = ()
+    """Ended ones that are in the way of the next attempt; its creation waits until they are gone."""
     create: ChildSpec | None = None
+    delete_job: bool = False
+    """The job has outlived its TTL."""
     look_again_in_s: float | None = None
     """Seconds until time alone changes something; empty: never."""
 
@@ -59,32 +45,29 @@ class _Step:
 
     verdict: Verdict
     stop: tuple[Child, ...] = ()
+    remove: tuple[Child, ...] = ()
     create: ChildSpec | None = None
     look_again_in_s: float | None = None
-
-
-def list_runs(job: BertPretrainJob) -> tuple[Run, ...]:
-    """Return a job's runs in order: data preparation in one process, then all else in all ranks."""
-    prepare = tuple(stage.name for stage in job.spec.stages if stage.prepare is not None)
-    others = tuple(stage.name for stage in job.spec.stages if stage.prepare is None)
-    runs = (
-        Run(name=PREPARE_RUN, stages=prepare, ranks=1),
-        Run(name=TRAINING_RUN, stages=others, ranks=job.spec.ranks),
-    )
-    return tuple(run for run in runs if run.stages)
 
 
 def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     """Decide what comes next. now_s: seconds since 1970, not earlier than any time observed."""
     active = [child for child in observed.children if child.is_active]
     if observed.status.phase in TERMINAL_PHASES:
-        return Plan(status=observed.status, stop=_untold(active))
+        left_s = _seconds_to_live(job, observed.status, now_s)
+        return Plan(
+            status=observed.status,
+            stop=_untold(active),
+            delete_job=left_s is not None and left_s <= 0,
+            look_again_in_s=left_s,
+        )
     facts = _gather(observed, now_s)
     step = _decide(job, observed, facts, active, now_s)
     if step.create is not None:
-        facts = _with_child(facts, step.create)
+        facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
-    return Plan(status=new, stop=step.stop, create=step.create, look_again_in_s=step.look_again_in_s)
+    left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.look_again_in_s
+    return Plan(status=new, stop=step.stop, remove=step.remove, create=step.create, look_again_in_s=left_s)
 
 
 def _gather(observed: Observed, now_s: float) -> Facts:
@@ -93,7 +76,7 @@ def _gather(observed: Observed, now_s: float) -> Facts:
     children = sorted(observed.children, key=lambda child: child.attempt)
     failures = {failure.attempt: failure for failure in previous.failures}
     for child in children:
-        kind = _failure_kind(child, stop_requested=observed.stop_requested)
+        kind = _failure_kind(child, was_asked=_was_asked(child, observed))
         if kind is not None and child.attempt not in failures:
             failures[child.attempt] = _failure(child, kind, now_s)
     if _is_lost(observed, set(failures)):
@@ -108,7 +91,16 @@ def _gather(observed: Observed, now_s: float) -> Facts:
         failures=tuple(failures[attempt] for attempt in sorted(failures)),
         progress=observed.progress,
         started=bool(children) or previous.attempt > 0,
+        child=_child_worth_writing(previous, newer),
+        obstacle=newest.obstacle if newest is not None and newest.is_active else observed.obstacle,
     )
+
+
+def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef | None:
+    """Return the child for the status. One that merely waits is not worth a write of its own."""
+    if newest is None or newest.ref is None or (newest.state == "Pending" and newest.obstacle is None):
+        return previous.child
+    return newest.ref
 
 
 def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list[Child], now_s: float) -> _Step:
@@ -117,39 +109,66 @@ def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list
     left_s = _seconds_left(job, observed.status, now_s)
     ending = _ending(job, facts, run)
     if active:
-        return _mind_children(observed, active, ending, left_s)
+        return _mind_children(job, observed, active, ending, left_s, now_s)
     if ending is not None:
         return _Step(verdict=ending)
     if left_s is not None and left_s <= 0:
         deadline_s = job.spec.run_policy.active_deadline_seconds
         message = f"The job was not done after {deadline_s} s"
         return _Step(verdict=Verdict(phase="Failed", reason=Reason.DEADLINE_EXCEEDED, message=message))
+    if observed.status.reason == Reason.STOPPING_AT_START_DEADLINE:
+        message = observed.status.message or ""
+        return _Step(verdict=Verdict(phase="Failed", reason=Reason.START_DEADLINE_EXCEEDED, message=message))
     if observed.stop_requested:
         return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST))
     assert run is not None, "a job without a run left has ended"
-    return _start(run, facts, left_s, now_s)
+    return _start(run, observed, facts, left_s, now_s)
 
 
-def _mind_children(observed: Observed, active: list[Child], ending: Verdict | None, left_s: float | None) -> _Step:
+def _mind_children(
+    job: BertPretrainJob,
+    observed: Observed,
+    active: list[Child],
+    ending: Verdict | None,
+    left_s: float | None,
+    now_s: float,
+) -> _Step:
     """Decide while something is running: stop all of it, stop the older ones, or let it run."""
-    if observed.stop_requested:
-        verdict = Verdict(phase="Stopping", reason=Reason.STOPPING_ON_REQUEST)
-        return _Step(verdict=verdict, stop=_untold(active))
-    if ending is not None:
-        verdict = Verdict(phase="Stopping", reason=Reason.STOPPING_DUPLICATES)
-        return _Step(verdict=verdict, stop=_untold(active))
-    if left_s is not None and left_s <= 0:
-        verdict = Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
-        return _Step(verdict=verdict, stop=_untold(active))
     newest = max(active, key=lambda child: child.attempt)
+    late_in_s = _seconds_to_start(job, newest, now_s)
+    if stopping := _reason_to_stop(observed, newest, ending, left_s, late_in_s):
+        return _Step(verdict=stopping, stop=_untold(active))
     older = [child for child in active if child is not newest]
     if older:
         verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
+    elif newest.state == "Queued":
+        verdict = Verdict(phase="Queued", reason=Reason.QUEUED)
     elif newest.state == "Pending":
         verdict = Verdict(phase="Pending", reason=Reason.WAITING_TO_START)
     else:
         verdict = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
-    return _Step(verdict=verdict, stop=_untold(older), look_again_in_s=left_s)
+    return _Step(verdict=verdict, stop=_untold(older), look_again_in_s=_earliest(left_s, late_in_s))
+
+
+def _reason_to_stop(
+    observed: Observed, newest: Child, ending: Verdict | None, left_s: float | None, late_in_s: float | None
+) -> Verdict | None:
+    """Return why everything that is active has to stop, None where nothing does."""
+    if observed.stop_requested:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_ON_REQUEST)
+    if ending is not None:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_DUPLICATES)
+    if left_s is not None and left_s <= 0:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
+    previous = observed.status
+    if previous.phase == "Stopping" and previous.reason == Reason.STOPPING_AT_START_DEADLINE:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=previous.message or "")
+    if late_in_s is not None and late_in_s <= 0:
+        message = newest.obstacle.message if newest.obstacle else ""
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=message)
+    if newest.stopping and previous.phase == "Stopping":
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
+    return None
 
 
 def _ending(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | None:
@@ -173,17 +192,48 @@ def _ending(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | No
     return None
 
 
-def _start(run: Run, facts: Facts, left_s: float | None, now_s: float) -> _Step:
+def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
     """Create the next attempt at a run, or wait for its turn."""
     failures = [failure for failure in facts.failures if failure.run == run.name]
     wait_s = _back_off(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:
         message = f"Attempt {failures[-1].attempt} failed ({failures[-1].reason}); {len(failures)} so far"
         verdict = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message=message)
-        return _Step(verdict=verdict, look_again_in_s=wait_s if left_s is None else min(wait_s, left_s))
+        return _Step(verdict=verdict, look_again_in_s=_earliest(wait_s, left_s))
+    leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
+    if leftovers:
+        verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
+        return _Step(verdict=verdict, remove=_untold(list(leftovers)), look_again_in_s=left_s)
     reason = Reason.RETRYING_AT_ONCE if len(failures) == 1 else Reason.WAITING_TO_START
-    child = ChildSpec(run=run.name, attempt=facts.attempt + 1, stages=run.stages, ranks=run.ranks)
+    attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
+    child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks)
     return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, look_again_in_s=left_s)
+
+
+def _was_never_created(observed: Observed, facts: Facts) -> bool:
+    """Tell whether the newest attempt was only written down: its number is used again.
+
+    Creating it a second time is harmless, since an attempt's child has one name.
+    """
+    previous = observed.status
+    ended = {failure.attempt for failure in facts.failures}
+    return (
+        previous.attempt > 0
+        and previous.attempt == facts.attempt
+        and not (_was_seen(observed) or previous.attempt in ended or previous.run in facts.completed_runs)
+    )
+
+
+def _was_seen(observed: Observed) -> bool:
+    """Tell whether anybody ever saw the child of the newest attempt on record."""
+    previous = observed.status
+    records = (previous.child, observed.created)
+    on_record = any(child is not None and child.attempt >= previous.attempt for child in records)
+    return on_record or any(child.attempt >= previous.attempt for child in observed.children)
+
+
+def _earliest(*moments_s: float | None) -> float | None:
+    return min((moment for moment in moments_s if moment is not None), default=None)
 
 
 def _back_off(failures: list[Failure]) -> float:
@@ -202,16 +252,37 @@ def _seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> fl
     return started_at_s + deadline_s - now_s
 
 
-def _failure_kind(child: Child, *, stop_requested: bool) -> FailureKind | None:
+def _seconds_to_start(job: BertPretrainJob, child: Child, now_s: float) -> float | None:
+    deadline_s = job.spec.run_policy.start_deadline_seconds
+    if deadline_s is None or child.state != "Pending" or child.created_at_s is None:
+        return None
+    return child.created_at_s + deadline_s - now_s
+
+
+def _seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> float | None:
+    ttl_s = job.spec.run_policy.ttl_seconds_after_finished
+    if ttl_s is None or ended.completion_time is None:
+        return None
+    return parse_time(ended.completion_time) + ttl_s - now_s
+
+
+def _was_asked(child: Child, observed: Observed) -> bool:
+    """Tell whether a child that left was told to by us. A deletion by others is no request of ours."""
+    newest = max((other.attempt for other in observed.children), default=0)
+    by_us = observed.status.phase in ("Stopping", "Stopped") or child.attempt < newest
+    return observed.stop_requested or (child.stopping and by_us)
+
+
+def _failure_kind(child: Child, *, was_asked: bool) -> FailureKind | None:
     """Return the budget that a child's end counts against; None where it is no failure."""
-    asked = child.stopping or stop_requested
+    asked = was_asked
     if child.state == "Stopped":
         return None if asked else "Infrastructure"
     if child.state != "Failed":
         return None
     if child.exit_code == EXIT_BAD_INPUT:
         return "InvalidInput"
-    if child.signal is not None or child.exit_code is None:
+    if child.signal is not None or child.exit_code in (None, EXIT_INFRASTRUCTURE):
         return None if asked else "Infrastructure"
     return "Application"
 
@@ -228,6 +299,8 @@ def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
         attempt=child.attempt,
         kind=kind,
         reason=child.reason or reason.value,
+        pod=child.pod,
+        node=child.node,
         exit_code=child.exit_code,
         signal=child.signal,
         message=child.message,
@@ -236,12 +309,12 @@ def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
 
 
 def _is_lost(observed: Observed, failed: set[int]) -> bool:
-    """Tell whether the newest attempt on record left no trace; a job that was told to stop expects that."""
+    """Tell whether the newest child on record left no trace; a job that was told to stop expects that."""
     previous = observed.status
-    seen = any(child.attempt >= previous.attempt for child in observed.children)
+    present = any(child.attempt >= previous.attempt for child in observed.children)
     accounted = previous.attempt in failed or previous.run in previous.completed_runs
-    expected = observed.stop_requested or previous.phase == "Stopped"
-    return previous.attempt > 0 and not (seen or accounted or expected)
+    expected = observed.stop_requested or previous.phase in ("Stopping", "Stopped")
+    return previous.attempt > 0 and _was_seen(observed) and not (present or accounted or expected)
 
 
 def _lost(previous: JobStatus, now_s: float) -> Failure:
@@ -257,14 +330,3 @@ def _lost(previous: JobStatus, now_s: float) -> Failure:
 
 def _untold(children: list[Child]) -> tuple[Child, ...]:
     return tuple(child for child in children if not child.stopping)
-
-
-def _with_child(facts: Facts, child: ChildSpec) -> Facts:
-    return Facts(
-        attempt=child.attempt,
-        run=child.run,
-        completed_runs=facts.completed_runs,
-        failures=facts.failures,
-        progress=facts.progress,
-        started=True,
-    )

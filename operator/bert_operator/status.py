@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bert_operator.api.conditions import ConditionType, Reason
+from bert_operator.api.conditions import ConditionType, ObstacleReason, Reason
 from bert_operator.api.job_status import (
     MAX_FAILURES,
     MAX_MESSAGE,
     TERMINAL_PHASES,
+    CheckpointStatus,
+    ChildRef,
     Condition,
     Failure,
     JobStatus,
+    Metric,
     Phase,
+    Progress,
 )
 from bert_operator.names import PREPARE_RUN
+from bert_operator.observe import Obstacle
 from bert_operator.progress import ProgressRecord
-from bert_operator.timestamps import render_time
+from bert_operator.timestamps import render_duration, render_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,10 @@ class Facts:
     progress: ProgressRecord | None
     started: bool
     """Whether a child was created or is about to be."""
+    child: ChildRef | None = None
+    """The newest child that was seen."""
+    obstacle: Obstacle | None = None
+    """What keeps the next child, or the newest one, from running."""
 
 
 def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation: int | None, now_s: float) -> JobStatus:
@@ -51,18 +60,87 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
     now = render_time(now_s)
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
+    obstacle = facts.obstacle if verdict.phase == "Pending" else None
     return JobStatus(
         observed_generation=generation,
         phase=verdict.phase,
+        reason=obstacle.reason.value if obstacle else verdict.reason.value,
+        message=_cut(obstacle.message if obstacle else verdict.message or verdict.reason.sentence),
         run=facts.run,
         stage=_stage(previous, facts),
         attempt=facts.attempt,
+        child=facts.child,
+        logs=_logs(facts.child),
         completed_runs=facts.completed_runs,
-        conditions=_conditions(previous, facts, verdict, generation, now),
+        progress=_progress(previous, facts, now),
+        checkpoint=_checkpoint(previous, facts),
+        conditions=_conditions(previous, facts, verdict, obstacle, generation, now),
         failures=facts.failures[-MAX_FAILURES:],
         start_time=start_time,
         completion_time=completion_time,
     )
+
+
+def describe_invalid(previous: JobStatus, message: str, *, generation: int | None, now_s: float) -> JobStatus:
+    """Return the status of a job whose spec breaks rules; what was done before stays on record."""
+    now = render_time(now_s)
+    conditions = _Conditions(previous, generation, now)
+    conditions.say(ConditionType.VALID, False, Reason.SPEC_INVALID, message)
+    return previous.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": "Invalid",
+            "reason": Reason.SPEC_INVALID.value,
+            "message": _cut(message),
+            "conditions": conditions.all(),
+        }
+    )
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
+
+
+def _logs(child: ChildRef | None) -> str | None:
+    """Return the command that follows a child's log: that of its only pod, or of its launcher's."""
+    if child is None or child.kind == "Process":
+        return None
+    return f"kubectl logs -f job/{child.name}" + ("-launcher" if child.kind == "MPIJob" else "")
+
+
+def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
+    """Return the newest report in figures; that of an earlier attempt stays until the next one reports."""
+    record = facts.progress
+    if record is None or record.event != "progress" or record.attempt != facts.attempt:
+        return previous.progress
+    step, total, left_s = record.count("step"), record.count("steps"), record.number("remaining_s")
+    rate, loss = record.number("sequences_per_s"), record.number("loss")
+    figures = [(name, record.number(name)) for name in sorted(record.fields)]
+    progress = Progress(
+        step=step,
+        total_steps=total,
+        progress_percentage=min(100, 100 * step // total) if step is not None and total else None,
+        estimated_remaining_seconds=None if left_s is None else max(0, round(left_s)),
+        eta=None if left_s is None else render_duration(left_s),
+        loss=None if loss is None else f"{loss:.4g}",
+        sequences_per_second=None if rate is None else f"{rate:.4g}",
+        metrics=tuple(Metric(name=name[:63], value=f"{value:.6g}") for name, value in figures if value is not None)[
+            :32
+        ],
+        last_updated_time=now,
+    )
+    before = previous.progress
+    if before is not None and progress == before.model_copy(update={"last_updated_time": now}):
+        return before
+    return progress
+
+
+def _checkpoint(previous: JobStatus, facts: Facts) -> CheckpointStatus | None:
+    record = facts.progress
+    if record is None or record.event not in ("checkpoint", "resumed") or record.stage is None:
+        return previous.checkpoint
+    step = record.count("step")
+    return previous.checkpoint if step is None else CheckpointStatus(stage=record.stage[:63], step=max(0, step))
 
 
 def _stage(previous: JobStatus, facts: Facts) -> str | None:
@@ -73,39 +151,59 @@ def _stage(previous: JobStatus, facts: Facts) -> str | None:
     return previous.stage if previous.attempt == facts.attempt else None
 
 
-def _conditions(
-    previous: JobStatus, facts: Facts, verdict: Verdict, generation: int | None, now: str
-) -> tuple[Condition, ...]:
-    conditions = {condition.type: condition for condition in previous.conditions}
+class _Conditions:
+    """Conditions by type; one that says the same as before keeps the time of its last change."""
 
-    def say(kind: ConditionType, is_true: bool, reason: Reason, message: str = "") -> None:
+    def __init__(self, previous: JobStatus, generation: int | None, now: str) -> None:
+        self._known = {condition.type: condition for condition in previous.conditions}
+        self._generation, self._now = generation, now
+
+    def __contains__(self, kind: ConditionType) -> bool:
+        return kind in self._known
+
+    def say(self, kind: ConditionType, is_true: bool, reason: Reason | ObstacleReason, message: str = "") -> None:
         status = "True" if is_true else "False"
-        before = conditions.get(kind)
-        conditions[kind] = Condition(
+        before = self._known.get(kind)
+        self._known[kind] = Condition(
             type=kind.value,
             status="True" if is_true else "False",
             reason=reason.value,
-            message=(message or reason.sentence)[:MAX_MESSAGE],
-            last_transition_time=before.last_transition_time if before and before.status == status else now,
-            observed_generation=generation,
+            message=_cut(message or reason.sentence),
+            last_transition_time=before.last_transition_time if before and before.status == status else self._now,
+            observed_generation=self._generation,
         )
 
+    def all(self) -> tuple[Condition, ...]:
+        return tuple(self._known.values())
+
+
+def _conditions(
+    previous: JobStatus, facts: Facts, verdict: Verdict, obstacle: Obstacle | None, generation: int | None, now: str
+) -> tuple[Condition, ...]:
+    conditions = _Conditions(previous, generation, now)
+    if ConditionType.VALID in conditions:
+        conditions.say(ConditionType.VALID, True, Reason.SPEC_ACCEPTED)
     if PREPARE_RUN in facts.completed_runs:
-        say(ConditionType.PREPARED, True, Reason.DATASET_COMPLETE)
+        conditions.say(ConditionType.PREPARED, True, Reason.DATASET_COMPLETE)
     runs = verdict.reason in (
         Reason.CHILD_RUNNING,
         Reason.STOPPING_ON_REQUEST,
         Reason.STOPPING_AT_DEADLINE,
         Reason.STOPPING_DUPLICATES,
+        Reason.STOPPING_TO_RESTART,
     )
-    say(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
+    conditions.say(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
+    if obstacle is not None:
+        conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
+    elif ConditionType.BLOCKED in conditions:
+        conditions.say(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
     match verdict.phase:
         case "Stopped":
-            say(ConditionType.STOPPED, True, verdict.reason, verdict.message)
+            conditions.say(ConditionType.STOPPED, True, verdict.reason, verdict.message)
         case "Succeeded":
-            say(ConditionType.SUCCEEDED, True, verdict.reason, verdict.message)
+            conditions.say(ConditionType.SUCCEEDED, True, verdict.reason, verdict.message)
         case "Failed":
-            say(ConditionType.FAILED, True, verdict.reason, verdict.message)
+            conditions.say(ConditionType.FAILED, True, verdict.reason, verdict.message)
     if verdict.phase != "Stopped" and ConditionType.STOPPED in conditions:
-        say(ConditionType.STOPPED, False, Reason.RESUMED)
-    return tuple(conditions.values())
+        conditions.say(ConditionType.STOPPED, False, Reason.RESUMED)
+    return conditions.all()

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bert_operator.display import render_duration
+from bert_operator.timestamps import render_duration
 
 _MAX_REPORT_BYTES = 4_194_304
 

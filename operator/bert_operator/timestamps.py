@@ -13,3 +13,13 @@ def render_time(time_s: float) -> str:
 def parse_time(text: str) -> float:
     """Return the seconds since 1970 of a timestamp. Raises ValueError if it is none."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def render_duration(seconds: float) -> str:
+    """Return ``42 s``, ``3:07 min`` or ``2:05 h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

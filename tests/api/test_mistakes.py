@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from bert_operator.api.validation import parse_job
 from bert_operator.errors import InvalidJob
 from bert_operator.problems import Problem
+from job_changes import Spec, drop, pretrain, put
 from sample_job import EVALUATE, EXPORT, PHASE1, PREPARE, sample_document
-
-Spec = dict[str, Any]
 
 
 def problems_of(change: Callable[[Spec], object]) -> list[Problem]:
     with pytest.raises(InvalidJob) as caught:
         parse_job(sample_document(change))
     return list(caught.value.problems)
-
-
-def put(*path: str | int, value: object) -> Callable[[Spec], None]:
-    def change(spec: Spec) -> None:
-        section: Any = spec
-        for part in path[:-1]:
-            section = section.setdefault(part, {}) if isinstance(section, dict) else section[part]
-        section[path[-1]] = value
-
-    return change
-
-
-def drop(*path: str | int) -> Callable[[Spec], None]:
-    def change(spec: Spec) -> None:
-        section: Any = spec
-        for part in path[:-1]:
-            section = section[part]
-        del section[path[-1]]
-
-    return change
-
-
-def pretrain(**fields: object) -> Callable[[Spec], None]:
-    return lambda spec: spec["stages"][PHASE1]["pretrain"].update(fields)
-
-
-def both(*changes: Callable[[Spec], object]) -> Callable[[Spec], None]:
-    def change(spec: Spec) -> None:
-        for each in changes:
-            each(spec)
-
-    return change
 
 
 P1 = "spec.stages[1].pretrain"
@@ -152,140 +118,57 @@ MISTAKES: dict[str, tuple[Callable[[Spec], object], str, tuple[str, ...]]] = {
         "spec.runPolicy.applicationRetries",
         ("at most 20",),
     ),
-    "no preset and no sizes": (
-        put("model", value={"hiddenSize": 64, "numHiddenLayers": 2, "numAttentionHeads": 2}),
-        "spec.model.intermediateSize",
-        ("a preset, or all of",),
-    ),
-    "heads that do not divide": (
-        put("model", "numAttentionHeads", value=3),
-        "spec.model.numAttentionHeads",
-        ("got 3", "a divisor of hiddenSize 128"),
-    ),
-    "next sentences with distilbert": (
-        put("model", value={"preset": "distilbert", "objective": "mlm+nsp"}),
-        "spec.model.objective",
-        ("no pooler",),
-    ),
-    "one stage, two kinds": (
-        put("stages", EVALUATE, "export", value={}),
-        "spec.stages[2]",
-        ("evaluate and export", "exactly one of prepare, pretrain, evaluate, export"),
-    ),
-    "stage without a kind": (
-        lambda spec: spec["stages"].append({"name": "x"}),
-        "spec.stages[4]",
-        ("got nothing",),
-    ),
-    "stage name twice": (
-        put("stages", EXPORT, "name", value="phase1"),
-        "spec.stages[3].name",
-        ('got "phase1"', "spec.stages[1] has this one"),
-    ),
-    "prepare after training": (
-        lambda spec: spec["stages"].insert(2, spec["stages"].pop(PREPARE)),
-        "spec.stages[2].prepare",
-        ("only as the first stage",),
-    ),
-    "evaluate before training": (
-        lambda spec: spec["stages"].insert(1, spec["stages"].pop(EVALUATE)),
-        "spec.stages[1].evaluate",
-        ("only after a pretrain stage",),
-    ),
     "export before training": (
         lambda spec: spec["stages"].insert(1, spec["stages"].pop(EXPORT)),
         "spec.stages[1].export",
         ("only after a pretrain stage",),
     ),
-    "prepare for nobody": (
-        lambda spec: spec.update(stages=spec["stages"][:1]),
-        "spec.stages[0].prepare",
-        ("together with pretrain stages",),
+    "amount as a fraction without quotes": (
+        put("resources", "cpu", value=1.5),
+        "spec.resources.cpu",
+        ("got 1.5", "an integer, at least 1 and at most 9007199254740992 or text", "put it in quotes"),
     ),
-    "no data": (
-        drop("stages", PREPARE),
-        "spec.dataset.path",
-        ("got nothing", "spec.stages[0].pretrain and spec.stages[1].evaluate"),
+    "amount of nothing": (put("resources", "cpu", value=0), "spec.resources.cpu", ("got 0", "at least 1")),
+    "amount in a unit that does not exist": (
+        put("resources", "memory", value="64GB"),
+        "spec.resources.memory",
+        ('got "64GB"', "a unit of m, k, Ki, M, Mi, G, Gi"),
     ),
-    "shards without a vocabulary": (
-        both(
-            pretrain(shards="s"),
-            put("stages", EVALUATE, "evaluate", "shards", value="h"),
-            drop("stages", PREPARE),
-        ),
-        "spec.dataset.vocabularyFile",
-        ("the vocabulary that the shards were made with",),
+    "amount deep inside": (
+        put("worker", "resources", value={"hugepages": {"2Mi": True}, "memory": "1Gi"}),
+        "spec.worker.resources.hugepages.2Mi",
+        ("got true",),
     ),
-    "two sources of a vocabulary": (
-        put("dataset", value={"vocabularyFile": "vocab.txt"}),
-        "spec.stages[0].prepare.vocabularySize",
-        ("one of the two",),
+    "key that is no label": (
+        put("scheduling", "nodeSelector", value={"a b": "c"}),
+        "spec.scheduling.nodeSelector",
+        ('got {"a b": "c"}', "at most 64 keys", "such as example.com/pool", "correct the keys"),
     ),
-    "dataset in the output folder": (
-        put("dataset", value={"path": "runs/demo/"}),
-        "spec.dataset.path",
-        ("which is output.path",),
+    "label that is no text": (
+        put("scheduling", "nodeSelector", value={"example.com/gpu": 1}),
+        "spec.scheduling.nodeSelector.example.com/gpu",
+        ("got 1", "text of 0 to 63 characters", "put it in quotes"),
     ),
-    "builtin text that does not exist": (
-        put("stages", PREPARE, "prepare", "text", value="builtin:wikipedia"),
-        "spec.stages[0].prepare.text",
-        ("builtin:python-docs",),
+    "field of a pod": (
+        put("resources", "limits", value={"cpu": 1}),
+        "spec.resources.limits",
+        ("use accelerator, cpu and memory",),
     ),
-    "sequences longer than positions": (
-        pretrain(sequenceLength=1024),
-        f"{P1}.sequenceLength",
-        ("got 1024", "maxPositionEmbeddings 512"),
+    "field of an MPIJob": (put("worker", "replicas", value=2), "spec.worker.replicas", ("use spec.workers",)),
+    "field that lives one section below": (
+        put("output", "volume", value={"claimName": "a", "nfs": {"server": "b", "path": "/c"}}),
+        "spec.output.volume.claimName",
+        ("move it to spec.output.volume.persistentVolumeClaim",),
     ),
-    "evaluation longer than positions": (
-        put("stages", EVALUATE, "evaluate", "sequenceLength", value=1024),
-        "spec.stages[2].evaluate.sequenceLength",
-        ("maxPositionEmbeddings 512",),
+    "mount path with a closing slash": (
+        put("volumes", value=[{"name": "a", "source": {"hostPath": {"path": "/a"}, "mountPath": "/mnt/a/"}}]),
+        "spec.volumes[0].source.mountPath",
+        ('got "/mnt/a/"', "an absolute path without spaces"),
     ),
-    "more predictions than tokens": (
-        pretrain(maxPredictionsPerSequence=126),
-        f"{P1}.maxPredictionsPerSequence",
-        ("at most 125",),
-    ),
-    "more predictions than an inherited length has": (
-        put("stages", EVALUATE, "evaluate", "maxPredictionsPerSequence", value=126),
-        "spec.stages[2].evaluate.maxPredictionsPerSequence",
-        ("at most 125",),
-    ),
-    "batch smaller than the ranks": (
-        put("workers", value=64),
-        f"{P1}.globalBatchSize",
-        ("got 64", "at least 128", "multiply it by the number of ranks"),
-    ),
-    "pass larger than the batch": (
-        pretrain(microBatchSize=65),
-        f"{P1}.microBatchSize",
-        ("got 65", "at most globalBatchSize 64"),
-    ),
-    "length in two units": (
-        pretrain(length={"steps": 10, "epochs": 3}),
-        f"{P1}.length",
-        ("got steps and epochs", "exactly one of steps, epochs, samples"),
-    ),
-    "length in no unit": (pretrain(length={}), f"{P1}.length", ("got nothing",)),
-    "warm-up in two units": (
-        pretrain(warmup={"steps": 10, "proportion": 0.1}),
-        f"{P1}.warmup",
-        ("exactly one of steps, proportion",),
-    ),
-    "warm-up that never ends": (
-        pretrain(warmup={"steps": 100}),
-        f"{P1}.warmup.steps",
-        ("less than the stage's 100",),
-    ),
-    "warm-up longer than the samples last": (
-        pretrain(warmup={"steps": 2}, length={"samples": 65}),
-        f"{P1}.warmup.steps",
-        ("less than the stage's 2 steps",),
-    ),
-    "empty range of data": (
-        pretrain(dataRange={"start": 0.5, "end": 0.5}),
-        f"{P1}.dataRange",
-        ("got 0.5 to 0.5",),
+    "image with a blank that nobody sees": (
+        put("image", value="trainer\u00a0:1"),
+        "spec.image",
+        ("without spaces",),
     ),
     "range beyond the data": (pretrain(dataRange={"end": 1.5}), f"{P1}.dataRange.end", ("at most 1",)),
 }

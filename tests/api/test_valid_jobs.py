@@ -37,6 +37,28 @@ def test_null_means_empty_where_a_field_may_be_empty() -> None:
     )
 
 
+def test_null_is_no_entry_of_a_map() -> None:
+    labels = {"a": None, "b": "c"}
+    assert sample_job(lambda spec: spec.update(scheduling={"nodeSelector": labels})).spec.scheduling.node_selector == {
+        "b": "c"
+    }
+
+
+def test_null_stands_for_a_default_wherever_there_is_one() -> None:
+    def change(spec: dict[str, object]) -> None:
+        spec.update(workers=None, optimizer={"beta1": None}, cpu=None, env=None, resources={"rdma": None})
+
+    assert sample_job(change) == sample_job()
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    def change(spec: dict[str, object]) -> None:
+        spec.update(workers=2.0, seed=-0.0, resources={"cpu": 4.0, "memory": "4Gi"})
+
+    spec = sample_job(change).spec
+    assert (spec.workers, spec.seed, spec.resources.cpu, spec.resources.memory) == (2, 0, 4, "4Gi")
+
+
 def test_metadata_and_status_of_the_api_server_are_left_alone() -> None:
     document = sample_document()
     document["metadata"] |= {"uid": "1", "generation": 3, "labels": {"a": "b"}, "managedFields": []}

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.job_status import Failure, JobStatus
+from bert_operator.api.job_status import ChildRef, Failure, JobStatus
 from bert_operator.observe import Child, Observed
-from bert_operator.plan import ChildSpec, list_runs, plan
+from bert_operator.plan import plan
+from bert_operator.runs import ChildSpec, list_runs
 from bert_operator.timestamps import render_time
 from sample_job import PREPARE, sample_job
 
@@ -222,7 +223,8 @@ def test_an_ended_job_stays_ended_and_stops_what_still_runs(phase: str) -> None:
 
 
 def test_an_attempt_without_a_trace_counts_as_lost() -> None:
-    status = JobStatus(phase="Running", attempt=4, run="training", start_time=render_time(NOW_S))
+    seen = ChildRef(kind="MPIJob", name="demo-a4", uid="uid", attempt=4)
+    status = JobStatus(phase="Running", attempt=4, run="training", child=seen, start_time=render_time(NOW_S))
     step = plan(TRAINING_ONLY, Observed(status=status), NOW_S)
     assert step.create is not None
     assert step.create.attempt == 5

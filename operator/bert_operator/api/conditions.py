@@ -24,6 +24,8 @@ class ConditionType(_Described):
     """What can be true of a job; every condition is True, False, or absent while nothing is known."""
 
     PREPARED = "Prepared", "The dataset of the prepare stage is complete."
+    VALID = "Valid", "The spec can be carried out in this cluster; False: the message lists what is wrong."
+    BLOCKED = "Blocked", "Something outside the job keeps its pods from running; the message says what to do."
     RUNNING = "Running", "A child of the current attempt is running."
     STOPPED = "Stopped", "The job was stopped on request and can go on from its newest checkpoint."
     SUCCEEDED = "Succeeded", "Every stage is done; nothing changes any more."
@@ -33,8 +35,18 @@ class ConditionType(_Described):
 class Reason(_Described):
     """Why a condition has its value."""
 
+    SPEC_ACCEPTED = "SpecAccepted", "Every rule holds, those that only the controller knows included."
+    SPEC_INVALID = (
+        "SpecInvalid",
+        "The spec breaks a rule that only the controller knows; nothing is created until it is corrected.",
+    )
     WAITING_TO_START = "WaitingToStart", "The child of this attempt is created and does not run yet."
     CHILD_RUNNING = "ChildRunning", "The child of this attempt is running."
+    QUEUED = "Queued", "A queue holds the child back; it starts when its turn comes."
+    REMOVING_PREVIOUS = (
+        "RemovingPrevious",
+        "The attempt before is being deleted; the next one is created once its pods are gone.",
+    )
     RETRYING_AT_ONCE = (
         "RetryingAtOnce",
         "The attempt before failed for the first time; the next one starts now.",
@@ -69,6 +81,50 @@ class Reason(_Described):
         "Processes were killed or lost more often than runPolicy.infrastructureRetries allows.",
     )
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The job was not done after runPolicy.activeDeadlineSeconds."
+    START_DEADLINE_EXCEEDED = (
+        "StartDeadlineExceeded",
+        "The pods of an attempt did not start within runPolicy.startDeadlineSeconds.",
+    )
+    STOPPING_AT_START_DEADLINE = (
+        "StoppingAtStartDeadline",
+        "The pods did not start in time; the child is deleted.",
+    )
+    STOPPING_TO_RESTART = (
+        "StoppingToRestart",
+        "The stop was withdrawn while the child was still leaving; the next attempt follows.",
+    )
+
+
+class ObstacleReason(_Described):
+    """What keeps a child from running: the reasons of the condition Blocked."""
+
+    CLEARED = "Cleared", "What kept the pods from running is gone."
+    MPI_JOB_API_MISSING = (
+        "MPIJobAPIMissing",
+        "The cluster does not know kubeflow.org/v2beta1 MPIJobs; install mpi-operator, or use workers: 1.",
+    )
+    MPI_OPERATOR_SILENT = (
+        "MPIOperatorSilent",
+        "Nothing has looked at the MPIJob for half a minute: mpi-operator does not run, or not for this namespace.",
+    )
+    MPI_JOB_REJECTED = "MPIJobRejected", "mpi-operator refused the MPIJob, or could not create what it needs."
+    QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota of the namespace leaves no room for the pods."
+    POD_SECURITY_VIOLATED = (
+        "PodSecurityViolated",
+        "The namespace's Pod Security standard forbids the pods as the job asks for them.",
+    )
+    FORBIDDEN = "Forbidden", "The operator, or a controller, lacks a right in this namespace."
+    POD_CREATION_FAILED = "PodCreationFailed", "The pods cannot be created for another reason."
+    NAME_TAKEN = "NameTaken", "An object of the child's name exists and is not this job's."
+    REJECTED = "Rejected", "The API server refuses what the job asks for."
+    API_UNAVAILABLE = "APIUnavailable", "The API server does not answer as it should; the operator tries again."
+    IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull the image."
+    CONTAINER_CONFIG_INVALID = (
+        "ContainerConfigInvalid",
+        "A container cannot be set up: a Secret or ConfigMap is missing, or the image's user is root.",
+    )
+    UNSCHEDULABLE = "Unschedulable", "No node fits the pods."
+    VOLUME_FAILED = "VolumeFailed", "A volume cannot be mounted."
 
 
 class FailureReason(_Described):
@@ -81,4 +137,8 @@ class FailureReason(_Described):
         "StoppedUnasked",
         "The child left with a checkpoint though nobody asked it to: its machine was drained.",
     )
+    EVICTED = "Evicted", "A pod was evicted from its node."
+    DISRUPTED = "Disrupted", "A pod was removed by a drain, a preemption or its taint (DisruptionTarget)."
+    OUT_OF_MEMORY = "OOMKilled", "A container exceeded its memory limit."
+    POD_DELETED = "PodDeleted", "A pod is gone and left no exit code."
     LOST = "Lost", "The attempt is on record, but nothing is left of its child."

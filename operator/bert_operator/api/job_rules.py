@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic.alias_generators import to_camel
 
-from bert_operator.api import presets
+from bert_operator.api import mounts, presets
 from bert_operator.api.soundness import Soundness
 from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
 from bert_operator.problems import ABSENT, Path, Problem, render_path, render_value
@@ -165,9 +165,68 @@ def folders_differ(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def slots_fill_what_they_are_pinned_to(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse ranks that cannot be spread evenly over sockets or NUMA nodes."""
+    name, places = {"socket": ("sockets", spec.cpu.sockets), "numa": ("numaNodes", spec.cpu.numa_nodes)}.get(
+        spec.cpu.pinning, ("", None)
+    )
+    if places is not None and spec.slots_per_worker % places:
+        yield Problem(
+            path="spec.slotsPerWorker",
+            got=str(spec.slots_per_worker),
+            allowed=f"a multiple of cpu.{name} {places}, since pinning: {spec.cpu.pinning} spreads ranks evenly",
+            next_step=f"write slotsPerWorker: {places}, or choose another pinning",
+        )
+
+
+def every_rank_has_a_device(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse ranks that would share a GPU."""
+    for path, resources in (("resources", spec.resources), ("worker.resources", spec.worker.resources)):
+        accelerator = None if resources is None else resources.accelerator
+        if accelerator is not None and (accelerator.per_worker or spec.slots_per_worker) < spec.slots_per_worker:
+            yield Problem(
+                path=f"spec.{path}.accelerator.perWorker",
+                got=str(accelerator.per_worker),
+                allowed=f"at least slotsPerWorker {spec.slots_per_worker}: every rank drives a device of its own",
+                next_step="leave the field out for one device per slot",
+            )
+
+
+def names_differ(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse variables and volumes that are named twice; of two values one would be lost."""
+    named = {"env": [entry.name for entry in spec.env], "volumes": [entry.name for entry in spec.volumes]}
+    for field, entries in named.items():
+        seen: set[str] = set()
+        for number, name in enumerate(entries):
+            if name in seen:
+                yield Problem(
+                    path=f"spec.{field}[{number}].name",
+                    got=render_value(name),
+                    allowed="a name that no other entry has",
+                    next_step="remove one of them",
+                )
+            seen.add(name)
+
+
+def mounts_differ(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse two volumes in one place."""
+    seen: dict[str, str] = {}
+    for path, mount in mounts.list_mounts(spec):
+        if mount in seen:
+            yield Problem(
+                path=f"spec.{path}.mountPath",
+                got=render_value(mount),
+                allowed=f"a folder of its own; spec.{seen[mount]} is mounted there",
+                next_step="choose another folder",
+            )
+        seen.setdefault(mount, path)
+
+
 _SIZES: tuple[Path, ...] = tuple(("model", to_camel(name)) for name in ("preset", *presets.SIZE_FIELDS))
 _OBJECTIVE: tuple[Path, ...] = tuple(("model", name) for name in ("preset", "architecture", "objective"))
 _FOLDERS: tuple[Path, ...] = (("dataset", "path"), ("output", "path"))
+
+_VOLUMES: tuple[Path, ...] = (("dataset",), ("output",), ("workspace",), ("volumes",))
 
 JOB_RULES: tuple[JobRule, ...] = (
     JobRule(_SIZES, model_has_sizes),  # makes sure there is a model at all
@@ -180,6 +239,10 @@ JOB_RULES: tuple[JobRule, ...] = (
     JobRule((("dataset",),), data_has_a_source, reads_kinds=True),  # makes sure there is data
     JobRule((("dataset",),), vocabulary_has_one_source),  # makes sure that one vocabulary is meant
     JobRule(_FOLDERS, folders_differ),  # makes sure that data outlives results
+    JobRule((("cpu",), ("slotsPerWorker",)), slots_fill_what_they_are_pinned_to),  # makes sure of equal cores
+    JobRule((("resources",), ("worker",), ("slotsPerWorker",)), every_rank_has_a_device),  # makes sure no rank waits
+    JobRule((("env",), ("volumes",)), names_differ),  # makes sure that no value is lost
+    JobRule(_VOLUMES, mounts_differ),  # makes sure that no volume hides another
 )
 
 

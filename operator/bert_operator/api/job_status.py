@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-Phase = Literal["Pending", "Running", "Stopping", "Stopped", "Succeeded", "Failed"]
+Phase = Literal["Invalid", "Pending", "Queued", "Running", "Stopping", "Stopped", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[Phase] = frozenset({"Succeeded", "Failed"})
 """Once there, a job never leaves."""
 
 FailureKind = Literal["InvalidInput", "Application", "Infrastructure"]
+
+ChildKind = Literal["Job", "MPIJob", "Process"]
 
 MAX_MESSAGE = 1024
 """Characters of any message in the status; longer ones are cut."""
@@ -19,6 +21,8 @@ MAX_FAILURES = 512
 """More than all retry budgets together allow."""
 
 Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
+Word = Annotated[str, Field(max_length=63)]
+Time = Annotated[str, Field(max_length=32)]
 
 
 class _Part(BaseModel):
@@ -37,14 +41,15 @@ class _Part(BaseModel):
 class Condition(_Part):
     """One statement about the job, in Kubernetes' standard form."""
 
-    type: str
+    type: Word
     """Name from ``ConditionType``."""
     status: Literal["True", "False", "Unknown"]
-    reason: str
+    """Whether it is so."""
+    reason: Word
     """Name from ``Reason``."""
     message: Message
     """A sentence for people."""
-    last_transition_time: str
+    last_transition_time: Time
     """When ``status`` last changed, RFC 3339."""
     observed_generation: int | None = None
     """The spec that this was said of."""
@@ -53,20 +58,80 @@ class Condition(_Part):
 class Failure(_Part):
     """How one attempt failed."""
 
-    run: str
+    run: Word
     """``prepare`` or ``training``."""
     attempt: int
+    """Its number."""
     kind: FailureKind
     """Which budget it counts against; bad input has none."""
-    reason: str
+    reason: Annotated[str, Field(max_length=80)]
     """What the child said, else a name from ``FailureReason``."""
+    pod: Annotated[str, Field(max_length=253)] | None = None
+    """The pod that failed first."""
+    node: Annotated[str, Field(max_length=253)] | None = None
+    """The node that it ran on."""
     exit_code: int | None = None
+    """Of the launcher, or of the pod that failed first."""
     signal: int | None = None
     """Number of the signal that ended it."""
     message: Message = ""
     """A sentence for people."""
-    finished_at: str
+    finished_at: Time
     """RFC 3339."""
+
+
+class ChildRef(_Part):
+    """The object that carries an attempt out. Written once it was seen, not when it is asked for."""
+
+    kind: ChildKind
+    """``Job`` for a single pod, ``MPIJob`` otherwise; ``Process`` without a cluster."""
+    name: Annotated[str, Field(max_length=253)]
+    """In the job's namespace."""
+    uid: Word
+    """Tells it from another object of the same name."""
+    attempt: Annotated[int, Field(ge=0)]
+    """The attempt that it carries out."""
+
+
+class Metric(_Part):
+    """One figure of the newest report."""
+
+    name: Word
+    """As in the trainer's records."""
+    value: Word
+    """As text, as Kubeflow Trainer has it."""
+
+
+class Progress(_Part):
+    """How far the current stage is; names as in Kubeflow Trainer's status where it has one."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Optimizer steps done."""
+    total_steps: Annotated[int, Field(ge=0)] | None = None
+    """Optimizer steps of the stage."""
+    progress_percentage: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Share of the stage's steps that is done, in percent."""
+    estimated_remaining_seconds: Annotated[int, Field(ge=0)] | None = None
+    """Seconds until the stage is done, at its present rate."""
+    eta: Word | None = None
+    """The same for people."""
+    loss: Word | None = None
+    """Training loss over the last interval, as text."""
+    sequences_per_second: Word | None = None
+    """Over all ranks, as text."""
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=32)] = ()
+    """Every figure of the newest report."""
+    last_updated_time: Time | None = None
+    """When the newest report was read, RFC 3339."""
+
+
+class CheckpointStatus(_Part):
+    """The newest checkpoint that was reported."""
+
+    stage: Word
+    """Stage that it was written in."""
+    step: Annotated[int, Field(ge=0)]
+    """Optimizer step of that stage."""
 
 
 class JobStatus(_Part):
@@ -75,18 +140,32 @@ class JobStatus(_Part):
     observed_generation: int | None = None
     """The spec that this status belongs to."""
     phase: Phase = "Pending"
-    run: str | None = None
+    """Where the job stands."""
+    reason: Word | None = None
+    """Why, as a name from ``Reason``."""
+    message: Message | None = None
+    """Why, as a sentence for people."""
+    run: Word | None = None
     """``prepare`` or ``training``: what the newest attempt does."""
-    stage: str | None = None
+    stage: Word | None = None
     """The stage that the newest attempt reported last."""
     attempt: Annotated[int, Field(ge=0)] = 0
     """Number of the newest attempt, counted over all runs; written before its child is created."""
-    completed_runs: Annotated[tuple[str, ...], Field(max_length=8)] = ()
+    child: ChildRef | None = None
+    """The newest child that was seen."""
+    logs: Annotated[str, Field(max_length=512)] | None = None
+    """The command that follows the log of the newest attempt."""
+    completed_runs: Annotated[tuple[Word, ...], Field(max_length=8)] = ()
     """Runs that ended with success."""
+    progress: Progress | None = None
+    """How far the current stage is."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest checkpoint that was reported."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
+    """Statements about the job, in Kubernetes' standard form."""
     failures: Annotated[tuple[Failure, ...], Field(max_length=MAX_FAILURES)] = ()
     """Failed attempts, oldest first."""
-    start_time: str | None = None
+    start_time: Time | None = None
     """When the first child was created, RFC 3339; the deadline counts from here."""
-    completion_time: str | None = None
-    """When the job ended, RFC 3339."""
+    completion_time: Time | None = None
+    """When the job ended, RFC 3339; its TTL counts from here."""

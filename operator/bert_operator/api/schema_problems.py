@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -16,16 +17,32 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
+from bert_operator.api import cluster, scheduling
+from bert_operator.api.section import NAME_PATTERN
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.problems import ABSENT, Path, Problem, render_path, render_value
 
 Schema = Mapping[str, Any]
 
-_PATTERNS = MappingProxyType(
-    {r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and dashes, beginning with a letter"}
+PATTERNS = MappingProxyType(
+    {
+        NAME_PATTERN: "lower-case letters, digits and dashes, beginning with a letter",
+        cluster.QUANTITY_PATTERN: "a positive number with or without a unit of m, k, Ki, M, Mi, G, Gi, T, Ti, P, Pi",
+        cluster.MOUNT_PATTERN: "an absolute path without spaces, dots at the start of a name, and / at the end",
+        scheduling.QUALIFIED_NAME_PATTERN: "a label's name, such as example.com/pool",
+        scheduling.LABEL_VALUE_PATTERN: "letters, digits, and -_. between them",
+        scheduling.OBJECT_NAME_PATTERN: "lower-case letters, digits, and -. between them",
+        r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?$": "a host name or address",
+        r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, not beginning with a digit",
+        r"^[-._A-Za-z0-9]+$": "letters, digits, and -_.",
+        r"^[!-~]+$": "without spaces",
+        r"^/": "beginning with /",
+        r"^[^/]": "not beginning with /",
+    }
 )
 
-# Names that the original scripts (Google's, NVIDIA's, Hugging Face's) use for what is called otherwise here.
+# Names that the original scripts (Google's, NVIDIA's, Hugging Face's), MPIJobs and pods use for what is called
+# otherwise here.
 _FOREIGN_NAMES = MappingProxyType(
     {
         "trainbatchsize": "use globalBatchSize, over all ranks: train_batch_size times the number of GPUs",
@@ -48,13 +65,24 @@ _FOREIGN_NAMES = MappingProxyType(
         "fp16": "use precision: fp16",
         "vocabfile": "use vocabularyFile",
         "vocabsize": "use vocabularySize, in the prepare stage",
+        "backofflimit": "use applicationRetries and infrastructureRetries",
+        "cleanpodpolicy": "leave it out: pods that ended stay until the job is deleted, those that still run do not",
+        "limits": "use accelerator, cpu and memory, which are limits and requests at once",
+        "mpiimplementation": "use mpi: {implementation: ...}",
+        "mpireplicaspecs": "use workers, and worker and launcher for what differs",
+        "replicas": "use spec.workers; there is one launcher",
+        "requests": "use accelerator, cpu and memory, which are limits and requests at once",
+        "valuefrom": "use secret: {name: ..., key: ...} or configMap: {name: ..., key: ...}",
     }
 )
 
 
 def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:
-    """Turn pydantic's errors into problems, in the order of the document's fields."""
-    return [_problem(error) for error in errors]
+    """Turn pydantic's errors into problems, in the order of the document's fields; one for each path."""
+    problems: dict[Path, Problem] = {}
+    for error in errors:
+        problems.setdefault(_path_of(error), _problem(error))
+    return list(problems.values())
 
 
 def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[dict[str, Any], set[Path]]:
@@ -65,7 +93,7 @@ def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[di
     repaired = copy.deepcopy(document)
     broken: set[Path] = set()
     for error in errors:
-        path = error["loc"]
+        path = _path_of(error)
         broken.add(path)
         parent = _parent(repaired, path)
         if parent is None or not path:
@@ -81,8 +109,14 @@ def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[di
     return repaired, broken
 
 
+def _path_of(error: ErrorDetails) -> Path:
+    """Return where the document is wrong; pydantic adds the choice that it tried where several are allowed."""
+    path = error["loc"]
+    return path[:-1] if path and "anyOf" in _subschema(path[:-1]) else path
+
+
 def _problem(error: ErrorDetails) -> Problem:
-    path, kind, got = error["loc"], error["type"], error["input"]
+    path, kind, got = _path_of(error), error["type"], error["input"]
     if kind == "extra_forbidden":
         return _unknown_field(path)
     schema = _subschema(path)
@@ -103,17 +137,17 @@ def _problem(error: ErrorDetails) -> Problem:
 
 
 def _unknown_field(path: Path) -> Problem:
-    name = str(path[-1])
     fields = sorted(_subschema(path[:-1]).get("properties", ()))
     return Problem(
         path=render_path(path),
         got="a field that does not exist here",
         allowed=", ".join(fields) or "no field",
-        next_step=_field_advice(name, fields),
+        next_step=_field_advice(path, fields),
     )
 
 
-def _field_advice(name: str, fields: list[str]) -> str:
+def _field_advice(path: Path, fields: list[str]) -> str:
+    name, section = str(path[-1]), re.sub(r"\[\d+\]", "[]", render_path(path[:-1]))
     plain = name.replace("_", "").replace("-", "").lower()
     for field in fields:
         if field.lower() == plain:
@@ -121,6 +155,7 @@ def _field_advice(name: str, fields: list[str]) -> str:
     if plain in _FOREIGN_NAMES:
         return _FOREIGN_NAMES[plain]
     if homes := _homes().get(to_camel(name)):
+        homes = [home for home in homes if home.startswith(f"{section}.")] or homes
         return f"move it to {homes[0]}" if len(homes) == 1 else f"move it to one of {', '.join(homes)}"
     if close := difflib.get_close_matches(name, fields, n=1):
         return f"did you mean {close[0]}?"
@@ -129,6 +164,10 @@ def _field_advice(name: str, fields: list[str]) -> str:
 
 def _advice(schema: Schema, got: object) -> str:
     kind = schema.get("type")
+    if isinstance(got, dict) and schema.get("additionalProperties"):
+        return "correct the keys"
+    if isinstance(got, float) and "anyOf" in schema:
+        return "put it in quotes"
     if isinstance(got, bool) and kind in {"integer", "number"}:
         return "write a number"
     if isinstance(got, str) and kind in {"integer", "number"}:
@@ -155,6 +194,8 @@ def _describe(schema: Schema) -> str:
         return str(schema["const"])
     if "enum" in schema:
         return " | ".join(str(choice) for choice in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_describe(choice) for choice in schema["anyOf"])
     match schema.get("type"):
         case "integer":
             return f"an integer{_range(schema)}"
@@ -166,10 +207,13 @@ def _describe(schema: Schema) -> str:
             length = (
                 f" of {schema.get('minLength', 0)} to {schema['maxLength']} characters" if "maxLength" in schema else ""
             )
-            made_of = f", {_PATTERNS[schema['pattern']]}" if schema.get("pattern") in _PATTERNS else ""
+            made_of = f", {PATTERNS[schema['pattern']]}" if schema.get("pattern") in PATTERNS else ""
             return f"text{length}{made_of}"
         case "array":
             return f"a list of {schema.get('minItems', 0)} to {schema.get('maxItems', 'any number of')} entries"
+        case "object" if schema.get("additionalProperties"):
+            keys, values = PATTERNS[scheduling.QUALIFIED_NAME_PATTERN], _describe(schema["additionalProperties"])
+            return f"at most {schema['maxProperties']} keys, each {keys}, with {values}"
         case "object":
             return f"an object with the fields {', '.join(sorted(schema.get('properties', ())))}"
     return "a value"
@@ -184,12 +228,18 @@ def _range(schema: Schema) -> str:
         ("exclusiveMaximum", "below"),
     ):
         if key in schema:
-            words.append(f"{text} {schema[key]:.15g}")
+            words.append(f"{text} {_number(schema[key])}")
     return f", {' and '.join(words)}" if words else ""
+
+
+def _number(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
 
 
 def _example(schema: Schema) -> Any:
     """Return the smallest value that a schema allows."""
+    if "anyOf" in schema:
+        return _example(schema["anyOf"][0])
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -215,13 +265,19 @@ def _root() -> Schema:
 
 
 def _resolve(schema: Schema) -> Schema:
-    """Follow references, and drop the null branch of optional fields; the field's own description wins."""
+    """Follow references, and drop the null branch of optional fields; the field's own description wins.
+
+    Where several branches are left, an amount as number or text, they stay as ``anyOf``.
+    """
     while "$ref" in schema or "anyOf" in schema:
         own = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
         if "$ref" in schema:
             target = _root()["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
         else:
-            target = next(branch for branch in schema["anyOf"] if branch.get("type") != "null")
+            branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+            if len(branches) > 1:
+                return {**own, "anyOf": branches}
+            target = branches[0]
         schema = {**target, **own}
     return schema
 
@@ -230,8 +286,9 @@ def _subschema(path: Path) -> Schema:
     """Return the schema of what lies at a path; an empty one where the path leaves the schema."""
     schema = _resolve(_root())
     for part in path:
-        inner = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
-        if inner is None:
+        fields = schema.get("properties", {})
+        inner = schema.get("items") if isinstance(part, int) else fields.get(part, schema.get("additionalProperties"))
+        if not inner:
             return {}
         schema = _resolve(inner)
     return schema

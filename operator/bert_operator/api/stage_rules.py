@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bert_operator.api.section import Section
 from bert_operator.api.soundness import Soundness
 from bert_operator.api.v1alpha1 import (
     STAGE_KINDS,
@@ -15,7 +16,6 @@ from bert_operator.api.v1alpha1 import (
     EvaluateSpec,
     JobSpec,
     PretrainSpec,
-    Section,
     Stage,
 )
 from bert_operator.problems import ABSENT, Path, Problem, render_value

@@ -8,35 +8,39 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
 from bert_operator import names
-
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Rows = Annotated[int, Field(ge=1, le=4_194_304)]
-Tokens = Annotated[int, Field(ge=8, le=4096)]
-Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
-FilePath = Annotated[str, Field(min_length=1, max_length=1024)]
-Name = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+from bert_operator.api.cluster import (
+    CpuSpec,
+    EnvironmentSource,
+    EnvironmentVariable,
+    ImagePullSecret,
+    MpiSpec,
+    ProxySpec,
+    ResourcesSpec,
+    RoleSpec,
+    SchedulingSpec,
+    SecurityContextSpec,
+    VolumeSource,
+    VolumeSpec,
+    WorkspaceSpec,
+)
+from bert_operator.api.section import (
+    NAME_PATTERN,
+    Count,
+    FilePath,
+    Name,
+    PositiveFloat,
+    Rows,
+    Section,
+    Seed,
+    Share,
+    Tokens,
+)
 
 StageKind = Literal["prepare", "pretrain", "evaluate", "export"]
 STAGE_KINDS: tuple[StageKind, ...] = ("prepare", "pretrain", "evaluate", "export")
-
-
-class Section(BaseModel):
-    """A part of the job: unknown fields are refused, values are taken as they are and never change."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        alias_generator=to_camel,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-    )
 
 
 class Metadata(Section):
@@ -44,10 +48,12 @@ class Metadata(Section):
 
     model_config = ConfigDict(extra="ignore")
 
-    name: Annotated[str, Field(min_length=1, max_length=names.MAX_JOB_NAME, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    name: Annotated[str, Field(min_length=1, max_length=names.MAX_JOB_NAME, pattern=NAME_PATTERN)]
     """Name of the job. At most 45 characters, so that the host names made from it stay within 63."""
     namespace: Annotated[str, Field(min_length=1, max_length=63)] = "default"
     """Kubernetes namespace; without a cluster only a label. Default: ``default``, as kubectl has it."""
+    uid: Annotated[str, Field(max_length=64)] | None = None
+    """Identity of this very object; set by the API server, empty without a cluster."""
     generation: int | None = None
     """Counts changes of the spec; set by the API server, empty without a cluster."""
 
@@ -102,6 +108,8 @@ class OptimizerSpec(Section):
     """Added to the root of the second moment. Default: 1e-6, as in BERT's own AdamW."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Per step and learning rate; never applied to biases and LayerNorm parameters."""
+    partitioning: Literal["none"] = "none"
+    """How the optimizer's state is split over ranks. This release keeps all of it on every rank."""
     bias_correction: bool = True
     """Correct the moments for their start at zero."""
     max_gradient_norm: PositiveFloat | None = 1.0
@@ -116,6 +124,9 @@ class DatasetSpec(Section):
     output folder. Set it to share one dataset between jobs."""
     vocabulary_file: FilePath | None = None
     """A ready WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder."""
+    volume: VolumeSource | None = None
+    """In a cluster: what is mounted, read-only while training; relative paths of this section, of text and of
+    shards count from there. Empty: the output's volume."""
 
 
 class PrepareSpec(Section):
@@ -260,14 +271,33 @@ class Stage(Section):
         return tuple(kind for kind in STAGE_KINDS if getattr(self, kind) is not None)
 
 
+class InitialCheckpointSpec(Section):
+    """Weights that the first pretrain stage starts from, where the job has no checkpoint of its own yet."""
+
+    path: FilePath
+    """Folder. A relative path counts as that of the dataset does."""
+    format: Literal["bert-trainer", "huggingface"] = "bert-trainer"
+    """``bert-trainer``: a checkpoint or the output folder of another job; ``huggingface``: a folder with
+    config.json and the weights."""
+    load: Literal["weights", "weightsAndOptimizer", "none"] = "weights"
+    """``weightsAndOptimizer``, for bert-trainer only, takes the moments too; ``none`` reads the folder and
+    loads nothing."""
+
+
 class CheckpointSpec(Section):
     """When checkpoints are written; the end of a stage and a graceful stop always write one."""
 
     every_steps: Count | None = None
     """Optimizer steps between two. Empty: not by steps."""
     every_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    """Seconds between two. Empty: 600 if everySteps is empty too, so that a crash costs ten minutes at
-    most."""
+    """Seconds between two. Empty: 600 if everySteps and everySamples are empty too, so that a crash costs ten
+    minutes at most."""
+    every_samples: Annotated[int, Field(ge=1, le=2**53)] | None = None
+    """Sequences between two. Empty: not by sequences."""
+    min_samples_to_start: Annotated[int, Field(ge=0, le=2**53)] = 0
+    """Sequences, counted over all stages, before which none is written. Default: 0."""
+    periodic: bool = True
+    """false: only those at the end of a stage and at a graceful stop."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """Newest ones kept; the last one of every finished stage stays as well."""
 
@@ -290,7 +320,10 @@ class OutputSpec(Section):
 
     path: FilePath
     """Folder for data, checkpoints, metrics, report and export. A relative path counts from the folder in
-    which the command runs. One folder belongs to one job."""
+    which the command runs, or from the volume's mount. One folder belongs to one job."""
+    volume: VolumeSource | None = None
+    """In a cluster: what is mounted, shared by all workers. Required there, unless a volume of spec.volumes
+    holds the path."""
     if_exists: Literal["Fail", "Resume", "New"] = "Fail"
     """What to do where the folder already holds a run of this job: ``Fail``, so that nothing is overwritten
     unasked; ``Resume`` from its newest good checkpoint; ``New``: move its content into ``previous/`` and
@@ -298,31 +331,55 @@ class OutputSpec(Section):
 
 
 class RunPolicy(Section):
-    """When the operator tries again and when it gives up; data preparation and training count apart."""
+    """When the operator starts, tries again, gives up and cleans up. May be changed while the job runs."""
 
+    suspend: bool = False
+    """true: stop with a checkpoint and wait; false again: go on from there, in a new attempt."""
     application_retries: Annotated[int, Field(ge=0, le=20)] = 1
-    """Tries after the program failed by itself (exit code 1). Default: 1; what fails twice fails always."""
+    """Tries after the program failed by itself (exit code 1). Default: 1; what fails twice fails always. Data
+    preparation and training count apart."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
     """Tries after a process was killed or its machine was lost. Bad input (exit code 2) is never tried
     again."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """Seconds after which the job is stopped with a checkpoint and counts as failed. Empty: no limit."""
+    start_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
+    """Seconds that the pods of an attempt may wait for nodes and images before the job counts as failed; time
+    in a queue is not counted. Empty: no limit."""
+    stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] = 120
+    """Seconds that a stopped pod gets to write its checkpoint before it is killed."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315_360_000)] | None = None
+    """Seconds after its end when the job and its pods are deleted; files on volumes stay. Empty: never."""
+    checkpoints_after_success: Literal["Keep", "Delete"] = "Keep"
+    """What happens to the checkpoints once every stage is done; the export and the metrics always stay."""
 
 
 class JobSpec(Section):
     """Everything that the user decides."""
 
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = None
+    """Container image of the trainer. Empty: the one that the operator was installed with."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """Empty: ``Always`` for the tag latest, ``IfNotPresent`` otherwise, as Kubernetes has it."""
+    image_pull_secrets: Annotated[tuple[ImagePullSecret, ...], Field(max_length=16)] = ()
+    """Credentials of private registries."""
     workers: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Pods or machines. Default: 1."""
+    """Pods or machines. Default: 1, which is a single pod without ssh."""
     slots_per_worker: Annotated[int, Field(ge=1, le=256)] = 1
     """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1."""
+    mpi: MpiSpec = MpiSpec()
+    """Which MPI starts the ranks."""
     seed: Seed = 42
     """Of initial weights, sample order and dropout."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
     """Of the arithmetic. Default: fp32, which every machine has; bf16 is the choice on recent GPUs and
     Xeons; fp64 is for exact comparisons, not for training."""
+    engine: Literal["eager"] = "eager"
+    """What runs the model. This release has one: PyTorch's own."""
     model: ModelSpec
     """What is trained."""
+    initial_checkpoint: InitialCheckpointSpec | None = None
+    """Weights to start from. Empty: drawn at random."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """How weights are updated."""
     dataset: DatasetSpec = DatasetSpec()
@@ -335,8 +392,32 @@ class JobSpec(Section):
     """How progress is told."""
     output: OutputSpec
     """Where results go, and what happens to earlier ones."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What one worker gets: cores, memory, GPUs, network devices."""
+    cpu: CpuSpec = CpuSpec()
+    """How ranks use a Xeon's cores."""
+    security_context: SecurityContextSpec = SecurityContextSpec()
+    """As whom pods run."""
+    scheduling: SchedulingSpec = SchedulingSpec()
+    """Where pods run."""
+    queue_name: Name | None = None
+    """Kueue LocalQueue that admits the attempts. Empty: they start at once."""
+    launcher: RoleSpec = RoleSpec()
+    """What differs for the MPI launcher."""
+    worker: RoleSpec = RoleSpec()
+    """What differs for the workers; also used for the pod of a job with one worker."""
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128)] = ()
+    """Variables that every rank sees."""
+    env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=16)] = ()
+    """Secrets and ConfigMaps whose keys every rank sees as variables."""
+    volumes: Annotated[tuple[VolumeSpec, ...], Field(max_length=16)] = ()
+    """Further volumes."""
+    workspace: WorkspaceSpec | None = None
+    """The user's own training program. Empty: the trainer."""
+    proxy: ProxySpec = ProxySpec()
+    """Web proxies."""
     run_policy: RunPolicy = RunPolicy()
-    """How failures are met."""
+    """How the job is started, tried again and cleaned up."""
 
     @property
     def ranks(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_operator.api import job_rules, schema_problems, stage_rules
+from bert_operator.api import job_rules, schema_problems, section_rules, stage_rules
+from bert_operator.api.json_values import normalise
 from bert_operator.api.soundness import Soundness
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.errors import InvalidJob
@@ -62,7 +63,7 @@ def advise(job: BertPretrainJob) -> list[str]:
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:
     # In pydantic's JSON mode lists become tuples although types are strict.
-    return BertPretrainJob.model_validate_json(json.dumps(document, default=str))
+    return BertPretrainJob.model_validate_json(json.dumps(normalise(document), default=str))
 
 
 def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Problem]:
@@ -83,4 +84,8 @@ def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Prob
 
 
 def _rule_problems(job: BertPretrainJob, soundness: Soundness) -> list[Problem]:
-    return [*job_rules.job_problems(job, soundness), *stage_rules.stage_problems(job, soundness)]
+    return [
+        *section_rules.section_problems(job, soundness),
+        *job_rules.job_problems(job, soundness),
+        *stage_rules.stage_problems(job, soundness),
+    ]

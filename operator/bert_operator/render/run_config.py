@@ -6,13 +6,18 @@ here looks at files, so what depends on data (the size of the vocabulary, steps 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from pydantic.alias_generators import to_snake
 
 from bert_operator.api import presets
 from bert_operator.api.v1alpha1 import (
     BertPretrainJob,
-    CheckpointSpec,
     EvaluateSpec,
+    InitialCheckpointSpec,
+    JobSpec,
     LengthSpec,
     ModelSpec,
     PrepareSpec,
@@ -28,15 +33,21 @@ TOKENS_PER_PASS = 4096
 DEFAULT_CHECKPOINT_SECONDS = 600
 
 Document = dict[str, Any]
+Place = Callable[[str | None], str | None]
 
 
-def render_run_config(job: BertPretrainJob, *, uid: str, ranks: int, hosts: int, output_folder: str) -> Document:
+def render_run_config(
+    job: BertPretrainJob, *, uid: str, ranks: int, hosts: int, output_folder: str, data_base: str | None = None
+) -> Document:
     """Return the run configuration of a valid job.
 
     uid: of this job, not of an attempt. ranks, hosts: what the launcher will start. output_folder: absolute,
-    in the file system that the ranks see.
+    in the file system that the ranks see. data_base: folder from which relative paths of data count; empty:
+    the one in which the ranks start.
     """
     spec = job.spec
+    place = partial(place_path, base=data_base)
+    accelerator = (spec.worker.resources or spec.resources).accelerator
     return {
         "contract_version": CONTRACT_VERSION,
         "job": {"name": job.ref.name, "namespace": job.ref.namespace, "uid": uid},
@@ -46,15 +57,24 @@ def render_run_config(job: BertPretrainJob, *, uid: str, ranks: int, hosts: int,
         "seed": spec.seed,
         "precision": spec.precision,
         "model": _model(spec.model),
-        "optimizer": spec.optimizer.model_dump(),
+        "optimizer": spec.optimizer.model_dump(exclude={"partitioning"}),
         "dataset": {
-            "folder": spec.dataset.path or f"{output_folder}/data",
-            "vocabulary_file": spec.dataset.vocabulary_file,
+            "folder": place(spec.dataset.path) or f"{output_folder}/data",
+            "vocabulary_file": place(spec.dataset.vocabulary_file),
         },
-        "stages": [_stage(stage, spec.stages[:number]) for number, stage in enumerate(spec.stages)],
-        "checkpoint": _checkpoint(spec.checkpoint),
+        "initial_checkpoint": _initial_checkpoint(spec.initial_checkpoint, place),
+        "stages": [_stage(stage, spec.stages[:number], place) for number, stage in enumerate(spec.stages)],
+        "checkpoint": _checkpoint(spec),
         "logging": spec.logging.model_dump(),
+        "gpu_memory_limit_gib": None if accelerator is None else accelerator.gpu_memory_limit_gib,
     }
+
+
+def place_path(path: str | None, *, base: str | None) -> str | None:
+    """Return a relative path below ``base``; absolute ones, builtin texts and absent ones as they are."""
+    if path is None or base is None or path.startswith(("/", "builtin:")):
+        return path
+    return f"{base}/{path}"
 
 
 def default_max_predictions(sequence_length: int) -> int:
@@ -91,36 +111,44 @@ def _model(model: ModelSpec) -> Document:
     }
 
 
-def _checkpoint(checkpoint: CheckpointSpec) -> Document:
-    by_default = checkpoint.every_steps is None and checkpoint.every_seconds is None
+def _initial_checkpoint(start: InitialCheckpointSpec | None, place: Place) -> Document | None:
+    if start is None:
+        return None
+    return {"path": place(start.path), "format": start.format, "load": to_snake(start.load)}
+
+
+def _checkpoint(spec: JobSpec) -> Document:
+    checkpoint = spec.checkpoint
+    given = (checkpoint.every_steps, checkpoint.every_seconds, checkpoint.every_samples)
+    by_default = all(interval is None for interval in given)
     return {
-        "every_steps": checkpoint.every_steps,
+        **checkpoint.model_dump(),
         "every_seconds": DEFAULT_CHECKPOINT_SECONDS if by_default else checkpoint.every_seconds,
-        "keep": checkpoint.keep,
+        "delete_after_success": spec.run_policy.checkpoints_after_success == "Delete",
     }
 
 
-def _stage(stage: Stage, before: tuple[Stage, ...]) -> Document:
+def _stage(stage: Stage, before: tuple[Stage, ...], place: Place) -> Document:
     """Render one stage; from those before it an evaluate stage takes its lengths."""
     if stage.prepare is not None:
-        body = _prepare(stage.prepare)
+        body = _prepare(stage.prepare, place)
     elif stage.pretrain is not None:
-        body = _pretrain(stage.pretrain)
+        body = _pretrain(stage.pretrain, place)
     elif stage.evaluate is not None:
         trained = [earlier.pretrain for earlier in before if earlier.pretrain is not None]
-        body = _evaluate(stage.evaluate, trained[-1])
+        body = _evaluate(stage.evaluate, trained[-1], place)
     else:
         assert stage.export is not None, "a valid stage has a kind"
         body = {"kind": "export", "format": stage.export.format}
     return {**body, "name": stage.name}
 
 
-def _prepare(prepare: PrepareSpec) -> Document:
+def _prepare(prepare: PrepareSpec, place: Place) -> Document:
     size = prepare.vocabulary_size or PUBLISHED_VOCABULARY_SIZE
-    return {"kind": "prepare", **prepare.model_dump(), "vocabulary_size": size}
+    return {"kind": "prepare", **prepare.model_dump(), "text": place(prepare.text), "vocabulary_size": size}
 
 
-def _pretrain(pretrain: PretrainSpec) -> Document:
+def _pretrain(pretrain: PretrainSpec, place: Place) -> Document:
     length = pretrain.sequence_length
     # The default must not depend on the number of ranks: a job may go on with another one.
     micro_batch_size = min(default_micro_batch_size(length), pretrain.global_batch_size)
@@ -139,12 +167,12 @@ def _pretrain(pretrain: PretrainSpec) -> Document:
         },
         "optimizer_state": pretrain.optimizer_state,
         "loss_normalization": pretrain.loss_normalization,
-        "shards": pretrain.shards,
+        "shards": place(pretrain.shards),
         "data_range": pretrain.data_range.model_dump(),
     }
 
 
-def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec) -> Document:
+def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, place: Place) -> Document:
     length = evaluate.sequence_length or trained.sequence_length
     predictions = evaluate.max_predictions_per_sequence
     if predictions is None and length == trained.sequence_length:
@@ -155,7 +183,7 @@ def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec) -> Document:
         "max_predictions_per_sequence": predictions or default_max_predictions(length),
         "micro_batch_size": evaluate.micro_batch_size or default_micro_batch_size(length),
         "max_samples": evaluate.max_samples,
-        "shards": evaluate.shards,
+        "shards": place(evaluate.shards),
     }
 
 

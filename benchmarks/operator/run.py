@@ -1,0 +1,329 @@
+"""How fast the operator is, beside a bare client that makes the same writes: ``make bench-operator``.
+
+Every round has a fresh control plane (etcd, kube-apiserver) on this machine, and a thousand jobs (also 100 and
+3,000) applied at once. First the bare client, then the operator, then the bare client again: the ratio is taken
+against the mean of the two. mpi-operator does not run, since its own writes would be measured too; the pods that
+it would make are created by the benchmark, so that memory is that of an operator that knows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+from bert_operator.api.crd import render_crd  # noqa: E402
+from bert_operator.cluster.settings import Settings  # noqa: E402
+from bert_operator.render import names  # noqa: E402
+from cluster_api import Api, in_parallel, wait_until  # noqa: E402 - after the path
+from component import free_ports  # noqa: E402
+from control_plane import ControlPlane, namespace_of  # noqa: E402
+
+HERE = Path(__file__).parent
+NAMESPACE = "bench"
+WORKERS = 4
+PODS_PER_JOB = WORKERS + 1
+ROUNDS = (100, 1000, 3000)
+DEADLINE_S = 240.0
+PROGRAM = (sys.executable, "-m", "bert_operator")
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Round:
+    """Figures of one number of jobs."""
+
+    jobs: int
+    operator_jobs_per_s: float
+    bare_jobs_per_s: list[float]
+    writes_per_job: float
+    operator_cpu_ms_per_job: float
+    rss_mb: float
+    restart_s: float
+    restart_rss_mb: float
+
+    @property
+    def limit(self) -> float:
+        """Return what the bare client made, on average of its runs around the operator's."""
+        return statistics.mean(self.bare_jobs_per_s)
+
+
+def main() -> int:
+    """Run all rounds; the last line holds the figures of 1,000 jobs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, nargs="*", default=list(ROUNDS))
+    sizes = parser.parse_args().jobs
+    rounds = [run_round(jobs) for jobs in sizes]
+    print(f"{'jobs':>6} {'jobs/s':>8} {'limit':>8} {'of limit':>8} {'writes/job':>10} {'cpu ms/job':>10} "
+          f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'rss after':>9}")  # fmt: skip
+    for one in rounds:
+        print(f"{one.jobs:6} {one.operator_jobs_per_s:8.1f} {one.limit:8.1f} "
+              f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
+              f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
+              f"{one.restart_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
+              f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}")  # fmt: skip
+    main_round = next((one for one in rounds if one.jobs == 1000), rounds[-1])
+    print(
+        f"bench-operator: jobs={main_round.jobs} jobs_per_s={main_round.operator_jobs_per_s:.1f} "
+        f"apiserver_limit_jobs_per_s={main_round.limit:.1f} "
+        f"rss_mb={max(main_round.rss_mb, main_round.restart_rss_mb):.0f} "
+        f"restart_s={main_round.restart_s:.1f} writes_per_job={main_round.writes_per_job:.2f}"
+    )
+    return 0
+
+
+def run_round(jobs: int) -> Round:
+    """Measure one number of jobs."""
+    bare = [run_bare(jobs)]
+    with fresh_cluster() as (control_plane, config), running_operator(config) as operator:
+        api = control_plane.api
+        before = count_writes(api)
+        cpu_before = operator.cpu_s()
+        started_s = time.monotonic()
+        apply_jobs(api, jobs)
+        rate = jobs / (wait_for_children(api, jobs) - started_s)
+        # The last statuses and Events follow their children.
+        wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
+        writes = (count_writes(api) - before - jobs) / jobs
+        cpu_ms = 1000 * (operator.cpu_s() - cpu_before) / jobs
+        create_pods(api, jobs)
+        wait_until(lambda: operator.figure('known_objects{kind="pods"}') == jobs * PODS_PER_JOB, DEADLINE_S, "pods")
+        wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
+        rss = operator.rss_mb()
+        operator.kill()
+        restart_s = operator.start_and_wait(jobs)
+        round_ = Round(
+            jobs=jobs,
+            operator_jobs_per_s=rate,
+            bare_jobs_per_s=bare,
+            writes_per_job=writes,
+            operator_cpu_ms_per_job=cpu_ms,
+            rss_mb=rss,
+            restart_s=restart_s,
+            restart_rss_mb=operator.rss_mb(),
+        )
+    bare.append(run_bare(jobs))
+    return round_
+
+
+@contextmanager
+def fresh_cluster() -> Iterator[tuple[ControlPlane, Path]]:
+    """Start a control plane with both CRDs and a namespace."""
+    with ControlPlane(start=("etcd", "kube-apiserver")) as control_plane:
+        api = control_plane.api
+        api.apply_crd(render_crd())
+        control_plane.install_mpi_operator()
+        api.create(namespace_of(NAMESPACE)).expect()
+        yield control_plane, control_plane.kubeconfig(control_plane.admin_token)
+
+
+class Operator:
+    """The operator as a process of its own."""
+
+    def __init__(self, config: Path) -> None:
+        self._config, self.port = config, free_ports(1)[0]
+        self._log = (config.parent / "operator.log").open("ab")
+        self._spawn()
+
+    def _spawn(self) -> None:
+        command = [*PROGRAM, "run", "--http-port", str(self.port)]
+        environment = {**os.environ, "KUBECONFIG": str(self._config)}
+        self._process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+        self._usage = psutil.Process(self._process.pid)
+
+    def wait_ready(self) -> None:
+        """Wait until it answers."""
+        wait_until(lambda: self._get("/readyz") is not None, DEADLINE_S, "the operator")
+
+    def start_and_wait(self, jobs: int) -> float:
+        """Start it again and return the seconds until it knows everything and has looked at every job."""
+        started_s = time.monotonic()
+        self._spawn()
+        wait_until(lambda: self.is_idle(jobs), DEADLINE_S, "an operator that has looked at every job")
+        seconds = time.monotonic() - started_s
+        pods = self.figure('known_objects{kind="pods"}')
+        assert pods == jobs * PODS_PER_JOB, f"it knows {pods} pods"
+        return seconds
+
+    def is_idle(self, jobs: int) -> bool:
+        """Tell whether every job was looked at at least once and nothing waits."""
+        looked = self.figure('reconciles_total{result="done"}')
+        return looked >= jobs and self.figure("queue_depth") == 0 and self.figure("queue_oldest_seconds") == 0
+
+    def figure(self, name: str) -> float:
+        """Return one of its metrics; -1 where it has none of the name."""
+        page = self._get("/metrics") or ""
+        found = re.search(rf"^bert_operator_{re.escape(name)} (\S+)$", page, re.MULTILINE)
+        return float(found[1]) if found else -1.0
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return None
+
+    def rss_mb(self) -> float:
+        """Return its resident memory in MB."""
+        return self._usage.memory_info().rss / 1e6
+
+    def cpu_s(self) -> float:
+        """Return the seconds of processor time that it has used."""
+        times = self._usage.cpu_times()
+        return times.user + times.system
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+@contextmanager
+def running_operator(config: Path) -> Iterator[Operator]:
+    """Run the operator until the block ends."""
+    operator = Operator(config)
+    try:
+        operator.wait_ready()
+        yield operator
+    finally:
+        operator.kill()
+
+
+def run_bare(jobs: int) -> float:
+    """Return the jobs per second of a client that makes the operator's writes and nothing else."""
+    with fresh_cluster() as (control_plane, config):
+        command = [sys.executable, str(HERE / "bare_client.py"), str(jobs)]
+        environment = {**os.environ, "KUBECONFIG": str(config)}
+        client = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        try:
+            assert client.stdout is not None
+            assert client.stdin is not None
+            assert client.stdout.readline() == "ready\n"
+            started_s = time.monotonic()
+            client.stdin.write("go\n")
+            client.stdin.flush()
+            apply_jobs(control_plane.api, jobs)
+            ended_s = wait_for_children(control_plane.api, jobs)
+            assert client.wait(DEADLINE_S) == 0
+        finally:
+            client.kill()
+            client.wait()
+        return jobs / (ended_s - started_s)
+
+
+def job_document(number: int) -> Json:
+    """Return one of many jobs with four workers."""
+    claim = {"persistentVolumeClaim": {"claimName": "results"}}
+    return {
+        "apiVersion": "bert-operator.dev/v1alpha1",
+        "kind": "BertPretrainJob",
+        "metadata": {"name": f"job-{number}", "namespace": NAMESPACE},
+        "spec": {
+            "workers": WORKERS,
+            "slotsPerWorker": 8,
+            "model": {"preset": "large"},
+            "dataset": {"path": "wiki"},
+            "output": {"path": f"runs/{number}", "volume": claim},
+            "resources": {"accelerator": {}},
+            "securityContext": {"runAsUser": 54321, "fsGroup": 54321},
+            "stages": [
+                {
+                    "name": "phase1",
+                    "pretrain": {
+                        "sequenceLength": 128,
+                        "globalBatchSize": 65536,
+                        "learningRate": 0.006,
+                        "warmup": {"proportion": 0.2843},
+                        "length": {"steps": 7038},
+                    },
+                },
+                {
+                    "name": "phase2",
+                    "pretrain": {
+                        "sequenceLength": 512,
+                        "globalBatchSize": 32768,
+                        "learningRate": 0.004,
+                        "warmup": {"proportion": 0.128},
+                        "length": {"steps": 1563},
+                    },
+                },
+                {"name": "export", "export": {}},
+            ],
+        },
+    }
+
+
+def apply_jobs(api: Api, jobs: int) -> None:
+    """Create all jobs as fast as the API server takes them."""
+    in_parallel(lambda number: api.create(job_document(number)).expect(), range(jobs), threads=4)
+
+
+def wait_for_children(api: Api, jobs: int) -> float:
+    """Return when the last child was there, by asking for the number of MPIJobs only."""
+    path = f"/apis/kubeflow.org/v2beta1/namespaces/{NAMESPACE}/mpijobs"
+
+    def all_there() -> bool:
+        page = api.request("GET", path, query={"limit": "1"}).expect()
+        left = page["metadata"].get("remainingItemCount", 0)
+        return len(page["items"]) + int(left) >= jobs
+
+    wait_until(all_there, DEADLINE_S, f"{jobs} children")
+    return time.monotonic()
+
+
+def count_writes(api: Api) -> int:
+    """Return how many writes the API server has answered so far, those of its own loops left out."""
+    page = api.text("/metrics")
+    total = 0
+    for line in page.splitlines():
+        if line.startswith("apiserver_request_total{") and re.search(r'verb="(POST|PATCH|PUT|DELETE)"', line):
+            resource = re.search(r'resource="([^"]*)"', line)
+            if resource and resource[1] in ("bertpretrainjobs", "configmaps", "mpijobs", "jobs", "events"):
+                total += int(float(line.rsplit(" ", 1)[1]))
+    return total
+
+
+def create_pods(api: Api, jobs: int) -> None:
+    """Create the pods that mpi-operator would make, in the size that they have."""
+
+    def create(pair: tuple[int, int]) -> None:
+        number, index = pair
+        role = names.LAUNCHER if index == WORKERS else names.WORKER
+        job = f"job-{number}"
+        child = names.child_name(job, "training", 1, is_mpi=True)
+        variables = [{"name": f"VARIABLE_{count}", "value": "x" * 40} for count in range(30)]
+        api.create({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{child}-{role}-{index}",
+                "namespace": NAMESPACE,
+                "labels": {**names.labels(job, "training", 1), names.ROLE_LABEL: role},
+            },
+            "spec": {"containers": [{"name": "trainer", "image": Settings().trainer_image, "env": variables}]},
+        }).expect()  # fmt: skip
+
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": NAMESPACE}})
+    in_parallel(create, [(number, index) for number in range(jobs) for index in range(PODS_PER_JOB)], threads=8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""What every part of the job's schema has in common: how it is validated, and the scalars that parts share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Rows = Annotated[int, Field(ge=1, le=4_194_304)]
+Tokens = Annotated[int, Field(ge=8, le=4096)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
+FilePath = Annotated[str, Field(min_length=1, max_length=1024)]
+
+NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+Name = Annotated[str, Field(min_length=1, max_length=40, pattern=NAME_PATTERN)]
+
+
+class Section(BaseModel):
+    """A part of the job: unknown fields are refused, values are taken as they are and never change."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        alias_generator=to_camel,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )

@@ -1,0 +1,248 @@
+"""Rules inside one section of the job, each in two languages: Python for us, CEL for the API server.
+
+A rule stands at its section's class and holds wherever that section appears. tests/api_server holds the two
+languages together on generated documents. Rules between sections are in ``job_rules`` and ``stage_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from bert_operator.api import cluster, scheduling
+from bert_operator.api.section import Section
+from bert_operator.api.soundness import Soundness
+from bert_operator.api.v1alpha1 import BertPretrainJob, InitialCheckpointSpec
+from bert_operator.problems import ABSENT, Path, Problem, render_path
+
+RESERVED_NAMES = (
+    "BERT_ATTEMPT",
+    "BERT_LOG_FOLDER",
+    "BERT_RUN_CONFIG",
+    "BERT_TERMINATION_LOG",
+    "HOME",
+    "HYDRA_HOST_FILE",
+    "HYDRA_LAUNCH_EXTRA_ARGS",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
+    "I_MPI_HYDRA_HOST_FILE",
+    "I_MPI_PERHOST",
+    "K_MPI_JOB_ROLE",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMPI_MCA_orte_default_hostfile",
+    "OMPI_MCA_orte_keep_fqdn_hostnames",
+    "OMPI_MCA_orte_set_default_slots",
+    "OMPI_MCA_plm_rsh_args",
+)
+"""Variables that the operator or mpi-operator sets; a user's value would be lost."""
+
+RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/sys", "/tmp", "/usr")
+"""Folders of the image or the system in whose place nothing may be mounted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRule:
+    """What has to hold for a section, and what to say where it does not."""
+
+    holds: Callable[[Any], bool]
+    cel: str
+    """The same over ``self``, the section."""
+    allowed: str
+    next_step: str
+    got: Callable[[Any], str]
+    field: str = ""
+    """Name (camelCase) of the field to blame; empty: the section."""
+
+
+def _exactly_one(*fields: str, next_step: str) -> SectionRule:
+    def given(section: Any) -> list[str]:
+        return [to_camel(field) for field in fields if getattr(section, field) is not None]
+
+    names = [to_camel(field) for field in fields]
+    return SectionRule(
+        holds=lambda section: len(given(section)) == 1,
+        cel=f"[{', '.join(f'has(self.{name})' for name in names)}].exists_one(given, given)",
+        allowed=f"exactly one of {', '.join(names)}",
+        next_step=next_step,
+        got=lambda section: " and ".join(given(section)) or ABSENT,
+    )
+
+
+def _values_fit_operator(section: Any) -> bool:
+    count = len(section.values)
+    if section.operator in ("Exists", "DoesNotExist"):
+        return count == 0
+    return count == 1 if section.operator in ("Gt", "Lt") else count > 0
+
+
+_VALUES = SectionRule(
+    holds=_values_fit_operator,
+    cel=(
+        "self.operator in ['Exists', 'DoesNotExist'] ? (!has(self.values) || self.values.size() == 0) : "
+        "(has(self.values) && (self.operator in ['Gt', 'Lt'] ? self.values.size() == 1 : self.values.size() > 0))"
+    ),
+    field="values",
+    allowed="none for Exists and DoesNotExist, one for Gt and Lt, at least one for In and NotIn",
+    next_step="add the values, or choose another operator",
+    got=lambda section: f"{len(section.values)} with operator {section.operator}",
+)
+
+
+def _under(path: str, folders: tuple[str, ...]) -> bool:
+    return any(f"{path}/".startswith(f"{folder}/") for folder in folders)
+
+
+_MOUNT = SectionRule(
+    holds=lambda volume: volume.mount_path is None or not _under(volume.mount_path, RESERVED_MOUNTS),
+    cel="!has(self.mountPath) || "
+    f"![{', '.join(repr(folder + '/') for folder in RESERVED_MOUNTS)}]"
+    ".exists(folder, (self.mountPath + '/').startsWith(folder))",
+    field="mountPath",
+    allowed=f"a folder outside {', '.join(RESERVED_MOUNTS)}",
+    next_step="mount it below /mnt",
+    got=lambda volume: str(volume.mount_path),
+)
+
+SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
+    {
+        cluster.VolumeSource: (
+            _exactly_one(
+                "persistent_volume_claim", "nfs", "host_path", next_step="say where the files are, in one way"
+            ),
+            _MOUNT,
+        ),
+        cluster.VolumeSpec: (
+            SectionRule(
+                holds=lambda volume: volume.source.mount_path is not None,
+                cel="has(self.source.mountPath)",
+                field="source.mountPath",
+                allowed="an absolute path",
+                next_step="say where the ranks find it",
+                got=lambda _: ABSENT,
+            ),
+        ),
+        cluster.EnvironmentVariable: (
+            _exactly_one("value", "secret", "config_map", next_step='an empty text is value: ""'),
+            SectionRule(
+                holds=lambda variable: variable.name not in RESERVED_NAMES,
+                cel=f"!(self.name in [{', '.join(repr(name) for name in RESERVED_NAMES)}])",
+                field="name",
+                allowed="a name that neither the operator nor mpi-operator sets",
+                next_step="leave it out: its value would be lost",
+                got=lambda variable: variable.name,
+            ),
+        ),
+        cluster.EnvironmentSource: (_exactly_one("secret", "config_map", next_step="write one entry for each"),),
+        cluster.ResourcesSpec: (
+            SectionRule(
+                holds=lambda resources: resources.hugepages is None or resources.memory is not None,
+                cel="!has(self.hugepages) || has(self.memory)",
+                field="memory",
+                allowed="an amount, since Kubernetes gives huge pages only together with memory",
+                next_step="add resources.memory",
+                got=lambda _: ABSENT,
+            ),
+        ),
+        cluster.CpuSpec: (
+            SectionRule(
+                holds=lambda cpu: cpu.pinning != "socket" or cpu.sockets is not None,
+                cel="self.pinning != 'socket' || has(self.sockets)",
+                field="sockets",
+                allowed="the number of sockets of a node, to pin by socket",
+                next_step="add sockets, or choose another pinning",
+                got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda cpu: cpu.pinning != "numa" or cpu.numa_nodes is not None,
+                cel="self.pinning != 'numa' || has(self.numaNodes)",
+                field="numaNodes",
+                allowed="the number of NUMA nodes of a node, to pin by numa",
+                next_step="add numaNodes, or choose another pinning",
+                got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda cpu: cpu.pinning != "core" or cpu.cores_per_rank is not None,
+                cel="self.pinning != 'core' || has(self.coresPerRank)",
+                field="coresPerRank",
+                allowed="the cores of one rank, to pin by core",
+                next_step="add coresPerRank, or choose another pinning",
+                got=lambda _: ABSENT,
+            ),
+        ),
+        cluster.SecurityContextSpec: (
+            SectionRule(
+                holds=lambda user: user.run_as_user != 0 or user.fs_group is None,
+                cel="!has(self.runAsUser) || self.runAsUser != 0 || !has(self.fsGroup)",
+                field="fsGroup",
+                allowed="none for root: ssh refuses keys that a group may read if their owner uses them",
+                next_step="leave fsGroup out, or run as another user",
+                got=lambda user: str(user.fs_group),
+            ),
+        ),
+        scheduling.LabelExpression: (_VALUES,),
+        scheduling.NodeExpression: (_VALUES,),
+        scheduling.Toleration: (
+            SectionRule(
+                holds=lambda toleration: toleration.key is not None or toleration.operator == "Exists",
+                cel="has(self.key) || self.operator == 'Exists'",
+                field="key",
+                allowed="a key, or operator: Exists, which takes every taint",
+                next_step="name the taint",
+                got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda toleration: toleration.operator != "Exists" or not toleration.value,
+                cel="self.operator != 'Exists' || !has(self.value) || self.value == ''",
+                field="value",
+                allowed="none with operator: Exists",
+                next_step="leave it out, or write operator: Equal",
+                got=lambda toleration: str(toleration.value),
+            ),
+            SectionRule(
+                holds=lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
+                cel="!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+                field="effect",
+                allowed="NoExecute together with tolerationSeconds",
+                next_step="leave tolerationSeconds out, or write effect: NoExecute",
+                got=lambda toleration: toleration.effect or ABSENT,
+            ),
+        ),
+        InitialCheckpointSpec: (
+            SectionRule(
+                holds=lambda start: start.load != "weightsAndOptimizer" or start.format == "bert-trainer",
+                cel="self.load != 'weightsAndOptimizer' || self.format == 'bert-trainer'",
+                field="load",
+                allowed="weights or none: only this trainer's own checkpoints hold the optimizer's moments",
+                next_step="write load: weights",
+                got=lambda start: f"{start.load} from {start.format}",
+            ),
+        ),
+    }
+)
+
+
+def section_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
+    """Yield what is wrong inside single sections, wherever they appear."""
+    yield from _visit(job.spec, (), soundness)
+
+
+def _visit(value: Any, path: Path, soundness: Soundness) -> Iterator[Problem]:
+    if isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from _visit(item, (*path, number), soundness)
+    if not isinstance(value, Section):
+        return
+    for name, field in type(value).model_fields.items():
+        yield from _visit(getattr(value, name), (*path, field.alias or name), soundness)
+    for rule in SECTION_RULES.get(type(value), ()):
+        if soundness.is_whole(path) and not rule.holds(value):
+            yield Problem(
+                path=render_path(("spec", *path)) + (f".{rule.field}" if rule.field else ""),
+                got=rule.got(value),
+                allowed=rule.allowed,
+                next_step=rule.next_step,
+            )

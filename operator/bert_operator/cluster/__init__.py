@@ -1,0 +1,1 @@
+"""The cluster executor: carries plans out with Jobs and MPIJobs of a Kubernetes cluster."""

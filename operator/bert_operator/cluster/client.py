@@ -1,0 +1,185 @@
+"""The API server, as far as the operator talks to it: JSON in, JSON out, errors as values of one type.
+
+Built on the connection and the credentials of the official client (``kubernetes.aio``); its models are left
+aside, since building them costs ten times the request. There are no retries in here: whoever calls knows
+whether trying again makes sense.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+Document = dict[str, Any]
+
+REQUEST_TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 32
+
+_log = logging.getLogger(__name__)
+
+_JSON = "application/json"
+_MERGE_PATCH = "application/merge-patch+json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class ApiError(Exception):
+    """The API server refused, or could not be reached (status 0)."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
+        """Status: of HTTP. reason: Kubernetes' word, such as AlreadyExists."""
+        super().__init__(f"{status or 'no answer'} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (0, 408, 429) or self.status >= 500
+
+
+class ApiClient:
+    """A connection pool to one API server. Use it as a context."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Take a configuration as ``load_configuration`` returns it."""
+        configuration.connection_pool_maxsize = MAX_CONNECTIONS
+        configuration.retries = None
+        self._configuration = configuration
+        self._rest = RESTClientObject(configuration)
+
+    async def __aenter__(self) -> ApiClient:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self._rest.close()
+
+    async def get(self, path: str, **query: str) -> Document:
+        """Return an object or a list; raises ApiError."""
+        return await self._request("GET", path, query=query)
+
+    async def list_metadata(self, path: str, *, resume: str = "", limit: int = 500) -> Document:
+        """Return a page of a list with nothing but metadata; resume: the page's ``continue``."""
+        query = {"limit": str(limit), "continue": resume}
+        given = {key: value for key, value in query.items() if value}
+        return await self._request("GET", path, query=given, accept=_METADATA_ONLY)
+
+    async def create(self, path: str, document: Mapping[str, Any]) -> Document:
+        """Create an object; raises ApiError, with reason AlreadyExists where the name is taken."""
+        return await self._request("POST", path, document)
+
+    async def patch(self, path: str, document: Mapping[str, Any]) -> Document:
+        """Merge into an object (RFC 7386); with a resourceVersion in it, only into that very version."""
+        return await self._request("PATCH", path, document, content=_MERGE_PATCH)
+
+    async def delete(self, path: str, *, uid: str) -> Document:
+        """Delete an object if it is still the same one; its dependents first."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
+        return await self._request("DELETE", path, body)
+
+    async def stream(self, path: str, *, silence_s: float, **query: str) -> AsyncGenerator[Document, None]:
+        """Yield the changes of a watch until the API server ends it, or is silent for too long.
+
+        Raises:
+            ApiError: it refused, or the connection broke.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=silence_s)
+        try:
+            answer = await self._send("GET", path, None, query, _JSON, _JSON, timeout)
+            if answer.status >= 400:
+                raise _error_of(answer, await answer.read())
+            try:
+                async for line in answer.response.content:
+                    yield json.loads(line)
+            finally:
+                answer.response.close()
+        except TimeoutError:
+            _log.info("%s has been silent for %.0f s; opening it anew", path, silence_s)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApiError(0, type(error).__name__, str(error) or "broken off") from error
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content: str = _JSON,
+        accept: str = _JSON,
+    ) -> Document:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        try:
+            answer = await self._send(method, path, body, query or {}, content, accept, timeout)
+            data = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
+        if answer.status >= 400:
+            raise _error_of(answer, data)
+        return _parse(data)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        content: str,
+        accept: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> Any:
+        headers = {"Accept": accept, "Content-Type": content, "User-Agent": "bert-operator"}
+        # Asked for every request, since tokens of service accounts are renewed every hour.
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        if token:
+            headers["Authorization"] = token
+        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        send: Any = self._rest.request
+        return await send(method, url, headers, body, _request_timeout=timeout)
+
+
+def _error_of(answer: Any, data: bytes) -> ApiError:
+    document = _parse(data)
+    return ApiError(
+        answer.status,
+        str(document.get("reason") or answer.reason),
+        str(document.get("message") or data[:200].decode(errors="replace")),
+        _seconds(answer.headers.get("Retry-After")),
+    )
+
+
+async def load_configuration() -> Configuration:
+    """Return how to reach the API server: the pod's service account, else KUBECONFIG or ~/.kube/config.
+
+    Raises:
+        config.ConfigException: neither is there.
+    """
+    configuration = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return configuration
+
+
+def _parse(data: bytes) -> Document:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,70 @@
+"""The operator's HTTP pages: /metrics for Prometheus, /healthz and /readyz for kubelet.
+
+/healthz fails where a restart helps: a watch that no longer delivers, or a queue that no longer moves. An API
+server that is away is no reason to restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from bert_operator.cluster.metrics import CONTENT_TYPE, Metrics
+from bert_operator.cluster.settings import Settings
+
+MAX_WATCH_LAG_S = 120.0
+"""A watch that owes a change for longer counts as dead."""
+MAX_WAIT_S = 300.0
+"""A job that waits, or is looked at, for longer means that the queue is dead."""
+
+
+class Health:
+    """Answers kubelet's questions."""
+
+    def __init__(
+        self,
+        watch_lag_s: Callable[[], Mapping[str, float]],
+        oldest_s: Callable[[], float],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """Take what to ask: seconds that each watch owes a change, seconds that the oldest job waits."""
+        self._watch_lag_s, self._oldest_s, self._is_ready = watch_lag_s, oldest_s, is_ready
+
+    def problems(self) -> list[str]:
+        """Return why the process should be restarted."""
+        found = [
+            f"the watch on {kind} has owed a change for {lag_s:.0f} s"
+            for kind, lag_s in self._watch_lag_s().items()
+            if lag_s > MAX_WATCH_LAG_S
+        ]
+        if (waited_s := self._oldest_s()) > MAX_WAIT_S:
+            found.append(f"a job has waited for {waited_s:.0f} s")
+        return found
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        """Answer 200, or 503 with the reasons."""
+        problems = self.problems()
+        return web.Response(status=503 if problems else 200, text="\n".join(problems or ["ok"]) + "\n")
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        """Answer 200 once all objects are known."""
+        return web.Response(status=200 if self._is_ready() else 503, text="ok\n" if self._is_ready() else "starting\n")
+
+
+async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tuple[web.AppRunner, int]:
+    """Start the pages; returns what stops them (``cleanup``) and the port. Raises OSError if it is taken."""
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    application = web.Application()
+    application.router.add_get("/metrics", show_metrics)
+    application.router.add_get("/healthz", health.healthz)
+    application.router.add_get("/readyz", health.readyz)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, settings.http_host, settings.http_port)
+    await site.start()
+    port = runner.addresses[0][1]
+    return runner, port

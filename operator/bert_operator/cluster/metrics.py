@@ -1,0 +1,99 @@
+"""What the operator measures of itself, for Prometheus. The trainer has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """All counters of one operator, in a registry of their own."""
+
+    def __init__(self) -> None:
+        """Everything at zero."""
+        self.registry = CollectorRegistry()
+        self._reconciles = Counter("bert_operator_reconciles", "Looks at a job.", ["result"], registry=self.registry)
+        self._reconcile_seconds = Histogram(
+            "bert_operator_reconcile_seconds",
+            "Seconds that one look at a job takes.",
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+            registry=self.registry,
+        )
+        self._queue_seconds = Histogram(
+            "bert_operator_queue_wait_seconds",
+            "Seconds that a job waits until it is looked at.",
+            buckets=(0.001, 0.01, 0.1, 1, 10, 60, 300),
+            registry=self.registry,
+        )
+        self._attempts = Counter("bert_operator_attempts", "Children created, by run.", ["run"], registry=self.registry)
+        self._failures = Counter(
+            "bert_operator_attempt_failures", "Failed attempts, by cause.", ["kind", "reason"], registry=self.registry
+        )
+        self._dropped = Counter(
+            "bert_operator_events_dropped", "Kubernetes Events that could not be written.", registry=self.registry
+        )
+        self._watch_events = Counter(
+            "bert_operator_watch_events", "Objects that watches brought.", ["kind"], registry=self.registry
+        )
+        self._sweeps = Gauge(
+            "bert_operator_last_sweep_timestamp_seconds",
+            "When what is known was last compared with what there is.",
+            registry=self.registry,
+        )
+        for result in ("done", "failed"):
+            self._reconciles.labels(result)
+
+    def waited(self, seconds: float) -> None:
+        """A job waited this long for its turn."""
+        self._queue_seconds.observe(seconds)
+
+    def reconciled(self, seconds: float, *, failed: bool) -> None:
+        """A job was looked at."""
+        self._reconciles.labels("failed" if failed else "done").inc()
+        self._reconcile_seconds.observe(seconds)
+
+    def attempt_started(self, run: str) -> None:
+        """A child was created."""
+        self._attempts.labels(run).inc()
+
+    def attempt_failed(self, kind: str, reason: str) -> None:
+        """A child failed."""
+        # Reasons that programs make up would be labels without end.
+        self._failures.labels(kind, reason if reason.isalnum() and len(reason) <= 40 else "Other").inc()
+
+    def event_dropped(self) -> None:
+        """An Event could not be written."""
+        self._dropped.inc()
+
+    def watched(self, kind: str) -> None:
+        """A watch brought an object."""
+        self._watch_events.labels(kind).inc()
+
+    def swept(self, now_s: float) -> None:
+        """A sweep came to its end."""
+        self._sweeps.set(now_s)
+
+    def add_view(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
+        """Have figures read when they are asked for. read: returns a value by the label's value."""
+        self.registry.register(_View(read, name, text, label))
+
+    def render(self) -> bytes:
+        """Return the page that Prometheus reads."""
+        return generate_latest(self.registry)
+
+
+class _View:
+    """A gauge that is computed at every scrape."""
+
+    def __init__(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
+        self._read, self._name, self._text, self._label = read, name, text, label
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self._name, self._text, labels=[self._label] if self._label else [])
+        for value, figure in self._read().items():
+            family.add_metric([value] if self._label else [], figure)
+        yield family

@@ -1,0 +1,158 @@
+"""From what the cluster shows to what a plan is made of: how each child is, and what holds it up. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bert_operator.api.conditions import FailureReason
+from bert_operator.api.job_status import ChildRef
+from bert_operator.cluster.entries import ChildEntry, PodEntry, Warning
+from bert_operator.cluster.obstacles import find_obstacle
+from bert_operator.observe import Child, read_ending
+from bert_operator.render import names
+
+SETTLING_S = 10.0
+"""Longest time from a child's failure to its pod's last word."""
+
+
+def observe_child(
+    child: ChildEntry,
+    pods: Sequence[PodEntry],
+    warnings: Mapping[str, Sequence[Warning]],
+    *,
+    workers: int,
+    now_s: float,
+) -> Child:
+    """Return how a child is.
+
+    pods: those of this child. warnings: events by the name of what they are about. workers: of the job.
+    """
+    base = Child(
+        run=child.run,
+        attempt=child.attempt,
+        state="Pending",
+        stopping=child.is_deleting,
+        created_at_s=child.created_at_s,
+        ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
+    )
+    conditions = dict(child.conditions)
+    if _has_succeeded(child, conditions):
+        return replace(base, state="Succeeded", exit_code=0, finished_at_s=child.completed_at_s)
+    if _has_failed(child, conditions):
+        if is_settling(child, pods, now_s):
+            return replace(base, state="Running")
+        return _failed(base, child, pods, conditions)
+    if child.is_suspended:
+        return replace(base, state="Queued")
+    if _is_running(child, pods, workers):
+        return replace(base, state="Running")
+    obstacle = None if child.is_deleting else find_obstacle(child, pods, warnings, workers=workers, now_s=now_s)
+    return replace(base, obstacle=obstacle)
+
+
+def _has_succeeded(child: ChildEntry, conditions: Mapping[str, str]) -> bool:
+    return "Complete" in conditions if child.kind == "Job" else "Succeeded" in conditions
+
+
+def _has_failed(child: ChildEntry, conditions: Mapping[str, str]) -> bool:
+    # mpi-operator marks an MPIJob as failed when a worker is evicted, and takes that back if the launcher makes
+    # it nevertheless. Its ranks cannot finish without that worker, so it counts as failed at once.
+    return "Failed" in conditions
+
+
+def is_settling(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> bool:
+    """Tell whether a child has failed and its pod has not yet said how: the two come over different watches."""
+    if not _has_failed(child, dict(child.conditions)) or now_s - (child.completed_at_s or 0.0) > SETTLING_S:
+        return False
+    main = [pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE)]
+    return any(pod.exit_code is None and not pod.is_deleting and not pod.disruption for pod in main)
+
+
+def _is_running(child: ChildEntry, pods: Iterable[PodEntry], workers: int) -> bool:
+    """Tell whether the program can be running: the single pod, or the launcher with all of its workers."""
+    running = [pod for pod in pods if pod.phase == "Running"]
+    if child.kind == "Job":
+        return bool(running)
+    ready_workers = sum(pod.role == names.WORKER for pod in running)
+    return ready_workers >= workers and any(pod.role == names.LAUNCHER for pod in running)
+
+
+def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions: Mapping[str, str]) -> Child:
+    """Tell the cause: a pod that was taken away, one that ran out of memory, or the program itself."""
+    first = _first_failure(pods)
+    cause = _infrastructure_cause(pods, conditions)
+    base = replace(base, finished_at_s=child.completed_at_s)
+    main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
+    if cause is not None:
+        reason, pod = cause
+        blamed = pod or first
+        return replace(
+            base,
+            state="Failed",
+            reason=reason.value,
+            message=_say(reason, blamed),
+            pod=blamed.name if blamed else None,
+            node=(blamed.node or None) if blamed else None,
+            signal=9 if reason is FailureReason.OUT_OF_MEMORY else None,
+        )
+    if main is None or main.exit_code is None:
+        return replace(
+            base, state="Failed", reason=FailureReason.POD_DELETED.value, message=FailureReason.POD_DELETED.sentence
+        )
+    record, text = _read_message(main.message)
+    ending = read_ending(main.exit_code or 1, record)
+    blamed = first or main
+    return replace(
+        base,
+        state=ending.state,
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        reason=ending.reason,
+        message=ending.message or text,
+        pod=blamed.name,
+        node=blamed.node or None,
+        finished_at_s=main.finished_at_s or child.completed_at_s,
+    )
+
+
+def _first_failure(pods: Iterable[PodEntry]) -> PodEntry | None:
+    """Return the pod that failed first; the others of an MPI job die of it."""
+    failed = [pod for pod in pods if pod.phase == "Failed" or (pod.exit_code or 0) != 0]
+    return min(failed, key=lambda pod: (pod.finished_at_s or float("inf"), pod.role), default=None)
+
+
+def _infrastructure_cause(
+    pods: Iterable[PodEntry], conditions: Mapping[str, str]
+) -> tuple[FailureReason, PodEntry | None] | None:
+    for pod in pods:
+        if pod.disruption:
+            return (FailureReason.EVICTED if pod.disruption == "Evicted" else FailureReason.DISRUPTED), pod
+    for pod in pods:
+        if pod.ended_by == "OOMKilled":
+            return FailureReason.OUT_OF_MEMORY, pod
+    if conditions.get("Failed") == "MPIJobEvicted":
+        return FailureReason.EVICTED, None
+    lost = next((pod for pod in pods if pod.role == names.WORKER and pod.phase == "Failed"), None)
+    return None if lost is None else (FailureReason.KILLED, lost)
+
+
+def _say(reason: FailureReason, pod: PodEntry | None) -> str:
+    if pod is None:
+        return reason.sentence
+    where = f" on node {pod.node}" if pod.node else ""
+    return f"Pod {pod.name}{where}: {reason.sentence}"
+
+
+def _read_message(message: str) -> tuple[Mapping[str, Any] | None, str]:
+    """Return the record that a container left, or its last line where it left plain text."""
+    try:
+        record = json.loads(message)
+    except ValueError:
+        record = None
+    if isinstance(record, dict):
+        return record, ""
+    lines = [line for line in message.splitlines() if line.strip()]
+    return None, lines[-1] if lines else ""

@@ -1,0 +1,30 @@
+"""Where objects lie in the API. Strings only."""
+
+from __future__ import annotations
+
+from bert_operator.api.crd import PLURAL
+from bert_operator.names import API_VERSION, JobRef
+
+_RESOURCES = {
+    "BertPretrainJob": (f"apis/{API_VERSION}", PLURAL),
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Event": ("api/v1", "events"),
+    "Job": ("apis/batch/v1", "jobs"),
+    "MPIJob": ("apis/kubeflow.org/v2beta1", "mpijobs"),
+    "Pod": ("api/v1", "pods"),
+}
+
+
+def path_of(kind: str, namespace: str | None, name: str = "", *, part: str = "") -> str:
+    """Return the path of an object, of a collection (no name), or of all namespaces (no namespace either).
+
+    part: a subresource such as ``status``.
+    """
+    group, resource = _RESOURCES[kind]
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return "/".join(filter(None, (f"/{group}{where}/{resource}", name, part)))
+
+
+def job_path(ref: JobRef, *, part: str = "") -> str:
+    """Return the path of a BertPretrainJob."""
+    return path_of("BertPretrainJob", ref.namespace, ref.name, part=part)

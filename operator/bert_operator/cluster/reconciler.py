@@ -1,0 +1,371 @@
+"""Looks at one job and does what its plan says. Called again and again; every call may be the first or the last.
+
+The order of writes makes every interruption harmless: the attempt's number is in the status before its child is
+asked for; a child has one possible name, so asking for it twice cannot make two; and the status is written
+against the version that was read, so that of two operators one is refused and looks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from bert_operator.api.conditions import FailureReason, ObstacleReason
+from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, JobStatus
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.validation import parse_job
+from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.entries import ChildEntry, JobEntry
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.news import News, news_between
+from bert_operator.cluster.observation import is_settling, observe_child
+from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal
+from bert_operator.cluster.paths import job_path, path_of
+from bert_operator.cluster.rules import cluster_problems
+from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.work_queue import Retry
+from bert_operator.errors import InvalidJob
+from bert_operator.names import JobRef
+from bert_operator.observe import Child, Observed, Obstacle
+from bert_operator.plan import Plan, plan
+from bert_operator.render import names
+from bert_operator.render.children import render_child
+from bert_operator.render.frozen import Frozen, freeze, read_frozen, render_config_map
+from bert_operator.runs import ChildSpec
+from bert_operator.status import describe_invalid
+
+Document = dict[str, Any]
+
+FIRST_CREATION_PAUSE_S = 2.0
+MAX_CREATION_PAUSE_S = 60.0
+CONFLICT_PAUSE_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class Teller(Protocol):
+    """Where news go."""
+
+    def tell(self, ref: JobRef, uid: str, news: News) -> None:
+        """Have an Event written."""
+
+
+class ReconcileMetrics(Protocol):
+    """What the reconciler tells of itself."""
+
+    def attempt_started(self, run: str) -> None:
+        """A child was created."""
+
+    def attempt_failed(self, kind: str, reason: str) -> None:
+        """A child failed."""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """A child that could not be created, and when to try again."""
+
+    obstacle: Obstacle
+    pause_s: float
+    again_at_s: float
+
+
+class Reconciler:
+    """Knows how to bring one job forward. Everything that it remembers can be lost."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        index: Index,
+        settings: Settings,
+        recorder: Teller,
+        metrics: ReconcileMetrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Clock: returns seconds since 1970."""
+        self._api = api
+        self._index = index
+        self._settings = settings
+        self._recorder = recorder
+        self._metrics = metrics
+        self._now_s = clock
+        self._refusals: dict[JobRef, _Refusal] = {}
+        self._created: dict[JobRef, tuple[str, ChildRef]] = {}
+
+    async def reconcile(self, ref: JobRef) -> None:
+        """Bring a job one or more steps forward.
+
+        Raises:
+            Retry: look again after some time.
+            ApiError: the API server refused, or could not be reached.
+        """
+        entry = self._index.job(ref)
+        if entry is None or entry.is_deleting:
+            self._refusals.pop(ref, None)
+            self._created.pop(ref, None)
+            return
+        document = entry.document()
+        status = JobStatus.model_validate(document.get("status") or {})
+        try:
+            job = self._read(document, status)
+        except InvalidJob as invalid:
+            if status.phase not in TERMINAL_PHASES:
+                message = "; ".join(str(problem) for problem in invalid.problems)
+                new = describe_invalid(status, message, generation=entry.generation, now_s=self._now_s())
+                await self._write_status(ref, entry, status, new)
+            return
+        step = await self._plan(job, entry, status)
+        await self._carry_out(job, entry, status, step)
+
+    def _read(self, document: Document, status: JobStatus) -> BertPretrainJob:
+        """Return the job; raises InvalidJob where it cannot be carried out here."""
+        job = parse_job(document)
+        # Once started a job is not judged again: a release with stricter rules must not end what runs.
+        if status.attempt == 0 and (problems := list(cluster_problems(job, self._settings))):
+            raise InvalidJob(problems)
+        return job
+
+    async def _plan(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Plan:
+        step = plan(job, self._observe(job, entry, status), self._now_s())
+        if _finds_a_loss(status, step.status):
+            # What seems to be gone may only be missing from what was seen so far: ask, before a second child is
+            # made beside the first.
+            await self._read_children(job.ref)
+            step = plan(job, self._observe(job, entry, status), self._now_s())
+        return step
+
+    def _observe(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Observed:
+        refusal = self._refusals.get(job.ref)
+        owner_uid, created = self._created.get(job.ref, ("", None))
+        return Observed(
+            status=status,
+            children=tuple(self._observe_child(job, child) for child in self._own_children(job.ref, entry)),
+            stop_requested=job.spec.run_policy.suspend,
+            obstacle=refusal.obstacle if refusal else None,
+            created=created if owner_uid == entry.uid else None,
+        )
+
+    def _own_children(self, ref: JobRef, entry: JobEntry) -> list[ChildEntry]:
+        """Return the children that this very job controls; those of a namesake are left to the garbage collector."""
+        return [child for child in self._index.children(ref) if child.owner_uid == entry.uid]
+
+    def _observe_child(self, job: BertPretrainJob, child: ChildEntry) -> Child:
+        pods = self._index.pods(job.ref, child.name)
+        subjects = [child.name, f"{child.name}-launcher", *(pod.name for pod in pods)]
+        warnings = self._index.warnings(job.ref, subjects)
+        return observe_child(child, pods, warnings, workers=job.spec.workers, now_s=self._now_s())
+
+    async def _read_children(self, ref: JobRef) -> None:
+        """Read a job's children from the API server itself."""
+        for kind in ("Job", "MPIJob"):
+            try:
+                answer = await self._api.get(
+                    path_of(kind, ref.namespace), labelSelector=f"{names.JOB_LABEL}={ref.name}"
+                )
+            except ApiError as error:
+                if kind == "MPIJob" and error.status == 404:
+                    continue
+                raise
+            for item in answer.get("items", ()):
+                # Items of a list do not say what they are.
+                self._index.put_child({**item, "kind": kind})
+
+    async def _carry_out(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus, step: Plan) -> None:
+        if step.status != status:
+            entry = await self._write_status(job.ref, entry, status, step.status)
+        for child in (*step.stop, *step.remove):
+            await self._delete_child(job.ref, child)
+        if step.create is not None:
+            await self._create_in_turn(job, entry, step.create)
+        else:
+            self._refusals.pop(job.ref, None)
+        if step.delete_job:
+            await self._delete(job_path(job.ref), entry.uid)
+        elif (again_in_s := self._look_again_in_s(job.ref, entry, step)) is not None:
+            raise Retry(again_in_s)
+
+    def _look_again_in_s(self, ref: JobRef, entry: JobEntry, step: Plan) -> float | None:
+        """Return when time alone changes something: a deadline, or a controller that stays silent."""
+        silent = [
+            child.created_at_s + SILENCE_S - self._now_s()
+            for child in self._own_children(ref, entry)
+            if child.kind == "MPIJob" and not child.was_looked_at
+        ]
+        settling = [
+            1.0
+            for child in self._own_children(ref, entry)
+            if is_settling(child, self._index.pods(ref, child.name), self._now_s())
+        ]
+        moments = [step.look_again_in_s, *settling, *(moment + 1.0 for moment in silent if moment > -1.0)]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    async def _write_status(self, ref: JobRef, entry: JobEntry, before: JobStatus, after: JobStatus) -> JobEntry:
+        """Write a status over the version that it was made from, and tell what is new.
+
+        Raises:
+            Retry: somebody else wrote in between; the newer version is in the index by then.
+        """
+        if after == before:
+            return entry
+        patch = {
+            "metadata": {"resourceVersion": str(entry.version), "uid": entry.uid},
+            "status": after.model_dump(mode="json", by_alias=True),
+        }
+        try:
+            answer = await self._api.patch(job_path(ref, part="status"), patch)
+        except ApiError as error:
+            if error.status == 404:
+                self._index.drop_uid("BertPretrainJob", ref.namespace, ref.name, entry.uid)
+                raise Retry(CONFLICT_PAUSE_S) from error
+            if error.status == 409:
+                await self._read_job(ref, entry)
+                raise Retry(CONFLICT_PAUSE_S) from error
+            raise
+        self._index.put_job(answer)
+        for news in news_between(before, after):
+            self._recorder.tell(ref, entry.uid, news)
+        known = {failure.attempt for failure in before.failures}
+        for failure in after.failures:
+            if failure.attempt not in known:
+                self._metrics.attempt_failed(failure.kind, failure.reason)
+        # What the watch brought in the meantime is newer still, and will be looked at for its own sake.
+        return replace_version(entry, answer)
+
+    async def _read_job(self, ref: JobRef, entry: JobEntry) -> None:
+        try:
+            self._index.put_job(await self._api.get(job_path(ref)))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._index.drop_uid("BertPretrainJob", ref.namespace, ref.name, entry.uid)
+
+    async def _delete_child(self, ref: JobRef, child: Child) -> None:
+        assert child.ref is not None, "children in a cluster have a name"
+        path = path_of(child.ref.kind, ref.namespace, child.ref.name)
+        answer = await self._delete(path, child.ref.uid)
+        if answer is None:
+            self._index.drop_uid(child.ref.kind, ref.namespace, child.ref.name, child.ref.uid)
+            raise Retry(0.0)
+        self._index.put_child(answer)
+
+    async def _delete(self, path: str, uid: str) -> Document | None:
+        """Delete an object; None where it is gone already, or another one has its name."""
+        try:
+            return await self._api.delete(path, uid=uid)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return None
+            raise
+
+    async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, child: ChildSpec) -> None:
+        """Create a child, or say why that cannot be; what was refused is tried again at growing intervals."""
+        refusal = self._refusals.get(job.ref)
+        if refusal is not None and refusal.again_at_s > self._now_s():
+            raise Retry(refusal.again_at_s - self._now_s())
+        obstacle = await self._create(job, entry, child)
+        if obstacle is None:
+            self._refusals.pop(job.ref, None)
+            self._metrics.attempt_started(child.run)
+            return
+        pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
+        self._refusals[job.ref] = _Refusal(obstacle, pause_s, self._now_s() + pause_s)
+        if refusal is None or refusal.obstacle != obstacle:
+            raise Retry(0.0)  # to put it into the status
+        raise Retry(pause_s)
+
+    async def _create(self, job: BertPretrainJob, entry: JobEntry, child: ChildSpec) -> Obstacle | None:
+        """Create a child and what it reads, or take over the one that is there; return what is in the way."""
+        frozen = freeze(job, default_image=self._settings.trainer_image)
+        try:
+            frozen = await self._freeze(frozen, entry)
+            document = render_child(frozen, child)
+            path = path_of(document["kind"], job.ref.namespace)
+            answer = await self._create_or_get(path, document)
+        except ApiError as error:
+            return _obstacle_of(error)
+        if not _is_ours(answer, frozen):
+            return _name_taken(answer)
+        self._index.put_child(answer)
+        metadata = answer["metadata"]
+        made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
+        self._created[job.ref] = (entry.uid, made)
+        return None
+
+    async def _freeze(self, frozen: Frozen, entry: JobEntry) -> Frozen:
+        """Write the frozen configuration, or return the one that the first attempt wrote."""
+        document = render_config_map(frozen)
+        path = path_of("ConfigMap", frozen.job.ref.namespace)
+        answer = await self._create_or_get(path, document)
+        owners = {owner.get("uid") for owner in answer["metadata"].get("ownerReferences") or ()}
+        if entry.uid not in owners:
+            raise ApiError(409, "AlreadyExists", _name_taken(answer).message)
+        if answer["metadata"].get("annotations", {}).get(names.HASH_ANNOTATION) == frozen.spec_hash:
+            return frozen
+        live = frozen.job.spec.run_policy
+        first = parse_job({**_head(frozen), "spec": read_frozen(answer["data"])})
+        kept = first.model_copy(update={"spec": first.spec.model_copy(update={"run_policy": live})})
+        # Under the first hash: a newer release may know more fields, and its defaults would change the sum.
+        first_hash = answer["metadata"].get("annotations", {}).get(names.HASH_ANNOTATION, "")
+        return replace(freeze(kept, default_image=self._settings.trainer_image), spec_hash=first_hash)
+
+    async def _create_or_get(self, path: str, document: Document) -> Document:
+        """Create an object; return the one that has the name already, whosever it is."""
+        try:
+            return await self._api.create(path, document)
+        except ApiError as error:
+            if error.status != 409 or error.reason != "AlreadyExists":
+                raise
+        return await self._api.get(f"{path}/{document['metadata']['name']}")
+
+
+def replace_version(entry: JobEntry, answer: Document) -> JobEntry:
+    """Return an entry at the version that a write led to."""
+    return entry._replace(version=int(answer["metadata"]["resourceVersion"]))
+
+
+def _finds_a_loss(before: JobStatus, after: JobStatus) -> bool:
+    known = {failure.attempt for failure in before.failures}
+    return any(failure.reason == FailureReason.LOST and failure.attempt not in known for failure in after.failures)
+
+
+def _head(frozen: Frozen) -> Document:
+    job = frozen.job
+    metadata = {"name": job.ref.name, "namespace": job.ref.namespace, "uid": frozen.uid}
+    return {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata}
+
+
+def _is_ours(answer: Document, frozen: Frozen) -> bool:
+    metadata = answer["metadata"]
+    owner: Document = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), {})
+    same_spec = (metadata.get("annotations") or {}).get(names.HASH_ANNOTATION) == frozen.spec_hash
+    return owner.get("uid") == frozen.uid and same_spec
+
+
+def _name_taken(answer: Document) -> Obstacle:
+    metadata = answer["metadata"]
+    leaving = "deletionTimestamp" in metadata
+    what = f"{answer.get('kind', 'An object')} {metadata.get('name')}"
+    message = (
+        f"{what} of an earlier job of this name is still being deleted. Next: wait"
+        if leaving
+        else f"{what} exists and is not this job's. Next: delete it, or rename the job"
+    )
+    return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
+
+
+def _obstacle_of(error: ApiError) -> Obstacle:
+    """Return what a refusal means; raises it again where it is about the API server, not about the job."""
+    if error.status == 404 and "could not find the requested resource" in error.message:
+        reason = ObstacleReason.MPI_JOB_API_MISSING
+        message = f"{reason.sentence} Next: kubectl get crd mpijobs.kubeflow.org"
+        return Obstacle(reason=reason, message=message)
+    if error.status == 403:
+        return classify_refusal(error.message)
+    if error.status == 409 and error.reason == "AlreadyExists":
+        return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=error.message)
+    if error.status in (400, 404, 422):
+        message = f"{error.message}. Next: correct the field that is named, or delete the job"
+        return Obstacle(reason=ObstacleReason.REJECTED, message=message)
+    raise error

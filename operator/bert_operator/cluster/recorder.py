@@ -1,0 +1,100 @@
+"""Writes Kubernetes Events, beside the work: a slow or forbidden Event never holds a job up."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.news import News
+from bert_operator.cluster.paths import path_of
+from bert_operator.names import API_VERSION, KIND, JobRef
+
+Document = dict[str, Any]
+
+MAX_WAITING = 10_000
+_LONGEST_MESSAGE = 1024  # the API server's limit
+_WRITERS = 2
+
+_log = logging.getLogger(__name__)
+
+
+class RecorderMetrics(Protocol):
+    """What the recorder tells of itself."""
+
+    def event_dropped(self) -> None:
+        """An Event could not be written, or there were too many."""
+
+
+class Recorder:
+    """Takes news at once and writes them when there is time."""
+
+    def __init__(self, api: ApiClient, metrics: RecorderMetrics) -> None:
+        """Start with nothing to write."""
+        self._api = api
+        self._metrics = metrics
+        self._waiting: asyncio.Queue[tuple[JobRef, str, News, str]] = asyncio.Queue(MAX_WAITING)
+
+    def tell(self, ref: JobRef, uid: str, news: News) -> None:
+        """Have an Event about a job written."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            self._waiting.put_nowait((ref, uid, news, now))
+        except asyncio.QueueFull:
+            self._metrics.event_dropped()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_WRITERS):
+                tasks.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        while True:
+            ref, uid, news, now = await self._waiting.get()
+            try:
+                await self._write(render_event(ref, uid, news, now))
+            except ApiError as error:
+                self._metrics.event_dropped()
+                _log.info("%s: the Event %s could not be written (%s)", ref, news.reason, error)
+
+    async def _write(self, event: Document) -> None:
+        metadata = event["metadata"]
+        try:
+            await self._api.create(path_of("Event", metadata["namespace"]), event)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            path = path_of("Event", metadata["namespace"], metadata["name"])
+            count = (await self._api.get(path)).get("count") or 1
+            await self._api.patch(path, {"count": count + 1, "lastTimestamp": event["lastTimestamp"]})
+
+
+def render_event(ref: JobRef, uid: str, news: News, now: str) -> Document:
+    """Return an Event about a job. now: RFC 3339."""
+    # The same words about the same job are one Event that is counted.
+    digest = hashlib.sha256(f"{uid} {news.reason} {news.message}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{ref.name}.{digest}", "namespace": ref.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": ref.namespace,
+            "name": ref.name,
+            "uid": uid,
+        },
+        "type": news.kind,
+        "reason": news.reason,
+        "message": news.message[:_LONGEST_MESSAGE],
+        "source": {"component": "bert-operator"},
+        "reportingComponent": "bert-operator",
+        "reportingInstance": "",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

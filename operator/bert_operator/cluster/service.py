@@ -1,0 +1,185 @@
+"""The operator as a process: puts its parts together and runs them until it is told to end.
+
+Watches fill the index and name jobs; workers take them from the queue and look at each; sweeps compare; Events
+are written on the side. One replica; it may be killed at any moment and started anywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator, Mapping
+
+from kubernetes.aio.config import ConfigException
+
+from bert_operator.api.crd import PLURAL
+from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
+from bert_operator.cluster.health import Health, serve_http
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.metrics import Metrics
+from bert_operator.cluster.reconciler import Reconciler
+from bert_operator.cluster.recorder import Recorder
+from bert_operator.cluster.reflector import SILENCE_S, Reflector
+from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.sweep import Sweeper
+from bert_operator.cluster.watches import build_registry, watch_jobs
+from bert_operator.cluster.work_queue import WorkQueue
+from bert_operator.errors import OperatorError
+from bert_operator.names import API_GROUP, API_VERSION
+from bert_operator.render import names
+
+_WAIT_FOR_API_S = 2.0
+_POLL_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+def run_operator(settings: Settings) -> None:
+    """Run until SIGTERM or Ctrl-C.
+
+    Raises:
+        OperatorError: there is no way to the API server, or a watch failed for good.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    asyncio.run(_Service(settings).run())
+
+
+class _Service:
+    """One run of the operator."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._index = Index()
+        self._metrics = Metrics()
+        self._ready = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    async def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._ending.set)
+        try:
+            configuration = await load_configuration()
+        except ConfigException as error:
+            raise OperatorError(
+                f"There is no way to a cluster ({error})", hint="run it in a pod, or set KUBECONFIG"
+            ) from error
+        async with ApiClient(configuration) as api:
+            self._recorder = Recorder(api, self._metrics)
+            reconciler = Reconciler(api, self._index, self._settings, self._recorder, self._metrics)
+            self._queue = WorkQueue(reconciler.reconcile, self._metrics)
+            self._sweeper = Sweeper(api, self._index, self._settings, self._queue.add, self._metrics.swept)
+            self._reflectors = list(self._make_reflectors(api))
+            self._show_figures()
+            health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set)
+            http, port = await serve_http(self._settings, health, self._metrics)
+            _log.info("Metrics and probes on port %d", port)
+            try:
+                await self._work(api)
+            finally:
+                await http.cleanup()
+
+    def _make_reflectors(self, api: ApiClient) -> Iterator[Reflector]:
+        for namespace in self._settings.namespaces or ("",):
+            for kind in ("Job", "MPIJob", "Pod", "Event"):
+                is_ours = {"fields": "type=Warning"} if kind == "Event" else {"labels": names.JOB_LABEL}
+                yield Reflector(api, self._index, kind, namespace, self._queue.add, self._metrics.watched, **is_ours)
+
+    async def _work(self, api: ApiClient) -> None:
+        """Run all parts until one of them ends: by a signal, or because it failed."""
+        parts = [
+            self._ending.wait(),
+            self._run_in_order(api),
+            self._recorder.run(),
+            *(reflector.run() for reflector in self._reflectors),
+        ]
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_in_order(self, api: ApiClient) -> None:
+        """Look at no job before its children are known; be ready once all jobs are known too."""
+        await self._wait_for_own_api(api)
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        registry = build_registry(self._index, self._queue.add, self._metrics.watched)
+        kopf_is_up, never = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.run(self._settings.workers))
+            tasks.create_task(self._get_ready(kopf_is_up))
+            # It ends by itself only when the process got a signal.
+            await watch_jobs(registry, self._settings, never, kopf_is_up)
+            self._ending.set()
+
+    async def _get_ready(self, kopf_is_up: asyncio.Event) -> None:
+        await kopf_is_up.wait()
+        while True:
+            try:
+                await self._sweeper.sweep()
+                if self._sweeper.lag_s() == 0:
+                    break
+            except ApiError as error:
+                _log.warning("Not ready yet (%s)", error)
+            await asyncio.sleep(_POLL_S)
+        self._ready.set()
+        await self._sweeper.run()
+
+    def _watch_lags_s(self) -> Mapping[str, float]:
+        """Return the seconds that each watch owes a change, or has been silent beyond what is normal."""
+        lags: dict[str, float] = {"BertPretrainJob": self._sweeper.lag_s()}
+        for reflector in self._reflectors:
+            silent_s = reflector.silent_s - 2 * SILENCE_S
+            lags[reflector.kind] = max(lags.get(reflector.kind, 0.0), silent_s)
+        return lags
+
+    async def _wait_for_own_api(self, api: ApiClient) -> None:
+        told = False
+        while True:
+            try:
+                if await _serves(api, f"/apis/{API_VERSION}", PLURAL):
+                    return
+                message = f"the cluster does not know {PLURAL}.{API_GROUP}; apply its CustomResourceDefinition"
+            except ApiError as error:
+                message = str(error)
+            if not told:
+                _log.warning("Waiting: %s", message)
+                told = True
+            await asyncio.sleep(_WAIT_FOR_API_S)
+
+    def _show_figures(self) -> None:
+        metrics = self._metrics
+        metrics.add_view(
+            self._watch_lags_s,
+            "bert_operator_watch_lag_seconds",
+            "Seconds for which a watch has owed a change, or has been silent.",
+            "kind",
+        )
+        metrics.add_view(
+            lambda: {"": self._queue.depth}, "bert_operator_queue_depth", "Jobs that wait to be looked at.", ""
+        )
+        metrics.add_view(
+            lambda: {"": self._queue.oldest_s()},
+            "bert_operator_queue_oldest_seconds",
+            "Seconds for which the oldest job has waited or is being looked at.",
+            "",
+        )
+        metrics.add_view(self._index.count, "bert_operator_known_objects", "Objects in memory.", "kind")
+        metrics.add_view(self._index.count_phases, "bert_operator_jobs", "Jobs, by phase.", "phase")
+
+
+async def _serves(api: ApiClient, path: str, resource: str) -> bool:
+    """Tell whether the API server serves a resource; raises ApiError where it does not answer."""
+    try:
+        document = await api.get(path)
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return any(item.get("name") == resource for item in document.get("resources", ()))

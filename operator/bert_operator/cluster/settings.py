@@ -1,0 +1,59 @@
+"""The operator's own configuration: what whoever runs the cluster decides, not whoever submits jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from bert_operator.errors import SettingsError
+
+DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.1.0"
+
+
+class Settings(BaseModel):
+    """A YAML file, mounted from a ConfigMap; every field may be left out."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, use_attribute_docstrings=True
+    )
+
+    trainer_image: Annotated[str, Field(min_length=1)] = DEFAULT_TRAINER_IMAGE
+    """Image of jobs that name none."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces to work in. Empty: all of them."""
+    allow_host_path: bool = False
+    """Whether jobs may mount folders of the node. Default: no, since that reaches past every other limit."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 8
+    """Jobs that are looked at side by side."""
+    sweep_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two comparisons of what is known with what there is."""
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """TCP port of /metrics, /healthz and /readyz. 0: a free one."""
+    http_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node
+    """Address to listen on."""
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Read the settings; all defaults without a file.
+
+    Raises:
+        SettingsError: the file cannot be read, or holds something else.
+    """
+    if path is None:
+        return Settings()
+    try:
+        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
+        return Settings.model_validate(document)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
+    except YAMLError as error:
+        raise SettingsError(f"{path}: not YAML ({error})") from error
+    except ValidationError as error:
+        found = [(".".join(map(str, item["loc"])), item) for item in error.errors()]
+        lines = [f"  {field}: got {item['input']!r}; {item['msg']}" for field, item in found]
+        raise SettingsError(f"{path}: {len(lines)} problem(s)\n" + "\n".join(lines)) from error

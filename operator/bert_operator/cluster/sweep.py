@@ -1,0 +1,95 @@
+"""Compares the BertPretrainJobs that are known with those that there are, and has all of them looked at again.
+
+kopf's watch can lose objects (after 410 Gone it lists again and cannot tell what vanished meanwhile), and a watch
+can die silently. What is gone is forgotten. A change that one sweep has seen and that the watch has not brought by
+the next means that the watch is late: by that the liveness probe tells a dead watch from a quiet cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.settings import Settings
+from bert_operator.names import JobRef
+
+KIND = "BertPretrainJob"
+
+_log = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """Remembers what the watch has not brought yet, and since when."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        index: Index,
+        settings: Settings,
+        enqueue: Callable[[JobRef], None],
+        on_sweep: Callable[[float], None],
+    ) -> None:
+        """Enqueue: has a job looked at. on_sweep: is told the time of every finished sweep."""
+        self._api = api
+        self._index = index
+        self._settings = settings
+        self._enqueue = enqueue
+        self._on_sweep = on_sweep
+        self._late: dict[str, tuple[int, float]] = {}
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            try:
+                await self.sweep()
+            except ApiError as error:
+                _log.warning("The sweep was not finished (%s)", error)
+
+    async def sweep(self) -> None:
+        """Compare everything once. Raises ApiError."""
+        # Only what was known before the list was made can be missing from it.
+        before = list(self._index.known(KIND))
+        listed = await self._list()
+        for namespace, name, uid, _ in before:
+            if uid not in listed:
+                _log.info("%s %s/%s is gone; no watch said so", KIND, namespace, name)
+                self._index.drop_uid(KIND, namespace, name, uid)
+        now_s, known = time.monotonic(), self._versions()
+        self._late = {
+            uid: self._late.get(uid, (version, now_s))
+            for uid, version in listed.items()
+            if known.get(uid, -1) < version
+        }
+        for ref in self._index.jobs():
+            self._enqueue(ref)
+        self._on_sweep(time.time())
+
+    def lag_s(self) -> float:
+        """Return for how long the watch has owed a change; 0 where it owes none."""
+        if self._late:
+            known = self._versions()
+            self._late = {uid: late for uid, late in self._late.items() if known.get(uid, -1) < late[0]}
+        return max((time.monotonic() - since_s for _, since_s in self._late.values()), default=0.0)
+
+    def _versions(self) -> dict[str, int]:
+        return {uid: version for _, _, uid, version in self._index.known(KIND)}
+
+    async def _list(self) -> dict[str, int]:
+        """Return the versions of all jobs by their uids."""
+        versions = {}
+        for namespace in self._settings.namespaces or ("",):
+            resume = ""
+            while True:
+                page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume)
+                for item in page.get("items") or ():
+                    versions[item["metadata"]["uid"]] = int(item["metadata"]["resourceVersion"])
+                resume = page.get("metadata", {}).get("continue", "")
+                if not resume:
+                    break
+        return versions

@@ -1,0 +1,89 @@
+"""The kopf half: it watches BertPretrainJobs, puts them into the index and names those to look at.
+
+Handlers decide nothing and write nothing: kopf never tries an ``on.event`` handler again, which is why there is
+nothing in them that can fail. Everything else is watched by ``reflector`` (docs/adr/0007).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kopf
+
+from bert_operator.api.crd import PLURAL
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.settings import Settings
+from bert_operator.names import API_GROUP, API_VERSION, JobRef
+
+Body = Mapping[str, Any]
+
+
+def build_registry(
+    index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[str], None]
+) -> kopf.OperatorRegistry:
+    """Return the handlers."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.event(API_GROUP, API_VERSION.partition("/")[2], PLURAL, registry=registry)
+    async def take(event: Mapping[str, Any], **_: Any) -> None:
+        watched("BertPretrainJob")
+        body = event["object"]
+        ref = index.drop(body) if event["type"] == "DELETED" else index.put_job(body)
+        if ref is not None:
+            enqueue(ref)
+
+    @kopf.on.login(registry=registry)
+    def log_in(**options: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
+
+    return registry
+
+
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Kopf would copy every object to compare it with the one before; nothing here asks for differences."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        pass
+
+
+def build_settings() -> kopf.OperatorSettings:
+    """Return kopf's settings: nothing written to objects, watches that notice when they are dead."""
+    kopf_settings = kopf.OperatorSettings()
+    kopf_settings.scanning.disabled = True
+    kopf_settings.posting.enabled = False
+    kopf_settings.peering.standalone = True
+    # Kopf keeps a task per object for this long after its last change.
+    kopf_settings.queueing.idle_timeout = 0.5
+    watching = kopf_settings.watching
+    watching.server_timeout, watching.client_timeout, watching.connect_timeout = 300, 330, 10
+    watching.chunk_size = 100
+    kopf_settings.networking.request_timeout = 30
+    kopf_settings.networking.error_backoffs = [0.2, 0.5, 1, 1, 2, 2, 5, 5, 10, 10]
+    # Never used while there are only event handlers; named after us so that it never appears under kopf's name.
+    kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
+    kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
+    kopf_settings.persistence.diffbase_storage = _NoDiffs()
+    return kopf_settings
+
+
+async def watch_jobs(
+    registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event, ready: asyncio.Event
+) -> None:
+    """Watch until told to stop. ready: set once kopf is running."""
+    await kopf.operator(
+        registry=registry,
+        settings=build_settings(),
+        clusterwide=not settings.namespaces,
+        namespaces=list(settings.namespaces),
+        standalone=True,
+        stop_flag=stop,
+        ready_flag=ready,
+    )

@@ -1,0 +1,130 @@
+"""Children: the Job with a single pod, or the MPIJob, that makes one attempt at a run. Pure.
+
+A child is created once and never changed afterwards (Kueue and mpi-operator edit it); another attempt is
+another object. What is set here for mpi-operator's sake is explained in docs/adr/0006.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bert_operator.names import PREPARE_RUN
+from bert_operator.render import names
+from bert_operator.render.frozen import HOME, Frozen, owner_reference
+from bert_operator.render.pods import RUN_CONFIG_PATH, SSH_PORT, environment, render_pod
+from bert_operator.runs import ChildSpec
+
+Document = dict[str, Any]
+
+HOSTFILE = "/etc/mpi/hostfile"  # where mpi-operator mounts it
+SSH_FOLDER = f"{HOME}/.ssh"
+
+
+def needs_mpi(frozen: Frozen, child: ChildSpec) -> bool:
+    """Tell whether a child is an MPIJob: only where ranks are spread over several pods."""
+    return child.run != PREPARE_RUN and frozen.job.spec.workers > 1
+
+
+def render_child(frozen: Frozen, child: ChildSpec) -> Document:
+    """Return the object to be created for an attempt."""
+    is_mpi = needs_mpi(frozen, child)
+    document = _mpi_job(frozen, child) if is_mpi else _job(frozen, child)
+    metadata: Document = {
+        "name": names.child_name(frozen.job.ref.name, child.run, child.attempt, is_mpi=is_mpi),
+        "namespace": frozen.job.ref.namespace,
+        "labels": names.labels(frozen.job.ref.name, child.run, child.attempt),
+        "annotations": {names.HASH_ANNOTATION: frozen.spec_hash},
+        "ownerReferences": [owner_reference(frozen)],
+    }
+    if frozen.job.spec.queue_name:
+        metadata["labels"][names.QUEUE_LABEL] = frozen.job.spec.queue_name
+    return {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": metadata, **document}
+
+
+def _job(frozen: Frozen, child: ChildSpec) -> Document:
+    is_prepare = child.run == PREPARE_RUN
+    ranks = 1 if is_prepare else frozen.job.spec.slots_per_worker
+    arguments = ["single", "--ranks", str(ranks)]
+    if ranks > 1:
+        arguments += ["--mpi", frozen.job.spec.mpi.implementation, *_pinning(frozen)]
+    template = render_pod(frozen, child, names.SINGLE, [*arguments, "--", *_program(frozen, child)])
+    # mpi-operator sets this in its own templates, and warns where it is there already.
+    template["spec"]["restartPolicy"] = "Never"
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "spec": {
+            "backoffLimit": 0,
+            "completions": 1,
+            "parallelism": 1,
+            # A pod that is being deleted may still write its checkpoint.
+            "podReplacementPolicy": "Failed",
+            "template": template,
+        },
+    }
+
+
+def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
+    spec = frozen.job.spec
+    launcher = [
+        "launcher",
+        *("--ranks", str(spec.ranks)),
+        *("--workers", str(spec.workers)),
+        *("--slots", str(spec.slots_per_worker)),
+        *("--mpi", spec.mpi.implementation),
+        # Open MPI 5 ignores the variable by which mpi-operator names this file, and would start every rank in
+        # the launcher.
+        *("--hostfile", HOSTFILE),
+        *("--wait-seconds", str(spec.mpi.worker_wait_seconds)),
+        *("--export", ",".join(variable["name"] for variable in environment(frozen, child))),
+        *_pinning(frozen),
+        "--",
+        *_program(frozen, child),
+    ]
+    worker = ["worker", "--port", str(SSH_PORT), "--key-folder", SSH_FOLDER]
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "spec": {
+            "slotsPerWorker": spec.slots_per_worker,
+            "mpiImplementation": spec.mpi.implementation,
+            "sshAuthMountPath": SSH_FOLDER,
+            # The launcher waits for its workers by itself, and says for whom.
+            "launcherCreationPolicy": "AtStartup",
+            # Workers would hold their GPUs for ever; failed pods stay, to be looked at.
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
+            "mpiReplicaSpecs": {
+                "Launcher": {
+                    "replicas": 1,
+                    "restartPolicy": "Never",
+                    "template": render_pod(frozen, child, names.LAUNCHER, launcher),
+                },
+                "Worker": {
+                    "replicas": spec.workers,
+                    "restartPolicy": "Never",
+                    "template": render_pod(frozen, child, names.WORKER, worker),
+                },
+            },
+        },
+    }
+
+
+def _program(frozen: Frozen, child: ChildSpec) -> list[str]:
+    if child.run == PREPARE_RUN:
+        return ["bert-data", "build", "--config", RUN_CONFIG_PATH]
+    workspace = frozen.job.spec.workspace
+    if workspace is not None:
+        return [*workspace.command, *workspace.args]
+    return ["bert-train", "--config", RUN_CONFIG_PATH]
+
+
+def _pinning(frozen: Frozen) -> list[str]:
+    """Return how ranks are bound; nothing where they are not."""
+    cpu, slots = frozen.job.spec.cpu, frozen.job.spec.slots_per_worker
+    if cpu.pinning == "none":
+        return []
+    places = {"core": slots, "socket": cpu.sockets, "numa": cpu.numa_nodes}[cpu.pinning] or slots
+    words = ["--bind", cpu.pinning, "--ranks-per-place", str(slots // places)]
+    if cpu.cores_per_rank is not None:
+        words += ["--cores-per-rank", str(cpu.cores_per_rank)]
+    return words

@@ -1,0 +1,132 @@
+"""The frozen configuration: everything that decides a run, resolved once before the first attempt. Pure.
+
+Every attempt reads the same immutable ConfigMap, so that a retry after an upgrade of the operator, or after a
+change of its defaults, still runs what the first attempt ran.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bert_operator.api import mounts
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.names import API_VERSION, KIND
+from bert_operator.render import names
+from bert_operator.render.run_config import place_path, render_run_config
+
+Document = dict[str, Any]
+
+RUN_CONFIG_KEY = "run-config.json"
+SPEC_KEY = "spec.json"
+PASSWD_KEY = "passwd"
+GROUP_KEY = "group"
+
+USER_NAME = "bert"
+HOME = "/home/bert"
+OVERFLOW_ID = 65534
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """What every attempt of a job is rendered from."""
+
+    job: BertPretrainJob
+    """With the image filled in."""
+    uid: str
+    output_folder: str
+    """Absolute, in the pods."""
+    spec_hash: str
+    """Of the spec without runPolicy, which may change."""
+
+
+def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
+    """Resolve what an empty field means in a cluster. The job passed ``cluster_problems`` and has a uid."""
+    assert job.metadata.uid is not None, "the API server gives every object one"
+    spec = job.spec.model_copy(update={"image": job.spec.image or default_image})
+    resolved = job.model_copy(update={"spec": spec})
+    folder = place_path(spec.output.path, base=mounts.output_base(spec)) or spec.output.path
+    return Frozen(
+        job=resolved,
+        uid=job.metadata.uid,
+        output_folder=folder,
+        spec_hash=names.content_hash(spec_document(resolved, without=("run_policy",))),
+    )
+
+
+def spec_document(job: BertPretrainJob, *, without: tuple[str, ...] = ()) -> Document:
+    """Return a job's spec with its defaults, as it is written in YAML, without fields that hold nothing."""
+    return job.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=set(without))
+
+
+def render_config_map(frozen: Frozen) -> Document:
+    """Return the ConfigMap."""
+    spec = frozen.job.spec
+    run_config = render_run_config(
+        frozen.job,
+        uid=frozen.uid,
+        ranks=spec.ranks,
+        hosts=spec.workers,
+        output_folder=frozen.output_folder,
+        data_base=mounts.dataset_base(spec),
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.config_map_name(frozen.job.ref.name),
+            "namespace": frozen.job.ref.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "bert-operator", names.JOB_LABEL: frozen.job.ref.name},
+            "annotations": {names.HASH_ANNOTATION: frozen.spec_hash},
+            "ownerReferences": [owner_reference(frozen)],
+        },
+        "immutable": True,
+        "data": {
+            RUN_CONFIG_KEY: json.dumps(run_config, indent=1),
+            SPEC_KEY: json.dumps(spec_document(frozen.job)),
+            **_users(frozen.job),
+        },
+    }
+
+
+def owner_reference(frozen: Frozen) -> Document:
+    """Return what makes the job the controlling owner of a child."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": frozen.job.ref.name,
+        "uid": frozen.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def read_frozen(data: Mapping[str, str]) -> Document:
+    """Return the spec that a ConfigMap holds; raises KeyError or ValueError where it holds none."""
+    document: Document = json.loads(data[SPEC_KEY])
+    return document
+
+
+def _users(job: BertPretrainJob) -> dict[str, str]:
+    """Return passwd and group files that know the job's user: ssh refuses users that it cannot look up."""
+    user = job.spec.security_context
+    if user.run_as_user is None:
+        return {}
+    group = user.run_as_user if user.run_as_group is None else user.run_as_group
+    own = [] if user.run_as_user == 0 else [f"{USER_NAME}:x:{user.run_as_user}:{group}::{HOME}:/bin/bash"]
+    root_home = HOME if user.run_as_user == 0 else "/root"
+    passwd = [
+        f"root:x:0:0:root:{root_home}:/bin/bash",
+        f"nobody:x:{OVERFLOW_ID}:{OVERFLOW_ID}:nobody:/nonexistent:/usr/sbin/nologin",
+        "sshd:x:100:65534::/run/sshd:/usr/sbin/nologin",
+    ]
+    groups = {0: "root", OVERFLOW_ID: "nogroup"}
+    for number in (group, user.fs_group, *user.supplemental_groups):
+        if number is not None:
+            groups.setdefault(number, f"group{number}" if number != group else USER_NAME)
+    return {
+        PASSWD_KEY: "\n".join([*passwd, *own]) + "\n",
+        GROUP_KEY: "".join(f"{name}:x:{number}:\n" for number, name in groups.items()),
+    }

@@ -1,0 +1,146 @@
+"""The API server and our own reader accept the same jobs, and read the same out of them.
+
+Jobs are drawn by chance (``job_documents``) and sent as ``dryRun``, so that nothing is stored. What only our reader
+refuses is listed in ``cel.CONTROLLER_ONLY``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from bert_operator.api.crd import render_crd
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.validation import parse_job
+from bert_operator.errors import InvalidJob
+from cluster_api import Answer, Api
+from control_plane import ControlPlane
+from job_documents import as_kubectl_sends_it, draw_document, wrong_fields
+from rule_cases import CONTROLLER_CASES, RULE_CASES
+from sample_job import Document, sample_document
+
+BATCHES = [range(start, start + 500) for start in range(1_000_000, 1_003_000, 500)]
+"""Numbers of the documents, other than those of the pure tests; ``draw_document(NUMBER)`` gives one again."""
+NAMESPACE = "default"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def api(control_plane: ControlPlane) -> Api:
+    """A server that knows the kind."""
+    control_plane.api.apply_crd(render_crd())
+    return control_plane.api
+
+
+def read(document: Document) -> BertPretrainJob | list[str]:
+    """Return the job, or what is wrong with it."""
+    try:
+        return parse_job(document)
+    except InvalidJob as error:
+        return [str(problem) for problem in error.problems]
+
+
+def is_for_the_controller(problems: list[str]) -> bool:
+    """Tell whether all that is wrong is what ``CONTROLLER_ONLY`` lists."""
+    return all(
+        problem.startswith("spec.stages[") and ".evaluate.maxPredictionsPerSequence: got" in problem
+        for problem in problems
+    )
+
+
+def lean(value: Any) -> Any:
+    """Return a value without fields that hold nothing."""
+    if isinstance(value, dict):
+        cleaned = {key: lean(item) for key, item in value.items()}
+        return {key: item for key, item in cleaned.items() if item not in (None, [], {})}
+    return [lean(item) for item in value] if isinstance(value, list) else value
+
+
+def disagreement(document: Document, answer: Answer) -> str:
+    """Return what the two readers see differently; empty: nothing."""
+    ours = read(document)
+    if answer.status not in (201, 400, 422):
+        return f"the API server answered {answer.status}: {answer.message}"
+    if isinstance(ours, list):
+        if answer.status == 201 and not is_for_the_controller(ours):
+            return f"only we refuse it: {ours}"
+        return ""
+    if answer.status != 201:
+        return f"only the API server refuses it: {answer.message}"
+    if parse_job(answer.body).spec != ours.spec:
+        return f"read back it means something else: {answer.body['spec']}"
+    if lean(answer.body["spec"]) != lean(ours.spec.model_dump(mode="json", by_alias=True)):
+        return f"other defaults: {answer.body['spec']}"
+    return ""
+
+
+def assert_agreement(api: Api, documents: dict[str, Document]) -> Counter[int]:
+    """Fail with the first documents that are seen differently; return how often which answer came."""
+    sent = [as_kubectl_sends_it(document) for document in documents.values()]
+    answers = api.create_all([named(each) for each in sent], NAMESPACE, dry_run=True)
+    found = [
+        f"{name}: {difference}"
+        for (name, document), answer in zip(documents.items(), answers, strict=True)
+        if (difference := disagreement(document, answer))
+    ]
+    assert not found, f"{len(found)} of {len(documents)}:\n" + "\n".join(found[:5])
+    return Counter(answer.status for answer in answers)
+
+
+@pytest.mark.parametrize("numbers", BATCHES, ids=lambda numbers: f"{numbers.start}-{numbers.stop - 1}")
+def test_jobs_drawn_by_chance(api: Api, numbers: range) -> None:
+    statuses = assert_agreement(api, {f"draw_document({number})": draw_document(number) for number in numbers})
+    assert statuses[201] > len(numbers) / 4
+
+
+def test_wrong_values_in_every_field(api: Api) -> None:
+    documents = dict(wrong_fields(documents=2000))
+    fields = {name.partition(" = ")[0] for name in documents}
+    assert len(fields) > 200, "few fields of the schema stand in these documents"
+    assert_agreement(api, documents)
+
+
+def test_both_sides_of_every_rule(api: Api) -> None:
+    kept = {f"{name}, kept": sample_document(case.keeps) for name, case in RULE_CASES.items()}
+    broken = {f"{name}, broken": sample_document(case.breaks) for name, case in RULE_CASES.items()}
+    assert assert_agreement(api, kept) == {201: len(RULE_CASES)}
+    assert assert_agreement(api, broken) == {422: len(RULE_CASES) - len(CONTROLLER_CASES), 201: len(CONTROLLER_CASES)}
+
+
+def test_every_rule_of_the_definition_was_broken_by_some_job(api: Api) -> None:
+    def messages(schema: Any) -> set[str]:
+        parts = list(schema.values()) if isinstance(schema, dict) else schema if isinstance(schema, list) else []
+        rules = schema.get("x-kubernetes-validations", ()) if isinstance(schema, dict) else ()
+        return {rule["message"] for rule in rules}.union(*(messages(part) for part in parts))
+
+    bad_key = sample_document(lambda spec: spec.update(scheduling={"nodeSelector": {"a b": "c"}}))
+    documents = [bad_key, *(sample_document(case.breaks) for case in RULE_CASES.values())]
+    said = "\n".join(answer.message for answer in api.create_all(documents, NAMESPACE, dry_run=True))
+    (version,) = render_crd()["spec"]["versions"]
+    rules = messages(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    assert {rule for rule in rules if rule not in said} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_fine"),
+    [("x" * 45, True), ("x" * 46, False), ("a.b", False), ("Demo", False), ("1st", False), ("a-", False), ("a", True)],
+)
+def test_names_of_jobs(api: Api, name: str, is_fine: bool) -> None:
+    document = {**sample_document(), "metadata": {"name": name}}
+    answer = api.create(document, NAMESPACE, dry_run=True)
+    assert (answer.status == 201, isinstance(read(document), BertPretrainJob)) == (is_fine, is_fine)
+    assert is_fine or "metadata.name: " in answer.message
+
+
+def test_a_name_that_the_server_completes_is_one_of_ours(api: Api) -> None:
+    generated = {**sample_document(), "metadata": {"generateName": "sweep-"}}
+    answer = api.create(named(generated), NAMESPACE, dry_run=True)
+    assert parse_job(answer.expect(201)).metadata.name.startswith("sweep-")
+
+
+def named(document: Document) -> Document:
+    """Return the document with metadata that a client can find its way with."""
+    return {**document, "metadata": document.get("metadata") or {}}
