@@ -78,6 +78,8 @@ class Observed:
     """The user wants the job to pause."""
     progress: ProgressRecord | None = None
     """The newest record of the newest attempt."""
+    checkpoint: ProgressRecord | None = None
+    """The newest record of a checkpoint, where it is not ``progress``."""
     obstacle: Obstacle | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None

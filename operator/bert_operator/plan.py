@@ -90,6 +90,7 @@ def _gather(observed: Observed, now_s: float) -> Facts:
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),
         failures=tuple(failures[attempt] for attempt in sorted(failures)),
         progress=observed.progress,
+        checkpoint=observed.checkpoint or observed.progress,
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
         obstacle=newest.obstacle if newest is not None and newest.is_active else observed.obstacle,

@@ -21,7 +21,7 @@ from bert_operator.api.job_status import (
     Phase,
     Progress,
 )
-from bert_operator.names import PREPARE_RUN
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.observe import Obstacle
 from bert_operator.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, render_time
@@ -49,6 +49,8 @@ class Facts:
     progress: ProgressRecord | None
     started: bool
     """Whether a child was created or is about to be."""
+    checkpoint: ProgressRecord | None = None
+    """The newest record, if it is about a checkpoint."""
     child: ChildRef | None = None
     """The newest child that was seen."""
     obstacle: Obstacle | None = None
@@ -110,6 +112,8 @@ def _logs(child: ChildRef | None) -> str | None:
 
 def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
     """Return the newest report in figures; that of an earlier attempt stays until the next one reports."""
+    if TRAINING_RUN in facts.completed_runs and previous.progress is not None:
+        return _finished(previous.progress)
     record = facts.progress
     if record is None or record.event != "progress" or record.attempt != facts.attempt:
         return previous.progress
@@ -135,8 +139,20 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
     return progress
 
 
+def _finished(progress: Progress) -> Progress:
+    """Return the last report of a run that is done: its end is not reported as an interval."""
+    return progress.model_copy(
+        update={
+            "step": progress.total_steps,
+            "progress_percentage": 100,
+            "estimated_remaining_seconds": 0,
+            "eta": None,
+        }
+    )
+
+
 def _checkpoint(previous: JobStatus, facts: Facts) -> CheckpointStatus | None:
-    record = facts.progress
+    record = facts.checkpoint
     if record is None or record.event not in ("checkpoint", "resumed") or record.stage is None:
         return previous.checkpoint
     step = record.count("step")

@@ -2,6 +2,7 @@
 # Print a folder that holds the named control-plane programs, building those that the cache lacks.
 #
 #   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
+#   tools/control_plane/build.sh kubelet kube-proxy coredns     # what a node needs besides containerd
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
 # and go.sum beside this script; a program is cached outside the clone by everything that its build depends on.
@@ -11,14 +12,15 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bert-operator/control-plane
-PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator"
+PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
 
 say() { echo "control plane: $*" >&2; }
 die() { say "$@"; exit 1; }
 
 module_of() {
     case $1 in
-        etcd | mpi-operator) echo "$1" ;;
+        etcd | mpi-operator | coredns) echo "$1" ;;
+        kubelet | kube-proxy) echo node ;;
         kube-*) echo kubernetes ;;
     esac
 }
@@ -27,7 +29,8 @@ package_of() {
     case $1 in
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         mpi-operator) echo github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
-        kube-*) echo "k8s.io/kubernetes/cmd/$1" ;;
+        coredns) echo github.com/coredns/coredns ;;
+        kube*) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
 }
 
@@ -98,9 +101,9 @@ compile() {
 
 build_kubernetes() {
     local program=$1 part=$2 version flags="-s -w" package=k8s.io/component-base/version
-    version=$(version_of kubernetes k8s.io/kubernetes)
+    version=$(version_of "$(module_of "$program")" k8s.io/kubernetes)
     flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$(cut -d. -f2 <<<"$version")"
-    compile "$part" "$program" "$here/kubernetes" "$flags"
+    compile "$part" "$program" "$here/$(module_of "$program")" "$flags"
 }
 
 # The release, with one change: it answers "are you healthy?" on port 8080 of every address and ends where that is
@@ -128,9 +131,9 @@ build() {
     say "building $program"
     rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
     case $program in
-        etcd) compile "$folder.part" etcd "$here/etcd" "-s -w" ;;
+        etcd | coredns) compile "$folder.part" "$program" "$here/$program" "-s -w" ;;
         mpi-operator) build_mpi_operator "$program" "$folder.part" ;;
-        kube-*) build_kubernetes "$program" "$folder.part" ;;
+        kube*) build_kubernetes "$program" "$folder.part" ;;
     esac || die "building $program failed; what Go said is above"
     mv "$folder.part" "$folder"
     say "built $program in $((SECONDS - started)) s"

@@ -69,6 +69,13 @@ class ApiClient:
         """Return an object or a list; raises ApiError."""
         return await self._request("GET", path, query=query)
 
+    async def get_text(self, path: str, **query: str) -> str:
+        """Return a page that is no JSON, such as a log; raises ApiError."""
+        answer, data = await self._exchange("GET", path, None, query, _JSON, "text/plain, */*")
+        if answer.status >= 400:
+            raise _error_of(answer, data)
+        return data.decode(errors="replace")
+
     async def list_metadata(self, path: str, *, resume: str = "", limit: int = 500) -> Document:
         """Return a page of a list with nothing but metadata; resume: the page's ``continue``."""
         query = {"limit": str(limit), "continue": resume}
@@ -119,15 +126,27 @@ class ApiClient:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Document:
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        try:
-            answer = await self._send(method, path, body, query or {}, content, accept, timeout)
-            data = await answer.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
+        answer, data = await self._exchange(method, path, body, query or {}, content, accept)
         if answer.status >= 400:
             raise _error_of(answer, data)
         return _parse(data)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        content: str,
+        accept: str,
+    ) -> tuple[Any, bytes]:
+        """Send a request and read the whole answer; raises ApiError where none comes."""
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        try:
+            answer = await self._send(method, path, body, query, content, accept, timeout)
+            return answer, await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
 
     async def _send(
         self,

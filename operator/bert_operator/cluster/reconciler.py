@@ -20,6 +20,7 @@ from bert_operator.api.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.entries import ChildEntry, JobEntry
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.news import News, news_between
 from bert_operator.cluster.observation import is_settling, observe_child
 from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal
@@ -53,6 +54,13 @@ class Teller(Protocol):
         """Have an Event written."""
 
 
+class Reports(Protocol):
+    """What logs say."""
+
+    def report(self, ref: JobRef) -> Report:
+        """Return the newest report of a job."""
+
+
 class ReconcileMetrics(Protocol):
     """What the reconciler tells of itself."""
 
@@ -81,6 +89,7 @@ class Reconciler:
         index: Index,
         settings: Settings,
         recorder: Teller,
+        reports: Reports,
         metrics: ReconcileMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -89,6 +98,7 @@ class Reconciler:
         self._index = index
         self._settings = settings
         self._recorder = recorder
+        self._reports = reports
         self._metrics = metrics
         self._now_s = clock
         self._refusals: dict[JobRef, _Refusal] = {}
@@ -138,11 +148,14 @@ class Reconciler:
 
     def _observe(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Observed:
         refusal = self._refusals.get(job.ref)
+        report = self._reports.report(job.ref)
         owner_uid, created = self._created.get(job.ref, ("", None))
         return Observed(
             status=status,
             children=tuple(self._observe_child(job, child) for child in self._own_children(job.ref, entry)),
             stop_requested=job.spec.run_policy.suspend,
+            progress=report.progress,
+            checkpoint=report.checkpoint,
             obstacle=refusal.obstacle if refusal else None,
             created=created if owner_uid == entry.uid else None,
         )

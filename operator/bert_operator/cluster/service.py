@@ -17,6 +17,7 @@ from bert_operator.api.crd import PLURAL
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
 from bert_operator.cluster.health import Health, serve_http
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import Recorder
@@ -26,7 +27,7 @@ from bert_operator.cluster.sweep import Sweeper
 from bert_operator.cluster.watches import build_registry, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
 from bert_operator.errors import OperatorError
-from bert_operator.names import API_GROUP, API_VERSION
+from bert_operator.names import API_GROUP, API_VERSION, JobRef
 from bert_operator.render import names
 
 _WAIT_FOR_API_S = 2.0
@@ -67,7 +68,8 @@ class _Service:
             ) from error
         async with ApiClient(configuration) as api:
             self._recorder = Recorder(api, self._metrics)
-            reconciler = Reconciler(api, self._index, self._settings, self._recorder, self._metrics)
+            self._log_reader = LogReader(api, self._index, self._enqueue)
+            reconciler = Reconciler(api, self._index, self._settings, self._recorder, self._log_reader, self._metrics)
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
             self._sweeper = Sweeper(api, self._index, self._settings, self._queue.add, self._metrics.swept)
             self._reflectors = list(self._make_reflectors(api))
@@ -79,6 +81,9 @@ class _Service:
                 await self._work(api)
             finally:
                 await http.cleanup()
+
+    def _enqueue(self, ref: JobRef) -> None:
+        self._queue.add(ref)
 
     def _make_reflectors(self, api: ApiClient) -> Iterator[Reflector]:
         for namespace in self._settings.namespaces or ("",):
@@ -92,6 +97,7 @@ class _Service:
             self._ending.wait(),
             self._run_in_order(api),
             self._recorder.run(),
+            self._log_reader.run(),
             *(reflector.run() for reflector in self._reflectors),
         ]
         tasks = [asyncio.create_task(part) for part in parts]
