@@ -179,6 +179,8 @@ def describe_record(record: ProgressRecord) -> str | None:
             where = f"Resumed {record.stage or 'the run'} at step {record.text('step') or '?'}"
             message = record.text("message")
             return f"{where}: {message}" if message else where
+        case "initialized":
+            return record.text("message")
         case "stage_finished":
             seconds = record.number("seconds")
             took = f" in {render_duration(seconds)}" if seconds is not None else ""

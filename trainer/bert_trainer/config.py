@@ -209,14 +209,16 @@ class DatasetConfig(Section):
 
 
 class InitialCheckpoint(Section):
-    """Weights to start from where the run has no checkpoint of its own."""
+    """Where the first pretraining stage starts if the run has no checkpoint of its own to go on from."""
 
     path: str
-    """A checkpoint, or the output folder of a run, for ``bert-trainer``; a model folder for ``huggingface``."""
+    """``bert-trainer``: a checkpoint, or a checkpoints folder or output folder, of which the newest whole one is
+    taken. ``huggingface``: a folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``)."""
     format: Literal["bert-trainer", "huggingface"] = "bert-trainer"
     load: Literal["weights", "weights_and_optimizer", "none"] = "weights"
-    """``weights_and_optimizer``: the moments too, with the step count at 0, as between two stages; ``none``: the
-    folder is verified and nothing is loaded."""
+    """``weights``: moments start at 0; heads that the source lacks, at random. ``weights_and_optimizer``: the
+    moments too, with the step count at 0, as between two stages; of ``bert-trainer`` only. ``none``: the path is
+    verified and nothing is loaded."""
 
 
 class CheckpointConfig(Section):
@@ -225,9 +227,9 @@ class CheckpointConfig(Section):
     every_steps: Positive | None = None
     every_seconds: Positive | None = None
     every_samples: Positive | None = None
-    """Sequences of a stage, in whole steps."""
+    """After every step in which the sequences of the stage reach or pass a multiple of this."""
     min_samples_to_start: Annotated[int, Field(ge=0)] = 0
-    """Sequences, counted over all stages, before which no periodic checkpoint is written."""
+    """Sequences, counted over all pretraining stages, before which no periodic checkpoint is written."""
     periodic: bool = True
     """False: only the end of a stage and a graceful stop write one."""
     delete_after_success: bool = False
@@ -266,9 +268,10 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     dataset: DatasetConfig
     initial_checkpoint: InitialCheckpoint | None = None
-    """Empty: weights are drawn at random."""
+    """Empty: weights are drawn at random. A run that goes on from its own checkpoint does not look at it."""
     gpu_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
-    """Most memory, in GiB, that a rank takes of its GPU; empty: all of it."""
+    """Most memory, in GiB, that a rank's tensors take of its GPU, at most the GPU's own; empty: no limit. No effect
+    on a CPU."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()

@@ -1,85 +1,105 @@
 """Weights from elsewhere: another run's checkpoint, or a Hugging Face model folder.
 
-Only for the start of a run; a run that resumes has weights of its own. What the source does not hold keeps its
-random start and is named. Sizes that differ are an error, never a silent cut.
+Only for the start of a run; a run that resumes has weights of its own. Heads that the source does not hold keep
+their random start and are named. Sizes that differ are an error, never a silent cut, with one exception: rows
+of the token table that are no vocabulary entry only round its size up, and every run has its own number of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from bert_trainer.checkpoint import Checkpoint, find_newest_good, read_checkpoint
 from bert_trainer.config import InitialCheckpoint
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.huggingface import huggingface_name
+from bert_trainer.huggingface_source import read_model_folder
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, Optimizer
+from bert_trainer.wordpiece import Vocabulary, read_vocabulary
 
-# Heads: a model that was saved without them is as good a start as one with them.
-_OPTIONAL = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
-# Copies of tied weights, and buffers.
-_COPIES = (
-    "cls.predictions.decoder.weight",
-    "cls.predictions.decoder.bias",
-    "vocab_projector.weight",
-    "embeddings.position_ids",
-)
-
-# Heads of theirs that a model trained on masked words alone has no use for.
-_UNUSED = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
+# A model that was saved without them is as good a start as one with them.
+_HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
+_TOKEN_TABLE = "embeddings.tokens.weight"
+# Their rows are vocabulary entries, and padding behind them.
+_BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
+# Settings that change what the same tensors compute.
+_SETTINGS = ("architecture", "num_attention_heads", "hidden_act")
 
 
-def load(start: InitialCheckpoint, model: Bert, parameters: FlatParameters, optimizer: Optimizer) -> str:
-    """Load what ``start`` names and return what was loaded, as a sentence.
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Tensors as they were found, by our names; what has no name of ours keeps its own."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    spell: Callable[[str], str]
+    """Turns a name of ours into the source's, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """Tensors that fit the model, without padding rows."""
+
+    tensors: Mapping[str, Tensor]
+    fresh: list[str]
+    """Parameters that the source does not hold, by our names."""
+    unused: list[str]
+    """Tensors of heads that this model does not have, by our names."""
+
+
+def load(
+    start: InitialCheckpoint, model: Bert, vocabulary: Vocabulary, parameters: FlatParameters, optimizer: Optimizer
+) -> str:
+    """Load what ``start`` names into the flat buffers and return what was loaded, as a sentence.
 
     Raises:
-        InputError: there is nothing to load there, or it is not of this model's shape.
+        InputError: there is nothing to load there, or it is another model's.
     """
     path = Path(start.path)
-    if start.format == "huggingface":
-        tensors = _read_model_folder(path)
-        if start.load == "none":
-            return f"{path} can be read; nothing was loaded"
-        fresh = _copy_huggingface(tensors, model, path)
-        left = f"; left as drawn: {', '.join(fresh)}" if fresh else ""
-        return f"Started from the weights of {path}{left}"
+    try:
+        if start.format == "huggingface":
+            return _load_huggingface(path, start.load, model, vocabulary, parameters)
+        return _load_checkpoint(path, start.load, model, parameters, optimizer)
+    except OSError as error:
+        raise InputError(
+            f"initial_checkpoint.path: {path}: cannot be read ({error.strerror})",
+            hint="check that rank 0's machine sees it and may read it",
+        ) from error
+
+
+def _load_huggingface(path: Path, what: str, model: Bert, vocabulary: Vocabulary, parameters: FlatParameters) -> str:
+    tensors, spell = read_model_folder(path, model)
+    if what == "none":
+        return f"{path} can be read; nothing was loaded from it"
+    source = _Source(path, tensors, spell)
+    beyond_is_padding = _check_vocabulary_file(path / "vocab.txt", vocabulary)
+    if not beyond_is_padding:
+        _check_entries(source, model)
+    fitted = _fit(source, model)
+    _copy(fitted, parameters.named(parameters.values))
+    return _describe("weights", path, fitted)
+
+
+def _load_checkpoint(path: Path, what: str, model: Bert, parameters: FlatParameters, optimizer: Optimizer) -> str:
     checkpoint = _find_checkpoint(path)
-    if start.load == "none":
-        return f"{checkpoint.path} is whole; nothing was loaded"
-    with_moments = start.load == "weights_and_optimizer"
-    load_state(checkpoint, parameters, optimizer, with_moments=with_moments)
-    return f"Started from the weights {'and moments ' if with_moments else ''}of {checkpoint.path}"
-
-
-def load_state(
-    checkpoint: Checkpoint, parameters: FlatParameters, optimizer: Optimizer, *, with_moments: bool = True
-) -> None:
-    """Copy a checkpoint's tensors into the flat buffers.
-
-    Raises:
-        InputError: they are another model's.
-    """
+    if what == "none":
+        return f"{checkpoint.path} is whole; nothing was loaded from it"
+    _check_settings(checkpoint.path, model)
     loaded = checkpoint.load()
-    flats = {"model": parameters.values}
-    if with_moments:
-        flats |= {"first_moment": optimizer.first_moment, "second_moment": optimizer.second_moment}
-    for part, flat in flats.items():
-        views = parameters.named(flat)
-        if views.keys() != loaded[part].keys():
-            raise InputError(
-                f"{checkpoint.path}: its tensors are not this model's",
-                hint="use the model section that it was trained with",
-            )
-        for name, view in views.items():
-            _copy(loaded[part][name], view, name, checkpoint.path)
+    source = _Source(checkpoint.path, loaded["model"], str)
+    _check_entries(source, model)
+    fitted = _fit(source, model)
+    _copy(fitted, parameters.named(parameters.values))
+    if what == "weights":
+        return _describe("weights", checkpoint.path, fitted)
+    for part, flat in (("first_moment", optimizer.first_moment), ("second_moment", optimizer.second_moment)):
+        _copy(_fit(_Source(checkpoint.path, loaded[part], str), model), parameters.named(flat))
+    return _describe("weights and moments", checkpoint.path, fitted)
 
 
 def _find_checkpoint(path: Path) -> Checkpoint:
@@ -88,70 +108,137 @@ def _find_checkpoint(path: Path) -> Checkpoint:
         try:
             return read_checkpoint(path)
         except TrainerError as error:
-            raise InputError(f"initial_checkpoint.path: {error}") from error
+            raise InputError(
+                f"initial_checkpoint.path: {error}", hint="name another checkpoint, or the output folder of its run"
+            ) from error
     for root in (path / "checkpoints", path):
         if root.is_dir() and (found := find_newest_good(root)) is not None:
             return found
     raise InputError(
-        f"initial_checkpoint.path: {path}: no whole checkpoint there",
-        hint="name a folder <stage>-<step> below checkpoints/, or the output folder of a run",
+        f"initial_checkpoint.path: {path}: got no whole checkpoint there; allowed: a folder that holds manifest.json, "
+        "a checkpoints folder, or the output folder of a run",
+        hint="check the path; a model folder of Hugging Face needs initial_checkpoint.format 'huggingface'",
     )
 
 
-def _read_model_folder(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a Hugging Face model folder."""
+def _check_settings(path: Path, model: Bert) -> None:
+    """Refuse a run whose frozen configuration says that the same tensors compute something else.
+
+    A checkpoint that was copied out of its run has no such file beside it, and is taken at its sizes.
+    """
     try:
-        json.loads((path / "config.json").read_text())
-        if (path / "model.safetensors").exists():
-            return load_file(path / "model.safetensors")
-        if (path / "pytorch_model.bin").exists():
-            loaded: Any = torch.load(path / "pytorch_model.bin", map_location="cpu", weights_only=True)
-            return dict(loaded)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"initial_checkpoint.path: {path}: cannot be read ({error})") from error
+        theirs = json.loads((path.parent.parent / "run-config.json").read_text())["model"]
+        found = {name: theirs[name] for name in _SETTINGS}
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name, got in found.items():
+        wanted = getattr(model.config, name)
+        if got != wanted:
+            raise InputError(
+                f"{path}: its run has model.{name} {got!r}; allowed: {wanted!r}, this run's",
+                hint=f"set model.{name} to {got!r}, or start from another checkpoint",
+            )
+
+
+def _check_vocabulary_file(path: Path, vocabulary: Vocabulary) -> bool:
+    """Compare a model folder's own vocabulary with the run's; False where it has none.
+
+    Raises:
+        InputError: they differ, so the rows of the token table belong to other tokens.
+    """
+    if not path.exists():
+        return False
+    tokens = read_vocabulary(path).tokens
+    if tokens == vocabulary.tokens:
+        return True
+    hint = "set dataset.vocabulary_file to that file and build the shards with it"
+    if len(tokens) != vocabulary.size:
+        raise InputError(
+            f"{path}: got {len(tokens)} entries for embeddings.tokens.weight; allowed: {vocabulary.size}, as in this "
+            "run's vocabulary",
+            hint=hint,
+        )
+    number = next(n for n, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=True)) if theirs != ours)
     raise InputError(
-        f"initial_checkpoint.path: {path}: no model.safetensors and no pytorch_model.bin",
-        hint="name a folder that AutoModel.save_pretrained has written",
+        f"{path}: entry {number}: got {tokens[number]!r}; allowed: {vocabulary.tokens[number]!r}, as in this run's "
+        "vocabulary",
+        hint=hint,
     )
 
 
-def _copy_huggingface(tensors: Mapping[str, Tensor], model: Bert, path: Path) -> list[str]:
-    """Copy what is there; return the names of ours that are not."""
-    architecture = model.config.architecture
-    prefix = f"{architecture}."
-    # A bare encoder (BertModel) leaves the first word of every name out.
-    bare = not any(name.startswith(prefix) for name in tensors)
-    left, fresh = dict(tensors), []
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            theirs = huggingface_name(name, architecture)
-            tensor = left.pop(theirs.removeprefix(prefix) if bare else theirs, None)
-            if tensor is None:
-                if not name.startswith(_OPTIONAL):
-                    raise InputError(
-                        f"{path}: has no tensor {theirs}",
-                        hint=f"it is not a {architecture} model, or has fewer layers than model.num_hidden_layers",
-                    )
-                fresh.append(name)
-            elif name in ("embeddings.tokens.weight", "mlm_bias"):
-                # Rows beyond the vocabulary only round the size up.
-                _copy(tensor, parameter[: model.vocabulary_size], theirs, path)
-            else:
-                _copy(tensor, parameter, theirs, path)
-    unknown = sorted(name for name in left if not name.endswith(_COPIES) and not name.startswith(_UNUSED))
+def _check_entries(source: _Source, model: Bert) -> None:
+    """Refuse a token table of another vocabulary size, told from rows that only pad it by their zeros.
+
+    Padding starts at zero and gets no gradient, so it stays there; no entry's row is all zeros but [PAD]'s.
+
+    Raises:
+        InputError: the numbers of entries differ.
+    """
+    table_VD = source.tensors.get(_TOKEN_TABLE)
+    if table_VD is None or table_VD.ndim != 2:
+        return  # refused below, by name
+    used = table_VD.any(dim=1).nonzero()
+    entries = int(used[-1]) + 1 if len(used) else 0
+    if entries != model.vocabulary_size:
+        raise InputError(
+            f"{source.path}: {source.spell(_TOKEN_TABLE)}: got {entries} vocabulary entries in {len(table_VD)} rows; "
+            f"allowed: {model.vocabulary_size}, as in this run's vocabulary",
+            hint="use the vocabulary that it was trained with; rows of zeros behind the last entry do not count, nor "
+            "does anything behind the entries of a model folder's own vocab.txt",
+        )
+
+
+def _fit(source: _Source, model: Bert) -> _Fitted:
+    """Hold a source against the model's parameters.
+
+    Raises:
+        InputError: a tensor is missing, of another size, not finite, or nothing that the model has.
+    """
+    fitted, fresh = {}, []
+    for name, parameter in model.named_parameters():
+        tensor, allowed = source.tensors.get(name), list(parameter.shape)
+        if tensor is None:
+            if not name.startswith(_HEADS):
+                raise InputError(
+                    f"{source.path}: {source.spell(name)}: got no such tensor; allowed: shape {allowed}",
+                    hint="use the model section (architecture, num_hidden_layers) that it was trained with",
+                )
+            fresh.append(name)
+            continue
+        if name in _BY_ENTRY:
+            allowed[0] = model.vocabulary_size
+            tensor = tensor[: allowed[0]] if tensor.ndim else tensor
+        if list(tensor.shape) != allowed:
+            raise InputError(
+                f"{source.path}: {source.spell(name)}: got shape {list(tensor.shape)}; allowed: {allowed}, this run's",
+                hint="use the model section and the vocabulary that it was trained with",
+            )
+        if not tensor.isfinite().all():
+            raise InputError(
+                f"{source.path}: {source.spell(name)}: got values that are not finite; allowed: numbers",
+                hint="that training has diverged; start from an earlier checkpoint of it",
+            )
+        fitted[name] = tensor
+    beyond = sorted(source.tensors.keys() - dict(model.named_parameters()).keys())
+    unused = [name for name in beyond if name.startswith(_HEADS)]
+    unknown = [name for name in beyond if name not in unused]
     if unknown:
         raise InputError(
-            f"{path}: this model has no place for {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}",
-            hint="use the model section (layers, architecture) that it was trained with",
+            f"{source.path}: {', '.join(unknown[:5])}: got {len(unknown)} tensor(s) that this model has no place for; "
+            "allowed: the encoder's and the pretraining heads'",
+            hint="use the model section (architecture, num_hidden_layers) that it was trained with, and take heads of "
+            "other tasks off",
         )
-    return fresh
+    return _Fitted(fitted, fresh, unused)
 
 
-def _copy(source: Tensor, target: Tensor, name: str, path: Path) -> None:
-    if source.shape != target.shape:
-        raise InputError(
-            f"{path}: {name}: got shape {list(source.shape)}; allowed: {list(target.shape)}, this model's",
-            hint="use the model section and the vocabulary that it was trained with",
-        )
-    with torch.no_grad():
-        target.copy_(source)
+def _copy(fitted: _Fitted, views: Mapping[str, Tensor]) -> None:
+    for name, tensor in fitted.tensors.items():
+        # The rows behind the last entry stay zero.
+        views[name][: len(tensor)].copy_(tensor)
+
+
+def _describe(what: str, path: Path, fitted: _Fitted) -> str:
+    left = f"; left as drawn: {', '.join(fitted.fresh)}" if fitted.fresh else ""
+    unused = f"; not used: {', '.join(fitted.unused)}" if fitted.unused else ""
+    return f"Started from the {what} of {path}{left}{unused}"

@@ -19,7 +19,6 @@ from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
 from bert_trainer.data import SampleOrder
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError
-from bert_trainer.initial_weights import load_state
 from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
@@ -106,12 +105,11 @@ class Session:
         return session
 
     def _resume(self) -> None:
-        """Load the newest good checkpoint on rank 0 and send it to the others."""
+        """Load the newest good checkpoint on rank 0, or what the run starts from, and send it to the others."""
         store = self.keeper.store if self.keeper else None
         found = on_rank_0(self.world, lambda: _load_newest(store, self) if store else None)
         if found is None:
-            # On rank 0 alone, like everything that reads files; the others get the weights below.
-            on_rank_0(self.world, lambda: load_initial_weights(self) if self.keeper else None)
+            on_rank_0(self.world, self._load_initial)
         for flat in (self.parameters.values, self.optimizer.first_moment, self.optimizer.second_moment):
             self.world.broadcast_(flat)
         if found is not None:
@@ -119,6 +117,14 @@ class Session:
             if self.scaler.enabled:
                 self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
         self.resumed_at = found
+
+    def _load_initial(self) -> None:
+        """Take the weights that the configuration names, if it names any. For rank 0."""
+        start = self.config.initial_checkpoint
+        if start is None or self.keeper is None:
+            return
+        message = initial_weights.load(start, self.model, self.vocabulary, self.parameters, self.optimizer)
+        self.keeper.metrics.event("initialized", path=start.path, message=message)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which forward passes run."""
@@ -170,32 +176,27 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
     return device
 
 
-def load_initial_weights(session: Session) -> None:
-    """Start from somebody else's weights, if the configuration says so. For rank 0.
+def _limit_memory(config: RunConfig, device: torch.device) -> None:
+    """Keep PyTorch's allocator below the limit; to be called before it has allocated anything."""
+    if config.gpu_memory_limit_gib is not None:
+        total_bytes = torch.cuda.get_device_properties(device).total_memory
+        fraction = memory_fraction(config.gpu_memory_limit_gib, total_bytes, str(device))
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+def memory_fraction(limit_gib: float, total_bytes: int, device: str) -> float:
+    """Return a limit as a share of a GPU's memory.
 
     Raises:
-        TrainerError: they cannot be read, or are not of this model's shape.
+        InputError: the GPU does not have that much.
     """
-    start = session.config.initial_checkpoint
-    if start is None:
-        return
-    message = initial_weights.load(start, session.model, session.parameters, session.optimizer)
-    if session.keeper is not None:
-        session.keeper.metrics.event("initialized", path=start.path, message=message)
-
-
-def _limit_memory(config: RunConfig, device: torch.device) -> None:
-    """Keep PyTorch's allocator below a share of the GPU's memory."""
-    limit_gib = config.gpu_memory_limit_gib
-    if limit_gib is None:
-        return
-    total_gib = torch.cuda.get_device_properties(device).total_memory / 2**30
+    total_gib = total_bytes / 2**30
     if limit_gib > total_gib:
         raise InputError(
-            f"gpu_memory_limit_gib: got {limit_gib:g}; allowed: at most the {total_gib:.1f} GiB of {device}",
-            hint="lower it, or leave it out",
+            f"gpu_memory_limit_gib: got {limit_gib:g}; allowed: at most the {total_gib:.2f} GiB of {device}",
+            hint="lower it, or leave it empty for no limit",
         )
-    torch.cuda.set_per_process_memory_fraction(limit_gib / total_gib, device)
+    return limit_gib / total_gib
 
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
@@ -255,7 +256,17 @@ def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
     checkpoint = store.newest_good()
     if checkpoint is None:
         return None
-    load_state(checkpoint, session.parameters, session.optimizer)
+    loaded, parameters = checkpoint.load(), session.parameters
+    for part, flat in (
+        ("model", parameters.values),
+        ("first_moment", session.optimizer.first_moment),
+        ("second_moment", session.optimizer.second_moment),
+    ):
+        views = parameters.named(flat)
+        if views.keys() != loaded[part].keys():
+            raise InputError(f"{checkpoint.path}: its tensors are not this model's")
+        for name, view in views.items():
+            view.copy_(loaded[part][name])
     _announce_resume(checkpoint, store.environment, session)
     return checkpoint.position
 

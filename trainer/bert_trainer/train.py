@@ -253,26 +253,24 @@ def _check_finite(session: Session, stage: PretrainStage, step: int, result: Ste
 
 
 def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, saved_at_s: float) -> bool:
-    """Tell whether a periodic checkpoint is due after a step."""
-    # Only rank 0 writes and every rank holds the same state: its clock alone may decide.
-    every, batch = session.config.checkpoint, stage.global_batch_size
-    if not every.periodic or _samples_before(session, index) + step * batch < every.min_samples_to_start:
+    """Tell whether a periodic checkpoint is due after a step of a stage."""
+    when, samples = session.config.checkpoint, step * stage.global_batch_size
+    if not when.periodic or _samples_before(session, index) + samples < when.min_samples_to_start:
         return False
-    by_steps = every.every_steps is not None and step % every.every_steps == 0
-    by_samples = every.every_samples is not None and (step * batch) // every.every_samples > (
-        (step - 1) * batch // every.every_samples
-    )
-    by_time = every.every_seconds is not None and time.monotonic() - saved_at_s >= every.every_seconds
+    by_steps = when.every_steps is not None and step % when.every_steps == 0
+    # The last step's samples have reached or passed a multiple exactly when the rest is less than that step.
+    by_samples = when.every_samples is not None and samples % when.every_samples < stage.global_batch_size
+    # Only rank 0 writes and every rank holds the same state: its clock alone may decide.
+    by_time = when.every_seconds is not None and time.monotonic() - saved_at_s >= when.every_seconds
     return by_steps or by_samples or by_time
 
 
 def _samples_before(session: Session, index: int) -> int:
-    """Return the sequences of all stages before this one."""
-    earlier = [(stage, session.training_data.get(number)) for number, stage in enumerate(session.config.stages[:index])]
+    """Return the sequences of all pretraining stages before this one."""
     return sum(
-        data.total_steps * stage.global_batch_size
-        for stage, data in earlier
-        if data is not None and isinstance(stage, PretrainStage)
+        session.training_data[number].total_steps * stage.global_batch_size
+        for number, stage in enumerate(session.config.stages[:index])
+        if isinstance(stage, PretrainStage)
     )
 
 
