@@ -23,6 +23,9 @@ setup: ## Make .venv from requirements.lock, with Horovod (PYTHON=python3.12, BE
 demo: setup ## Pretrain a small BERT on this machine with two Horovod ranks (JOB=another/job.yaml)
 	@$(BIN)/bert-operator local $(JOB)
 
+cluster-demo: setup ## Two jobs on a cluster of one node, made for the purpose (root, buildah, containerd)
+	@$(BIN)/python tools/cluster_demo.py
+
 bench-convergence: setup ## Train for up to an hour on two cores and draw the curve beside the published one
 	@$(BIN)/python benchmarks/convergence/run.py
 
@@ -69,4 +72,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo bench-convergence bench-operator test test-api check lint types layers generated generate format lock clean
+.PHONY: help setup demo cluster-demo bench-convergence bench-operator test test-api check lint types layers generated generate format lock clean

@@ -50,8 +50,8 @@ class Child:
     message: str = ""
     finished_at_s: float | None = None
     """Seconds since 1970."""
-    created_at_s: float | None = None
-    """Seconds since 1970."""
+    waiting_since_s: float | None = None
+    """When it was created, or a queue last let it go, in seconds since 1970; empty: its turn has not come."""
     ref: ChildRef | None = None
     """What it is called in the cluster."""
     pod: str | None = None

@@ -61,8 +61,12 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             delete_job=left_s is not None and left_s <= 0,
             look_again_in_s=left_s,
         )
+    active = [child for child in active if not _is_over(child, observed.status)]
     facts = _gather(observed, now_s)
     step = _decide(job, observed, facts, active, now_s)
+    if step.stop and step.verdict.phase == "Stopping":
+        # On record before it is told: its number must not be used again once it is gone.
+        facts = replace(facts, child=max(active, key=lambda child: child.attempt).ref or facts.child)
     if step.create is not None:
         facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
@@ -97,11 +101,18 @@ def _gather(observed: Observed, now_s: float) -> Facts:
     )
 
 
+def _is_over(child: Child, previous: JobStatus) -> bool:
+    """Tell whether a child's end is on record; if it seems to be active, it is seen as it was."""
+    failed = any(failure.attempt == child.attempt for failure in previous.failures)
+    return failed or child.run in previous.completed_runs
+
+
 def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef | None:
     """Return the child for the status. One that merely waits is not worth a write of its own."""
-    if newest is None or newest.ref is None or (newest.state == "Pending" and newest.obstacle is None):
+    if newest is None or newest.ref is None:
         return previous.child
-    return newest.ref
+    merely_waits = newest.state == "Pending" and newest.obstacle is None and not newest.stopping
+    return previous.child if merely_waits else newest.ref
 
 
 def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list[Child], now_s: float) -> _Step:
@@ -113,15 +124,15 @@ def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list
         return _mind_children(job, observed, active, ending, left_s, now_s)
     if ending is not None:
         return _Step(verdict=ending)
+    if observed.status.reason == Reason.STOPPING_AT_START_DEADLINE:
+        message = observed.status.message or ""
+        return _Step(verdict=Verdict(phase="Failed", reason=Reason.START_DEADLINE_EXCEEDED, message=message))
     if left_s is not None and left_s <= 0:
         deadline_s = job.spec.run_policy.active_deadline_seconds
         message = f"The job was not done after {deadline_s} s"
         return _Step(verdict=Verdict(phase="Failed", reason=Reason.DEADLINE_EXCEEDED, message=message))
-    if observed.status.reason == Reason.STOPPING_AT_START_DEADLINE:
-        message = observed.status.message or ""
-        return _Step(verdict=Verdict(phase="Failed", reason=Reason.START_DEADLINE_EXCEEDED, message=message))
     if observed.stop_requested:
-        return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST))
+        return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST), look_again_in_s=left_s)
     assert run is not None, "a job without a run left has ended"
     return _start(run, observed, facts, left_s, now_s)
 
@@ -135,20 +146,30 @@ def _mind_children(
     now_s: float,
 ) -> _Step:
     """Decide while something is running: stop all of it, stop the older ones, or let it run."""
-    newest = max(active, key=lambda child: child.attempt)
-    late_in_s = _seconds_to_start(job, newest, now_s)
+    newest = _still_running(max(active, key=lambda child: child.attempt), observed.status)
+    is_newest_of_all = newest.attempt >= observed.status.attempt
+    late_in_s = _seconds_to_start(job, newest, now_s) if is_newest_of_all else None
     if stopping := _reason_to_stop(observed, newest, ending, left_s, late_in_s):
-        return _Step(verdict=stopping, stop=_untold(active))
-    older = [child for child in active if child is not newest]
+        again_in_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
+        return _Step(verdict=stopping, stop=_untold(active), look_again_in_s=again_in_s)
+    older = [child for child in active if child.attempt < newest.attempt]
     if older:
         verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
     elif newest.state == "Queued":
         verdict = Verdict(phase="Queued", reason=Reason.QUEUED)
     elif newest.state == "Pending":
-        verdict = Verdict(phase="Pending", reason=Reason.WAITING_TO_START)
+        # What was said when it was created stays true until it runs; another word would be another write.
+        is_retry = observed.status.reason == Reason.RETRYING_AT_ONCE
+        verdict = Verdict(phase="Pending", reason=Reason.RETRYING_AT_ONCE if is_retry else Reason.WAITING_TO_START)
     else:
         verdict = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
     return _Step(verdict=verdict, stop=_untold(older), look_again_in_s=_earliest(left_s, late_in_s))
+
+
+def _still_running(newest: Child, previous: JobStatus) -> Child:
+    """Return a child that was running as running: without some of its pods it is about to end, not to start."""
+    was_running = previous.phase == "Running" and previous.attempt == newest.attempt
+    return replace(newest, state="Running") if was_running and newest.state == "Pending" else newest
 
 
 def _reason_to_stop(
@@ -159,16 +180,17 @@ def _reason_to_stop(
         return Verdict(phase="Stopping", reason=Reason.STOPPING_ON_REQUEST)
     if ending is not None:
         return Verdict(phase="Stopping", reason=Reason.STOPPING_DUPLICATES)
-    if left_s is not None and left_s <= 0:
-        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
     previous = observed.status
     if previous.phase == "Stopping" and previous.reason == Reason.STOPPING_AT_START_DEADLINE:
         return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=previous.message or "")
+    if left_s is not None and left_s <= 0:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
+    if previous.phase == "Stopping" and newest.attempt <= previous.attempt:
+        # What was decided is carried through, for nobody can be sure that the child has not been told.
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
     if late_in_s is not None and late_in_s <= 0:
         message = newest.obstacle.message if newest.obstacle else ""
         return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=message)
-    if newest.stopping and previous.phase == "Stopping":
-        return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
     return None
 
 
@@ -255,9 +277,9 @@ def _seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> fl
 
 def _seconds_to_start(job: BertPretrainJob, child: Child, now_s: float) -> float | None:
     deadline_s = job.spec.run_policy.start_deadline_seconds
-    if deadline_s is None or child.state != "Pending" or child.created_at_s is None:
+    if deadline_s is None or child.state != "Pending" or child.stopping or child.waiting_since_s is None:
         return None
-    return child.created_at_s + deadline_s - now_s
+    return child.waiting_since_s + deadline_s - now_s
 
 
 def _seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> float | None:
@@ -270,8 +292,13 @@ def _seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> fl
 def _was_asked(child: Child, observed: Observed) -> bool:
     """Tell whether a child that left was told to by us. A deletion by others is no request of ours."""
     newest = max((other.attempt for other in observed.children), default=0)
-    by_us = observed.status.phase in ("Stopping", "Stopped") or child.attempt < newest
+    by_us = _are_sent_away(observed.status) or child.attempt < newest
     return observed.stop_requested or (child.stopping and by_us)
+
+
+def _are_sent_away(previous: JobStatus) -> bool:
+    """Tell whether the last word was that all children leave, or have left, on our account."""
+    return previous.phase in ("Stopping", "Stopped") or previous.reason == Reason.REMOVING_PREVIOUS
 
 
 def _failure_kind(child: Child, *, was_asked: bool) -> FailureKind | None:
@@ -314,7 +341,7 @@ def _is_lost(observed: Observed, failed: set[int]) -> bool:
     previous = observed.status
     present = any(child.attempt >= previous.attempt for child in observed.children)
     accounted = previous.attempt in failed or previous.run in previous.completed_runs
-    expected = observed.stop_requested or previous.phase in ("Stopping", "Stopped")
+    expected = observed.stop_requested or _are_sent_away(previous)
     return previous.attempt > 0 and _was_seen(observed) and not (present or accounted or expected)
 
 

@@ -62,7 +62,8 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
     now = render_time(now_s)
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
-    obstacle = facts.obstacle if verdict.phase == "Pending" else None
+    # While the job pauses or cleans up, nothing is wanted that could be in the way.
+    obstacle = facts.obstacle if verdict.reason in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE) else None
     return JobStatus(
         observed_generation=generation,
         phase=verdict.phase,

@@ -3,6 +3,8 @@
 ``control_plane``: one for the whole run, mpi-operator and its CRD included. It is built before the first test where
 the cache is empty, so that no test's time limit has to hold for a compiler.
 ``api``: its administrator's client. ``namespace``: a fresh one per test.
+``operator``: one for the tests of a file, with the rights that it is shipped with; it compares every second.
+``jobs``: the BertPretrainJobs of the namespace.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from cluster_api import Api, wait_until
+from cluster_jobs import Jobs
 from control_plane import ControlPlane, built_programs, namespace_of
+from operator_process import OperatorProcess, install_operator
 
 HERE = Path(__file__).parent
 _numbers = itertools.count(1)
@@ -60,3 +64,22 @@ def namespace(api: Api) -> Iterator[str]:
     # Pods that were bound would wait for their kubelet, and the namespace with them.
     api.request("DELETE", f"/api/v1/namespaces/{name}/pods", {"gracePeriodSeconds": 0}).expect()
     api.delete("v1/namespaces", name).expect()
+
+
+@pytest.fixture(scope="module")
+def operator_config(control_plane: ControlPlane) -> Path:
+    """A kubeconfig of the operator's own account; definition and rights are applied."""
+    return control_plane.kubeconfig(install_operator(control_plane))
+
+
+@pytest.fixture(scope="module")
+def operator(operator_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """A running operator. A test that ends it, or starts it with other settings, sees to it that it runs again."""
+    with OperatorProcess(tmp_path_factory.mktemp("operator"), operator_config) as running:
+        yield running
+
+
+@pytest.fixture
+def jobs(api: Api, namespace: str) -> Jobs:
+    """The jobs of the test's namespace."""
+    return Jobs(api, namespace)

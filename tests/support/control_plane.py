@@ -156,9 +156,9 @@ class ControlPlane:
     def _define_parts(self) -> None:
         folder, ports = self.folder, self._ports
         self.etcd = self._part("etcd", etcd_arguments(folder, ports), "http", "/readyz")
-        self.api_server = self._part("kube-apiserver", api_server_arguments(folder, ports), "https", "/readyz")
+        self.api_server = self._part("kube-apiserver", self.api_server_arguments(), "https", "/readyz")
         self.controller_manager = self._part(
-            "kube-controller-manager", controller_manager_arguments(folder, ports), "https", "/healthz"
+            "kube-controller-manager", self.controller_manager_arguments(), "https", "/healthz"
         )
         self.scheduler = self._part("kube-scheduler", client_arguments(folder, ports, "kube-scheduler"))
         self.mpi_operator = Component(
@@ -173,6 +173,14 @@ class ControlPlane:
             relaunch=True,
         )
         self.parts = (self.etcd, self.api_server, self.controller_manager, self.scheduler, self.mpi_operator)
+
+    def api_server_arguments(self) -> list[str]:
+        """Return the API server's command line; a cluster with nodes changes some of it."""
+        return api_server_arguments(self.folder, self._ports)
+
+    def controller_manager_arguments(self) -> list[str]:
+        """Return the controller manager's."""
+        return controller_manager_arguments(self.folder, self._ports)
 
     def _part(self, name: str, arguments: Sequence[str], scheme: str = "https", path: str = "/healthz") -> Component:
         command = [str(self._programs / name), *arguments]

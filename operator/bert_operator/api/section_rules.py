@@ -40,7 +40,7 @@ RESERVED_NAMES = (
 )
 """Variables that the operator or mpi-operator sets; a user's value would be lost."""
 
-RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/sys", "/tmp", "/usr")
+RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/usr")
 """Folders of the image or the system in whose place nothing may be mounted."""
 
 

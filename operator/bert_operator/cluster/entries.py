@@ -60,6 +60,8 @@ class ChildEntry(NamedTuple):
     was_looked_at: bool
     """Whether its controller has written any status."""
     completed_at_s: float | None
+    waiting_since_s: float | None
+    """When it was created, or resumed; empty where it was let go and its controller has not seen that yet."""
 
 
 class PodEntry(NamedTuple):
@@ -87,6 +89,9 @@ class PodEntry(NamedTuple):
     message: str
     """What the container left as its termination message."""
     finished_at_s: float | None
+    owner_uid: str
+    """Of the Job or MPIJob that made it; a launcher's pod is made by a Job in between, which nobody remembers."""
+    created_at_s: float
 
 
 class Warning(NamedTuple):  # noqa: A001 - Kubernetes' own word for this kind of event
@@ -95,6 +100,8 @@ class Warning(NamedTuple):  # noqa: A001 - Kubernetes' own word for this kind of
     reason: str
     message: str
     seen_at_s: float
+    uid: str
+    """Of what it is about: names are used again."""
 
 
 def read_job(body: Document) -> JobEntry:
@@ -125,28 +132,31 @@ def read_child(body: Document) -> tuple[str, ChildEntry] | None:
     job, kind = labels.get(names.JOB_LABEL), body.get("kind")
     if not job or not attempt.isdecimal() or kind not in ("Job", "MPIJob"):
         return None
-    owner: Document = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), {})
     conditions = tuple(
         (sys.intern(item.get("type", "")), sys.intern(item.get("reason") or ""))
         for item in status.get("conditions") or ()
         if item.get("status") == "True"
     )
     suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
+    created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
+    # Both controllers set it anew when they resume.
+    resumed_at_s = _time(status.get("startTime")) or 0.0
     return job, ChildEntry(
         kind=kind,
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         version=read_version(body),
-        owner_uid=owner.get("uid", ""),
+        owner_uid=_owner_uid(metadata),
         spec_hash=(metadata.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
         run=sys.intern(labels.get(names.RUN_LABEL, "")),
         attempt=int(attempt),
-        created_at_s=_time(metadata.get("creationTimestamp")) or 0.0,
+        created_at_s=created_at_s,
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=suspend is True,
         conditions=conditions,
         was_looked_at=bool(status),
         completed_at_s=_time(status.get("completionTime")) or _failed_at(status, kind),
+        waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
     )
 
 
@@ -184,6 +194,8 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
         ended_by=sys.intern(ended.get("reason") or ""),
         message=(ended.get("message") or "")[: 4 * MAX_MESSAGE],
         finished_at_s=_time(ended.get("finishedAt")),
+        owner_uid=sys.intern(_owner_uid(metadata)),
+        created_at_s=_time(metadata.get("creationTimestamp")) or 0.0,
     )
 
 
@@ -197,6 +209,7 @@ def read_warning(body: Document) -> tuple[str, str, Warning] | None:
         reason=sys.intern(body.get("reason") or ""),
         message=(body.get("message") or "")[:_LONGEST_NOTE],
         seen_at_s=_time(when) or 0.0,
+        uid=sys.intern(subject.get("uid") or ""),
     )
     return subject["kind"], subject.get("name", ""), warning
 
@@ -205,6 +218,11 @@ def read_version(body: Document) -> int:
     """Return the resource version; Kubernetes lets its users compare them from release 1.35 on."""
     text = body.get("metadata", {}).get("resourceVersion", "")
     return int(text) if text.isdecimal() else 0
+
+
+def _owner_uid(metadata: Document) -> str:
+    """Return the uid of what controls an object; empty where nothing does."""
+    return next((str(ref.get("uid", "")) for ref in metadata.get("ownerReferences") or () if ref.get("controller")), "")
 
 
 def _failed_at(status: Document, kind: str) -> float | None:

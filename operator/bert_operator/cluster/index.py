@@ -153,8 +153,10 @@ class Index:
         return list(self._children.get(ref, {}).values())
 
     def pods(self, ref: JobRef, child: str) -> Sequence[PodEntry]:
-        """Return the pods of a child."""
-        return [pod for pod in self._pods.get(ref, {}).values() if pod.child == child]
+        """Return the pods of a child, those of a namesake left out that an earlier job has left behind."""
+        pods = [pod for pod in self._pods.get(ref, {}).values() if pod.child == child]
+        known = self._children.get(ref, {}).get(child)
+        return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
 
     def warnings(self, ref: JobRef, names: Sequence[str]) -> dict[str, tuple[Warning, ...]]:
         """Return the warnings about objects of a job's namespace."""
@@ -205,6 +207,13 @@ class Index:
             if ref in self._children or ref in self._pods:
                 yield ref
             end = name.rfind("-", 0, end)
+
+
+def _is_made_for(pod: PodEntry, child: ChildEntry) -> bool:
+    """Tell whether a pod is this very child's; a launcher's says by its age alone which MPIJob it is of."""
+    if pod.role == names.LAUNCHER:
+        return pod.created_at_s >= child.created_at_s
+    return pod.owner_uid == child.uid
 
 
 def _namespace(body: Document) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.entries import JobEntry, PodEntry
+from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import JobRef
@@ -45,10 +45,20 @@ class LogReader:
         self._index = index
         self._enqueue = enqueue
         self._reports: dict[JobRef, Report] = {}
+        self._read_to_end: dict[JobRef, str] = {}
 
     def report(self, ref: JobRef) -> Report:
         """Return the newest report of a job."""
         return self._reports.get(ref, Report())
+
+    async def read_to_end(self, ref: JobRef, job: JobEntry, child: ChildEntry) -> None:
+        """Read the log of a child that has ended, once: short runs end between two rounds."""
+        main = (names.LAUNCHER, names.SINGLE)
+        pod = next((pod for pod in self._index.pods(ref, child.name) if pod.role in main), None)
+        if pod is None or self._read_to_end.get(ref) == child.uid:
+            return
+        self._read_to_end[ref] = child.uid
+        await self._read(ref, job, pod)
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -56,8 +66,10 @@ class LogReader:
         while True:
             started_s = loop.time()
             readable = list(self._readable())
-            for gone in self._reports.keys() - {ref for ref, _, _ in readable}:
-                del self._reports[gone]
+            known = set(self._index.jobs())
+            for table in (self._reports, self._read_to_end):
+                for gone in table.keys() - known:
+                    del table[gone]
             for ref, job, pod in readable:
                 await self._read(ref, job, pod)
                 await asyncio.sleep(1 / READS_PER_SECOND)

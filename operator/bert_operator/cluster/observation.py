@@ -35,7 +35,7 @@ def observe_child(
         attempt=child.attempt,
         state="Pending",
         stopping=child.is_deleting,
-        created_at_s=child.created_at_s,
+        waiting_since_s=child.waiting_since_s,
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
     )
     conditions = dict(child.conditions)
@@ -47,7 +47,7 @@ def observe_child(
         return _failed(base, child, pods, conditions)
     if child.is_suspended:
         return replace(base, state="Queued")
-    if _is_running(child, pods, workers):
+    if _has_begun(child, pods, workers, conditions):
         return replace(base, state="Running")
     obstacle = None if child.is_deleting else find_obstacle(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, obstacle=obstacle)
@@ -63,6 +63,12 @@ def _has_failed(child: ChildEntry, conditions: Mapping[str, str]) -> bool:
     return "Failed" in conditions
 
 
+def has_ended(child: ChildEntry) -> bool:
+    """Tell whether a child's program is over, whatever came of it."""
+    conditions = dict(child.conditions)
+    return _has_succeeded(child, conditions) or _has_failed(child, conditions)
+
+
 def is_settling(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> bool:
     """Tell whether a child has failed and its pod has not yet said how: the two come over different watches."""
     if not _has_failed(child, dict(child.conditions)) or now_s - (child.completed_at_s or 0.0) > SETTLING_S:
@@ -71,13 +77,18 @@ def is_settling(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> bo
     return any(pod.exit_code is None and not pod.is_deleting and not pod.disruption for pod in main)
 
 
-def _is_running(child: ChildEntry, pods: Iterable[PodEntry], workers: int) -> bool:
-    """Tell whether the program can be running: the single pod, or the launcher with all of its workers."""
-    running = [pod for pod in pods if pod.phase == "Running"]
-    if child.kind == "Job":
-        return bool(running)
-    ready_workers = sum(pod.role == names.WORKER for pod in running)
-    return ready_workers >= workers and any(pod.role == names.LAUNCHER for pod in running)
+def _has_begun(child: ChildEntry, pods: Iterable[PodEntry], workers: int, conditions: Mapping[str, str]) -> bool:
+    """Tell whether the program may be running, or was: the single pod, or the launcher with all of its workers.
+
+    Pods are ahead of what their controllers say: one that has ended belongs to a child that is about to end.
+    """
+    begun = [pod for pod in pods if pod.phase in ("Running", "Succeeded", "Failed")]
+    if child.kind == "Job" or "Running" in conditions:
+        return bool(begun)
+    launcher = next((pod for pod in begun if pod.role == names.LAUNCHER), None)
+    if launcher is None:
+        return False
+    return launcher.phase != "Running" or sum(pod.role == names.WORKER for pod in begun) >= workers
 
 
 def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions: Mapping[str, str]) -> Child:

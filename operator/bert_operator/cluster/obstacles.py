@@ -36,21 +36,32 @@ def find_obstacle(
     pods: those of this child. warnings: events by the name of what they are about.
     """
     for pod in pods:
-        if pod.phase == "Pending" and (obstacle := _pod_obstacle(pod, warnings.get(pod.name, ()))):
+        if pod.phase == "Pending" and (obstacle := _pod_obstacle(pod, _about(pod.uid, warnings.get(pod.name, ())))):
             return obstacle
     expected = 1 if child.kind == "Job" else workers + 1
     if len(pods) < expected:
-        for name in (child.name, f"{child.name}-launcher"):
-            for warning in reversed(warnings.get(name, ())):
-                if warning.reason in _CREATION_EVENTS:
-                    return classify_refusal(f"{warning.message}", warning.reason)
+        launcher = warnings.get(f"{child.name}-launcher", ())
+        told = (
+            *_about(child.uid, warnings.get(child.name, ())),
+            # Nobody remembers the uid of a launcher's Job; what is older than the MPIJob was about a namesake.
+            *(warning for warning in launcher if warning.seen_at_s >= child.created_at_s),
+        )
+        for warning in sorted(told, key=lambda warning: warning.seen_at_s, reverse=True):
+            if warning.reason in _CREATION_EVENTS:
+                return classify_refusal(warning.message, warning.reason)
     if child.kind == "MPIJob" and not child.was_looked_at and now_s - child.created_at_s >= SILENCE_S:
         return Obstacle(
             reason=ObstacleReason.MPI_OPERATOR_SILENT,
-            message=f"MPIJob {child.name} has no status after {now_s - child.created_at_s:.0f} s: mpi-operator does "
-            "not run, or does not watch this namespace. Next: kubectl get deployments -A | grep mpi-operator",
+            # Without its age, with which every look would find something new to write.
+            message=f"MPIJob {child.name} has no status after {SILENCE_S:.0f} s: mpi-operator does not run, or does "
+            "not watch this namespace. Next: kubectl get deployments -A | grep mpi-operator",
         )
     return None
+
+
+def _about(uid: str, warnings: Sequence[Warning]) -> list[Warning]:
+    """Return the warnings about this very object, those about an earlier one of its name left out."""
+    return [warning for warning in warnings if warning.uid in ("", uid)]
 
 
 def classify_refusal(message: str, event: str = "") -> Obstacle:

@@ -22,7 +22,7 @@ from bert_operator.cluster.entries import ChildEntry, JobEntry
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.news import News, news_between
-from bert_operator.cluster.observation import is_settling, observe_child
+from bert_operator.cluster.observation import has_ended, is_settling, observe_child
 from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal
 from bert_operator.cluster.paths import job_path, path_of
 from bert_operator.cluster.rules import cluster_problems
@@ -59,6 +59,9 @@ class Reports(Protocol):
 
     def report(self, ref: JobRef) -> Report:
         """Return the newest report of a job."""
+
+    async def read_to_end(self, ref: JobRef, job: JobEntry, child: ChildEntry) -> None:
+        """Read the log of a child that has ended."""
 
 
 class ReconcileMetrics(Protocol):
@@ -126,6 +129,8 @@ class Reconciler:
                 new = describe_invalid(status, message, generation=entry.generation, now_s=self._now_s())
                 await self._write_status(ref, entry, status, new)
             return
+        if status.phase not in TERMINAL_PHASES:
+            await self._read_last_words(ref, entry)
         step = await self._plan(job, entry, status)
         await self._carry_out(job, entry, status, step)
 
@@ -159,6 +164,11 @@ class Reconciler:
             obstacle=refusal.obstacle if refusal else None,
             created=created if owner_uid == entry.uid else None,
         )
+
+    async def _read_last_words(self, ref: JobRef, entry: JobEntry) -> None:
+        newest = max(self._own_children(ref, entry), key=lambda child: child.attempt, default=None)
+        if newest is not None and has_ended(newest):
+            await self._reports.read_to_end(ref, entry, newest)
 
     def _own_children(self, ref: JobRef, entry: JobEntry) -> list[ChildEntry]:
         """Return the children that this very job controls; those of a namesake are left to the garbage collector."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -84,6 +84,8 @@ async def watch_jobs(
         clusterwide=not settings.namespaces,
         namespaces=list(settings.namespaces),
         standalone=True,
+        # Without peers nobody asks; kopf would look up the user's name, and the image's user has none.
+        identity=cast(Any, "bert-operator"),
         stop_flag=stop,
         ready_flag=ready,
     )

@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from bert_operator.names import PREPARE_RUN
-from bert_operator.render import names
-from bert_operator.render.frozen import HOME, Frozen, owner_reference
+from bert_operator.render import names, users
+from bert_operator.render.frozen import Frozen, owner_reference
 from bert_operator.render.pods import RUN_CONFIG_PATH, SSH_PORT, environment, render_pod
 from bert_operator.runs import ChildSpec
 
 Document = dict[str, Any]
 
 HOSTFILE = "/etc/mpi/hostfile"  # where mpi-operator mounts it
-SSH_FOLDER = f"{HOME}/.ssh"
 
 
 def needs_mpi(frozen: Frozen, child: ChildSpec) -> bool:
@@ -66,6 +65,9 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
 
 def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
     spec = frozen.job.spec
+    # Below the home, where ssh looks for keys; of root's it takes no others.
+    key_folder = f"{users.home_of(users.user_of(spec, names.WORKER))}/.ssh"
+    exported = ",".join(variable["name"] for variable in environment(frozen, child, names.LAUNCHER))
     launcher = [
         "launcher",
         *("--ranks", str(spec.ranks)),
@@ -76,19 +78,19 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
         # the launcher.
         *("--hostfile", HOSTFILE),
         *("--wait-seconds", str(spec.mpi.worker_wait_seconds)),
-        *("--export", ",".join(variable["name"] for variable in environment(frozen, child))),
+        *("--export", exported),
         *_pinning(frozen),
         "--",
         *_program(frozen, child),
     ]
-    worker = ["worker", "--port", str(SSH_PORT), "--key-folder", SSH_FOLDER]
+    worker = ["worker", "--port", str(SSH_PORT), "--key-folder", key_folder]
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "spec": {
             "slotsPerWorker": spec.slots_per_worker,
             "mpiImplementation": spec.mpi.implementation,
-            "sshAuthMountPath": SSH_FOLDER,
+            "sshAuthMountPath": key_folder,
             # The launcher waits for its workers by itself, and says for whom.
             "launcherCreationPolicy": "AtStartup",
             # Workers would hold their GPUs for ever; failed pods stay, to be looked at.

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_operator.api import mounts
+from bert_operator.api.section import Section
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names
 from bert_operator.render.run_config import place_path, render_run_config
+from bert_operator.render.users import render_files
 
 Document = dict[str, Any]
 
 RUN_CONFIG_KEY = "run-config.json"
 SPEC_KEY = "spec.json"
-PASSWD_KEY = "passwd"
-GROUP_KEY = "group"
-
-USER_NAME = "bert"
-HOME = "/home/bert"
-OVERFLOW_ID = 65534
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +53,25 @@ def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
 
 
 def spec_document(job: BertPretrainJob, *, without: tuple[str, ...] = ()) -> Document:
-    """Return a job's spec with its defaults, as it is written in YAML, without fields that hold nothing."""
-    return job.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=set(without))
+    """Return a job's spec with its defaults, as it is written in YAML, without fields that hold nothing.
+
+    A null that stands for something, such as that gradients are never clipped, is kept: left out it would be read
+    as the default.
+    """
+    document: Document = _written(job.spec, without)
+    return document
+
+
+def _written(value: Any, without: tuple[str, ...] = ()) -> Any:
+    if isinstance(value, Section):
+        return {
+            field.alias or name: _written(item)
+            for name, field in type(value).model_fields.items()
+            if name not in without and ((item := getattr(value, name)) is not None or field.default is not None)
+        }
+    if isinstance(value, tuple):
+        return [_written(item) for item in value]
+    return dict(value) if isinstance(value, dict) else value
 
 
 def render_config_map(frozen: Frozen) -> Document:
@@ -86,7 +99,7 @@ def render_config_map(frozen: Frozen) -> Document:
         "data": {
             RUN_CONFIG_KEY: json.dumps(run_config, indent=1),
             SPEC_KEY: json.dumps(spec_document(frozen.job)),
-            **_users(frozen.job),
+            **render_files(spec),
         },
     }
 
@@ -107,26 +120,3 @@ def read_frozen(data: Mapping[str, str]) -> Document:
     """Return the spec that a ConfigMap holds; raises KeyError or ValueError where it holds none."""
     document: Document = json.loads(data[SPEC_KEY])
     return document
-
-
-def _users(job: BertPretrainJob) -> dict[str, str]:
-    """Return passwd and group files that know the job's user: ssh refuses users that it cannot look up."""
-    user = job.spec.security_context
-    if user.run_as_user is None:
-        return {}
-    group = user.run_as_user if user.run_as_group is None else user.run_as_group
-    own = [] if user.run_as_user == 0 else [f"{USER_NAME}:x:{user.run_as_user}:{group}::{HOME}:/bin/bash"]
-    root_home = HOME if user.run_as_user == 0 else "/root"
-    passwd = [
-        f"root:x:0:0:root:{root_home}:/bin/bash",
-        f"nobody:x:{OVERFLOW_ID}:{OVERFLOW_ID}:nobody:/nonexistent:/usr/sbin/nologin",
-        "sshd:x:100:65534::/run/sshd:/usr/sbin/nologin",
-    ]
-    groups = {0: "root", OVERFLOW_ID: "nogroup"}
-    for number in (group, user.fs_group, *user.supplemental_groups):
-        if number is not None:
-            groups.setdefault(number, f"group{number}" if number != group else USER_NAME)
-    return {
-        PASSWD_KEY: "\n".join([*passwd, *own]) + "\n",
-        GROUP_KEY: "".join(f"{name}:x:{number}:\n" for number, name in groups.items()),
-    }

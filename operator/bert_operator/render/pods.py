@@ -7,45 +7,73 @@ claim, a folder of the node, RDMA). mpi-operator changes only the first containe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from bert_operator.api import mounts
 from bert_operator.api.cluster import EnvironmentVariable, ResourcesSpec, RoleSpec, SecurityContextSpec, VolumeSource
 from bert_operator.api.v1alpha1 import JobSpec
 from bert_operator.names import PREPARE_RUN
-from bert_operator.render import frozen as frozen_config
-from bert_operator.render import names
-from bert_operator.render.frozen import HOME, Frozen
+from bert_operator.render import names, users
+from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
 from bert_operator.runs import ChildSpec
 
 Document = dict[str, Any]
+Volumes = Iterator[tuple[Document | None, list[Document]]]
 
 CONFIG_FOLDER = "/etc/bert"
-RUN_CONFIG_PATH = f"{CONFIG_FOLDER}/{frozen_config.RUN_CONFIG_KEY}"
+RUN_CONFIG_PATH = f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"
 SSH_PORT = 2222
 CONTAINER = "trainer"
 
 DEFAULT_SHARED_MEMORY = "1Gi"
 LAUNCHER_RESOURCES = ResourcesSpec(cpu=1, memory="2Gi")
-_ROOT = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Role:
+    """What the pods of one role are made from."""
+
+    frozen: Frozen
+    child: ChildSpec
+    name: str
+    own: RoleSpec
+    resources: ResourcesSpec
+    user: SecurityContextSpec
+
+    @property
+    def spec(self) -> JobSpec:
+        return self.frozen.job.spec
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether GPUs and network devices are of use: neither for starting ranks nor for preparing data."""
+        return self.name != names.LAUNCHER and self.child.run != PREPARE_RUN
 
 
 def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]) -> Document:
     """Return the pod template of one role. arguments: of ``bert-pod``."""
     spec = frozen.job.spec
     own = spec.launcher if role == names.LAUNCHER else spec.worker
-    resources = _resources_of(spec, own, role)
-    user = own.security_context or spec.security_context
-    volumes = list(_volumes(frozen, child, role, resources, user))
+    ordinary = LAUNCHER_RESOURCES if role == names.LAUNCHER else spec.resources
+    parts = _Role(
+        frozen=frozen,
+        child=child,
+        name=role,
+        own=own,
+        resources=own.resources or ordinary,
+        user=users.user_of(spec, role),
+    )
+    volumes = list(_volumes(parts))
     pod: Document = {
         "terminationGracePeriodSeconds": spec.run_policy.stop_grace_seconds,
         # Ranks never talk to the API server, and services of the namespace would fill their environment.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": _pod_security(user),
-        **_scheduling(frozen, child, role, own),
+        "securityContext": _pod_security(parts.user),
+        **_scheduling(parts),
         "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets],
-        "containers": [_container(frozen, child, role, arguments, resources, user, volumes)],
+        "containers": [_container(parts, arguments, [mount for _, mounted in volumes for mount in mounted])],
         "volumes": [volume for volume, _ in volumes if volume is not None],
     }
     if not pod["imagePullSecrets"]:
@@ -63,24 +91,16 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     }
 
 
-def _container(
-    frozen: Frozen,
-    child: ChildSpec,
-    role: str,
-    arguments: list[str],
-    resources: ResourcesSpec,
-    user: SecurityContextSpec,
-    volumes: list[tuple[Document | None, list[Document]]],
-) -> Document:
-    spec = frozen.job.spec
+def _container(role: _Role, arguments: list[str], volume_mounts: list[Document]) -> Document:
+    spec = role.spec
     container: Document = {
         "name": CONTAINER,
         "image": spec.image,
         "command": ["bert-pod"],
-        "args": arguments,
-        "env": environment(frozen, child),
-        "securityContext": _container_security(user, resources),
-        "volumeMounts": [mount for _, mounted in volumes for mount in mounted],
+        "args": [_verbatim(argument) for argument in arguments],
+        "env": environment(role.frozen, role.child, role.name),
+        "securityContext": _container_security(role),
+        "volumeMounts": volume_mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if spec.env_from:
@@ -93,12 +113,12 @@ def _container(
         ]
     if spec.image_pull_policy:
         container["imagePullPolicy"] = spec.image_pull_policy
-    if limits := _limits(resources, spec, role):
-        # Requests follow limits where they are not given.
-        container["resources"] = {"limits": limits, "requests": limits}
-    if spec.workspace is not None and child.run != PREPARE_RUN:
+    if limits := _limits(role):
+        # Requests equal limits, so that a worker is never squeezed by its neighbours.
+        container["resources"] = {"limits": limits, "requests": dict(limits)}
+    if spec.workspace is not None and role.child.run != PREPARE_RUN:
         container["workingDir"] = spec.workspace.volume.mount_path or mounts.WORKSPACE_MOUNT
-    if role == names.WORKER:
+    if role.name == names.WORKER:
         container["ports"] = [{"name": "ssh", "containerPort": SSH_PORT}]
         container["readinessProbe"] = {
             "tcpSocket": {"port": SSH_PORT},
@@ -108,14 +128,14 @@ def _container(
     return container
 
 
-def environment(frozen: Frozen, child: ChildSpec) -> list[Document]:
-    """Return the variables of every container; a user's value replaces ours where both have the name."""
+def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
+    """Return the variables of a role's container; a user's value replaces ours where both have the name."""
     spec = frozen.job.spec
     variables: dict[str, Document] = {
         "BERT_ATTEMPT": {"value": str(child.attempt)},
         "BERT_RUN_CONFIG": {"value": RUN_CONFIG_PATH},
-        "BERT_LOG_FOLDER": {"value": f"{frozen.output_folder}/logs"},
-        "HOME": {"value": HOME},
+        "BERT_LOG_FOLDER": {"value": _verbatim(f"{frozen.output_folder}/logs")},
+        "HOME": {"value": users.home_of(users.user_of(spec, role))},
         "PYTHONUNBUFFERED": {"value": "1"},
         "BERT_ALLOCATOR": {"value": spec.cpu.allocator},
         "BERT_OPENMP": {"value": spec.cpu.openmp},
@@ -124,10 +144,13 @@ def environment(frozen: Frozen, child: ChildSpec) -> list[Document]:
         variables["OMP_NUM_THREADS"] = {"value": str(spec.cpu.cores_per_rank)}
     if spec.cpu.dnnl_max_cpu_isa is not None:
         variables["DNNL_MAX_CPU_ISA"] = {"value": spec.cpu.dnnl_max_cpu_isa}
-    for name in ("http_proxy", "https_proxy", "no_proxy"):
-        value = getattr(spec.proxy, name.removesuffix("_proxy") if name != "no_proxy" else name)
+    for name, value in (
+        ("http_proxy", spec.proxy.http),
+        ("https_proxy", spec.proxy.https),
+        ("no_proxy", spec.proxy.no_proxy),
+    ):
         if value is not None:
-            variables[name] = variables[name.upper()] = {"value": value}
+            variables[name] = variables[name.upper()] = {"value": _verbatim(value)}
     for variable in spec.env:
         variables[variable.name] = _source(variable)
     return [{"name": name, **value} for name, value in variables.items()]
@@ -138,20 +161,19 @@ def _source(variable: EnvironmentVariable) -> Document:
         return {"valueFrom": {"secretKeyRef": {"name": variable.secret.name, "key": variable.secret.key}}}
     if variable.config_map is not None:
         return {"valueFrom": {"configMapKeyRef": {"name": variable.config_map.name, "key": variable.config_map.key}}}
-    # Kubernetes would expand $(NAME); what the user wrote is meant as it stands.
-    return {"value": (variable.value or "").replace("$(", "$$(")}
+    return {"value": _verbatim(variable.value or "")}
 
 
-def _resources_of(spec: JobSpec, own: RoleSpec, role: str) -> ResourcesSpec:
-    if own.resources is not None:
-        return own.resources
-    return LAUNCHER_RESOURCES if role == names.LAUNCHER else spec.resources
+def _verbatim(text: str) -> str:
+    """Return what Kubernetes turns into this text: it expands $(NAME), and reads $$ as a single $."""
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
-def _limits(resources: ResourcesSpec, spec: JobSpec, role: str) -> Document:
+def _limits(role: _Role) -> Document:
     """Return what one pod may use at most, which is also what it asks for."""
+    resources, spec = role.resources, role.spec
     cpu = resources.cpu
-    if cpu is None and spec.cpu.cores_per_rank is not None and role != names.LAUNCHER:
+    if cpu is None and spec.cpu.cores_per_rank is not None and role.name != names.LAUNCHER:
         cpu = spec.cpu.cores_per_rank * spec.slots_per_worker
     amounts: dict[str, object] = {
         "cpu": cpu,
@@ -161,7 +183,7 @@ def _limits(resources: ResourcesSpec, spec: JobSpec, role: str) -> Document:
     if resources.hugepages is not None:
         amounts["hugepages-2Mi"] = resources.hugepages.size2_mi
         amounts["hugepages-1Gi"] = resources.hugepages.size1_gi
-    if role != names.LAUNCHER:
+    if role.has_devices:
         if resources.accelerator is not None:
             devices = resources.accelerator.per_worker or spec.slots_per_worker
             amounts[resources.accelerator.resource_name] = devices
@@ -170,80 +192,84 @@ def _limits(resources: ResourcesSpec, spec: JobSpec, role: str) -> Document:
     return {name: str(amount) for name, amount in amounts.items() if amount is not None}
 
 
-def _volumes(
-    frozen: Frozen, child: ChildSpec, role: str, resources: ResourcesSpec, user: SecurityContextSpec
-) -> Iterator[tuple[Document | None, list[Document]]]:
+def _volumes(role: _Role) -> Volumes:
     """Yield every volume with its mounts; no volume where a mount shares one that came before."""
-    spec = frozen.job.spec
-    config = {"name": "frozen", "configMap": {"name": names.config_map_name(frozen.job.ref.name)}}
+    spec = role.spec
+    frozen = {"name": "frozen", "configMap": {"name": names.config_map_name(role.frozen.job.ref.name)}}
     files = [{"name": "frozen", "mountPath": CONFIG_FOLDER, "readOnly": True}]
-    if spec.security_context.run_as_user is not None:
-        files += [
-            {"name": "frozen", "mountPath": f"/etc/{key}", "subPath": key, "readOnly": True}
-            for key in (frozen_config.PASSWD_KEY, frozen_config.GROUP_KEY)
-        ]
-    yield config, files
-    yield _empty("home", HOME)
+    files += [
+        {"name": "frozen", "mountPath": f"/etc/{file}", "subPath": key, "readOnly": True}
+        for file, key in users.file_keys(spec, role.name).items()
+    ]
+    yield frozen, files
+    yield _empty("home", users.home_of(role.user))
     yield _empty("tmp", "/tmp")  # noqa: S108 - in the pod
-    shared = str(resources.shared_memory or spec.resources.shared_memory or DEFAULT_SHARED_MEMORY)
-    yield (
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": shared}},
-        [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108 - in the pod
-    )
-    if spec.output.volume is not None:
-        yield _mounted("output", spec.output.volume, mounts.OUTPUT_MOUNT, read_only=False)
-    if role != names.LAUNCHER:
-        if spec.dataset.volume is not None:
-            # Only the run that makes the data may write there.
-            read_only = child.run != PREPARE_RUN
-            yield _mounted("dataset", spec.dataset.volume, mounts.DATASET_MOUNT, read_only=read_only)
-        if spec.workspace is not None:
-            yield _mounted("workspace", spec.workspace.volume, mounts.WORKSPACE_MOUNT, read_only=True)
-    elif spec.workspace is not None:
-        # mpirun starts its ranks in its own working directory, which has to exist in the launcher too.
-        yield _mounted("workspace", spec.workspace.volume, mounts.WORKSPACE_MOUNT, read_only=True)
-    for entry in spec.volumes:
-        yield _mounted(f"volume-{entry.name}", entry.source, "", read_only=entry.read_only)
-    if resources.hugepages is not None and role != names.LAUNCHER:
-        for page, amount in (("2Mi", resources.hugepages.size2_mi), ("1Gi", resources.hugepages.size1_gi)):
+    if role.name == names.WORKER and role.user.run_as_user == users.ROOT:
+        yield _empty("run", "/run")  # where the sshd of root wants a folder of its own
+    shared = str(role.resources.shared_memory or DEFAULT_SHARED_MEMORY)
+    yield _empty("shared-memory", "/dev/shm", medium="Memory", sizeLimit=shared)  # noqa: S108 - in the pod
+    yield from _shared_volumes(role)
+    if role.resources.hugepages is not None:
+        pages = role.resources.hugepages
+        for page, amount in (("2Mi", pages.size2_mi), ("1Gi", pages.size1_gi)):
             if amount is not None:
-                name = f"hugepages-{page.lower()}"
-                yield (
-                    {"name": name, "emptyDir": {"medium": f"HugePages-{page}"}},
-                    [{"name": name, "mountPath": f"/mnt/{name}"}],
-                )
+                # Nothing of the user's can be mounted below /dev.
+                yield _empty(f"hugepages-{page.lower()}", f"/dev/hugepages-{page}", medium=f"HugePages-{page}")
 
 
-def _empty(name: str, path: str) -> tuple[Document, list[Document]]:
-    return {"name": name, "emptyDir": {}}, [{"name": name, "mountPath": path}]
+def _empty(name: str, path: str, **source: str) -> tuple[Document, list[Document]]:
+    return {"name": name, "emptyDir": source}, [{"name": name, "mountPath": path}]
 
 
-def _mounted(name: str, volume: VolumeSource, default: str, *, read_only: bool) -> tuple[Document, list[Document]]:
-    source: Document
+def _shared_volumes(role: _Role) -> Volumes:
+    """Yield the volumes that the user names, each source once.
+
+    A pod that names the same claim in two volumes may wait for the second one for ever (kubernetes#82526).
+    """
+    named: dict[str, str] = {}
+    for name, volume, default, read_only in _user_volumes(role):
+        source = _volume_source(volume)
+        is_new = str(source) not in named
+        mount: Document = {"name": named.setdefault(str(source), name), "mountPath": volume.mount_path or default}
+        if volume.sub_path:
+            mount["subPath"] = volume.sub_path
+        if read_only:
+            mount["readOnly"] = True
+        yield {"name": name, **source} if is_new else None, [mount]
+
+
+def _user_volumes(role: _Role) -> Iterator[tuple[str, VolumeSource, str, bool]]:
+    """Yield name, source, place by default, and whether it may only be read."""
+    spec = role.spec
+    if spec.output.volume is not None:
+        yield "output", spec.output.volume, mounts.OUTPUT_MOUNT, False
+    if spec.dataset.volume is not None and role.name != names.LAUNCHER:
+        # Only the run that makes the data may write there.
+        yield "dataset", spec.dataset.volume, mounts.DATASET_MOUNT, role.child.run != PREPARE_RUN
+    if spec.workspace is not None:
+        # In the launcher too: mpirun starts its ranks in its own working directory, which has to exist.
+        yield "workspace", spec.workspace.volume, mounts.WORKSPACE_MOUNT, True
+    for entry in spec.volumes:
+        yield f"volume-{entry.name}", entry.source, "", entry.read_only
+
+
+def _volume_source(volume: VolumeSource) -> Document:
     if volume.persistent_volume_claim is not None:
-        source = {"persistentVolumeClaim": {"claimName": volume.persistent_volume_claim.claim_name}}
-    elif volume.nfs is not None:
-        source = {"nfs": {"server": volume.nfs.server, "path": volume.nfs.path}}
-    else:
-        assert volume.host_path is not None, "a valid volume has a source"
-        source = {"hostPath": {"path": volume.host_path.path}}
-    mount: Document = {"name": name, "mountPath": volume.mount_path or default}
-    if volume.sub_path:
-        mount["subPath"] = volume.sub_path
-    if read_only:
-        mount["readOnly"] = True
-    return {"name": name, **source}, [mount]
+        return {"persistentVolumeClaim": {"claimName": volume.persistent_volume_claim.claim_name}}
+    if volume.nfs is not None:
+        return {"nfs": {"server": volume.nfs.server, "path": volume.nfs.path}}
+    assert volume.host_path is not None, "a valid volume has a source"
+    return {"hostPath": {"path": volume.host_path.path}}
 
 
 def _pod_security(user: SecurityContextSpec) -> Document:
     security: Document = {"seccompProfile": {"type": "RuntimeDefault"}}
-    if user.run_as_user != _ROOT:
+    if user.run_as_user != users.ROOT:
         security["runAsNonRoot"] = True
     if user.run_as_user is not None:
         security["runAsUser"] = user.run_as_user
-        security["runAsGroup"] = user.run_as_user if user.run_as_group is None else user.run_as_group
-    elif user.run_as_group is not None:
-        security["runAsGroup"] = user.run_as_group
+    if (group := users.group_of(user)) is not None:
+        security["runAsGroup"] = group
     if user.fs_group is not None:
         # Walking a share of millions of files at every start would take hours.
         security |= {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -252,30 +278,35 @@ def _pod_security(user: SecurityContextSpec) -> Document:
     return security
 
 
-def _container_security(user: SecurityContextSpec, resources: ResourcesSpec) -> Document:
+def _container_security(role: _Role) -> Document:
     security: Document = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
-    if user.run_as_user != _ROOT:  # sshd of root changes its root folder and its user, which takes capabilities
+    if role.user.run_as_user != users.ROOT:
+        # The sshd of root changes its root folder and its user, which takes capabilities.
         security["capabilities"] = {"drop": ["ALL"]}
-    if resources.rdma is not None:
+    if role.has_devices and role.resources.rdma is not None:
         # Registering memory with the network device locks it.
         security.setdefault("capabilities", {})["add"] = ["IPC_LOCK"]
     return security
 
 
-def _scheduling(frozen: Frozen, child: ChildSpec, role: str, own: RoleSpec) -> Document:
-    scheduling = frozen.job.spec.scheduling
-    selector = scheduling.node_selector if own.node_selector is None else own.node_selector
-    tolerations = scheduling.tolerations if own.tolerations is None else own.tolerations
+def _scheduling(role: _Role) -> Document:
+    scheduling = role.spec.scheduling
+    selector = scheduling.node_selector if role.own.node_selector is None else role.own.node_selector
+    tolerations = scheduling.tolerations if role.own.tolerations is None else role.own.tolerations
     document: Document = {
-        "nodeSelector": selector,
+        "nodeSelector": dict(selector),
         "affinity": None if scheduling.affinity is None else _dump(scheduling.affinity),
         "tolerations": [_dump(toleration) for toleration in tolerations],
         "priorityClassName": scheduling.priority_class_name,
         "schedulerName": scheduling.scheduler_name,
-        "runtimeClassName": None if role == names.LAUNCHER else scheduling.runtime_class_name,
+        # A runtime for GPUs shows all of a node's to a pod that asks for none.
+        "runtimeClassName": scheduling.runtime_class_name if role.has_devices else None,
     }
-    if role != names.LAUNCHER:
-        same = {**names.labels(frozen.job.ref.name, child.run, child.attempt), names.ROLE_LABEL: role}
+    if role.name != names.LAUNCHER:
+        same = {
+            **names.labels(role.frozen.job.ref.name, role.child.run, role.child.attempt),
+            names.ROLE_LABEL: role.name,
+        }
         document["topologySpreadConstraints"] = [
             {"labelSelector": {"matchLabels": same}, **_dump(constraint)}
             for constraint in scheduling.topology_spread_constraints
@@ -290,7 +321,11 @@ def _dump(section: Any) -> Document:
 
 
 def _without_empty(value: Any) -> Any:
+    """Drop empty lists and labels; any other empty section stays: ``labelSelector: {}`` means every pod."""
     if isinstance(value, dict):
-        cleaned = {key: _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in cleaned.items() if item not in ([], {})}
+        return {
+            key: _without_empty(item)
+            for key, item in value.items()
+            if item != [] and not (key == "matchLabels" and item == {})
+        }
     return [_without_empty(item) for item in value] if isinstance(value, list) else value

@@ -14,6 +14,7 @@ from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.pod import launcher, single
 from bert_trainer.pod.endings import WorkersUnreachable
 from bert_trainer.pod.mpi import MPIS
+from bert_trainer.pod.pinning import PLACES, Pinning
 from bert_trainer.pod.termination import DEFAULT_TERMINATION_LOG, write_record
 from bert_trainer.pod.worker import run_worker
 
@@ -27,10 +28,7 @@ _EPILOG = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of the program, or of what kept it from being started."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    options, program = _split_program(words)
-    parser = _parser()
-    arguments = parser.parse_args(options)
+    arguments, program = parse_arguments(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         return _run(arguments, program)
@@ -59,6 +57,7 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
         job = single.Job(
             mpi=arguments.mpi,
             ranks=arguments.ranks,
+            pinning=_pinning(arguments),
             program=program,
             termination_log=arguments.termination_log,
         )
@@ -79,9 +78,18 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
             wait_s=arguments.wait_seconds,
             ssh_port=arguments.ssh_port or None,
             exports=arguments.export,
+            pinning=_pinning(arguments),
             program=program,
             termination_log=arguments.termination_log,
         )
+    )
+
+
+def _pinning(arguments: argparse.Namespace) -> Pinning | None:
+    if arguments.bind == "none":
+        return None
+    return Pinning(
+        place=arguments.bind, ranks_per_place=arguments.ranks_per_place, cores_per_rank=arguments.cores_per_rank
     )
 
 
@@ -94,12 +102,14 @@ def _leave_record(
     write_record(arguments.termination_log, {**record, "message": message})
 
 
-def _split_program(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Part our own options from the program, which stands after the first ``--``."""
-    if "--" not in words:
-        return words, ()
-    at = words.index("--")
-    return words[:at], tuple(words[at + 1 :])
+def parse_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Return our own options, and the program, which stands after the first ``--``.
+
+    Raises:
+        SystemExit: they are wrong, and that was said on standard error.
+    """
+    at = words.index("--") if "--" in words else len(words)
+    return _parser().parse_args(words[:at]), tuple(words[at + 1 :])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,6 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     for role in (alone, spread):
         role.add_argument("--ranks", type=_count, required=True, metavar="N", help="processes of the program")
         role.add_argument("--mpi", choices=MPIS, default="OpenMPI", help="default: %(default)s")
+        role.add_argument("--bind", choices=("none", *PLACES), default="none", help="ranks to; default: %(default)s")
+        role.add_argument("--ranks-per-place", type=_count, default=1, metavar="K", help="of a socket or NUMA node")
+        role.add_argument("--cores-per-rank", type=_count, metavar="N", help="default: all of the place")
         _add_termination_log(role)
     _add_termination_log(worker)
     spread.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")

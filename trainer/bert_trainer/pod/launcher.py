@@ -24,6 +24,7 @@ from bert_trainer.pod.mpi import (
     spread_environment,
     ssh_options,
 )
+from bert_trainer.pod.pinning import Pinning
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.stopping import StopRequest
 from bert_trainer.pod.story import Story, build_record
@@ -53,6 +54,7 @@ class Job:
     ssh_port: int | None
     """None: what ssh's own configuration says."""
     exports: tuple[str, ...]
+    pinning: Pinning | None
     program: tuple[str, ...]
     termination_log: Path
 
@@ -78,6 +80,7 @@ def run_launcher(job: Job) -> int:
             exports=choose_exports(os.environ, job.exports),
             is_root=os.geteuid() == 0,
             program=job.program,
+            pinning=job.pinning,
         )
         environment = spread_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
         return _run(job, launcher, command, environment, hosts, stop)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from bert_trainer.errors import InputError
+from bert_trainer.pod.pinning import Pinning, intel_words, mpich_words, open_mpi_words
 
 Mpi = Literal["OpenMPI", "Intel", "MPICH"]
 MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
@@ -114,13 +115,16 @@ def _ask_version(mpirun: str) -> int:
     return int(match[1])
 
 
-def render_local(launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str]) -> tuple[str, ...]:
+def render_local(
+    launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str], pinning: Pinning | None = None
+) -> tuple[str, ...]:
     """Return the command for ranks that all run in this pod."""
     if launcher.mpi != "OpenMPI":
-        return (launcher.program, "-n", str(ranks), *launcher.tag_options, *program)
+        bound = _hydra_pinning(launcher, pinning)
+        return (launcher.program, "-n", str(ranks), *bound, *launcher.tag_options, *program)
     # Bound ranks would share one core; threads are limited by OMP_NUM_THREADS instead.
-    where = ("-np", str(ranks), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
-    return (launcher.program, *_as_root(is_root), *where, *launcher.tag_options, *program)
+    bound = open_mpi_words(pinning) if pinning else ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
+    return (launcher.program, *_as_root(is_root), "-np", str(ranks), *bound, *launcher.tag_options, *program)
 
 
 def render_spread(
@@ -132,6 +136,7 @@ def render_spread(
     exports: Iterable[str],
     is_root: bool,
     program: Iterable[str],
+    pinning: Pinning | None = None,
 ) -> tuple[str, ...]:
     """Return the command for ranks that run in other pods.
 
@@ -140,14 +145,21 @@ def render_spread(
     where: tuple[str, ...]
     forwarded: tuple[str, ...]
     if launcher.mpi == "OpenMPI":
-        where = ("--hostfile", hostfile, "-np", str(ranks), "--map-by", "slot", "--bind-to", "none")
+        bound = open_mpi_words(pinning) if pinning else ("--map-by", "slot", "--bind-to", "none")
+        where = ("--hostfile", hostfile, "-np", str(ranks), *bound)
         forwarded = tuple(word for name in exports for word in ("-x", name))
         return (launcher.program, *_as_root(is_root), *where, *forwarded, *launcher.tag_options, *program)
     names = ",".join(exports)
-    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots))
+    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots), *_hydra_pinning(launcher, pinning))
     # By default it would forward all of this pod's environment.
     forwarded = ("-genvlist", names) if names else ("-genvnone",)
     return (launcher.program, *where, *forwarded, *launcher.tag_options, *program)
+
+
+def _hydra_pinning(launcher: Launcher, pinning: Pinning | None) -> tuple[str, ...]:
+    if pinning is None:
+        return ()
+    return intel_words(pinning) if launcher.mpi == "Intel" else mpich_words(pinning)
 
 
 def _as_root(is_root: bool) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from bert_trainer.pod.child import run_child
 from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
 from bert_trainer.pod.lines import Forwarder, RankFiles
 from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local
+from bert_trainer.pod.pinning import Pinning
+from bert_trainer.pod.preload import choose_preload, describe_preload
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.stopping import StopRequest
 from bert_trainer.pod.story import FirstFailure, Story, build_record, read_left
@@ -24,6 +27,7 @@ class Job:
 
     mpi: Mpi
     ranks: int
+    pinning: Pinning | None
     program: tuple[str, ...]
     termination_log: Path
 
@@ -39,7 +43,13 @@ def run_single(job: Job) -> int:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
         command = job.program
         if launcher is not None:
-            command = render_local(launcher, ranks=job.ranks, is_root=os.geteuid() == 0, program=job.program)
+            command = render_local(
+                launcher,
+                ranks=job.ranks,
+                is_root=os.geteuid() == 0,
+                program=job.program,
+                pinning=job.pinning,
+            )
         return _run(job, launcher, command, folder, stop)
 
 
@@ -50,7 +60,9 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     forwarder = Forwarder(launcher.tag if launcher else None, RankFiles(os.environ), story.note)
     left = folder / "termination.json"
     # Whoever knows how it ended writes here; the pod's own record is written once, when the exit code is known.
-    environment = {**os.environ, "BERT_TERMINATION_LOG": str(left), "TMPDIR": str(folder / "tmp")}
+    preload = choose_preload(os.environ)
+    print(describe_preload(os.environ, preload), file=sys.stderr, flush=True)  # noqa: T201 - the pod's log
+    environment = {**os.environ, **preload, "BERT_TERMINATION_LOG": str(left), "TMPDIR": str(folder / "tmp")}
     code = read_return_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     host = socket.gethostname()

@@ -1,0 +1,38 @@
+"""One allocator and one OpenMP runtime, found in the image or asked for in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.errors import InputError
+from bert_trainer.pod.preload import choose_preload, describe_preload
+
+
+def test_nothing_is_preloaded_unasked(tmp_path: Path) -> None:
+    assert choose_preload({}, [tmp_path]) == {}
+    assert choose_preload({"BERT_ALLOCATOR": "system", "BERT_OPENMP": "gnu"}, [tmp_path]) == {}
+
+
+def test_what_is_chosen_comes_first_and_in_one_variable(tmp_path: Path) -> None:
+    for name in ("libjemalloc.so.2", "libiomp5.so"):
+        (tmp_path / name).touch()
+    chosen = {"BERT_ALLOCATOR": "jemalloc", "BERT_OPENMP": "intel", "LD_PRELOAD": "/own.so", "OMP_NUM_THREADS": "4"}
+    preload = choose_preload(chosen, [tmp_path / "nowhere", tmp_path])
+    assert preload == {"LD_PRELOAD": f"{tmp_path}/libjemalloc.so.2:{tmp_path}/libiomp5.so:/own.so"}
+    told = describe_preload(chosen, preload)
+    assert "allocator jemalloc, OpenMP intel, OMP_NUM_THREADS=4, LD_PRELOAD=" in told
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"BERT_ALLOCATOR": "tcmalloc"}, "the image has no libtcmalloc_minimal.so.4"),
+        ({"BERT_ALLOCATOR": "fast"}, "got 'fast'; allowed: system, jemalloc, tcmalloc"),
+        ({"BERT_OPENMP": "llvm"}, "got 'llvm'; allowed: gnu, intel"),
+    ],
+)
+def test_what_is_not_there_is_named(tmp_path: Path, environment: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        choose_preload(environment, [tmp_path])

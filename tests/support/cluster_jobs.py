@@ -1,0 +1,162 @@
+"""BertPretrainJobs of one namespace, as their user sees them, and what becomes of the pods of their attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster_api import Answer, Api, wait_until
+from kubelet import Action, FakeKubelet
+from operator_process import JOBS
+from sample_job import PHASE1, PREPARE, sample_document
+
+Json = dict[str, Any]
+
+GROUP = "bert-operator.dev"
+IMAGE = "registry.example.com/bert-trainer:1"
+PATIENCE_S = 30.0
+CLAIM = {"persistentVolumeClaim": {"claimName": "results"}}
+# The real scheduler would find no node and say so; where a test is about something else, none is asked.
+NO_SCHEDULER = {"schedulerName": "tests"}
+
+
+def job_document(name: str, *, prepare: bool = False, **spec: Any) -> Json:
+    """Return a small job whose results lie on a claim; ``spec`` replaces fields of its spec."""
+    document = sample_document()
+    stages = document["spec"]["stages"]
+    kept = [stages[PREPARE], stages[PHASE1]] if prepare else [stages[PHASE1]]
+    own: Json = {
+        "image": IMAGE,
+        "stages": kept,
+        "output": {"path": f"runs/{name}", "volume": CLAIM},
+        "scheduling": NO_SCHEDULER,
+        **({} if prepare else {"dataset": {"path": "/mnt/output/data"}}),
+    }
+    document["spec"] = {**document["spec"], **own, **spec}
+    document["metadata"]["name"] = name
+    return document
+
+
+class Jobs:
+    """The jobs of one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+
+    def create(self, name: str, *, prepare: bool = False, **spec: Any) -> Json:
+        """Create a job and return it as the API server has it."""
+        return self.api.create(job_document(name, prepare=prepare, **spec), self.namespace).expect()
+
+    def get(self, name: str) -> Json:
+        """Return a job."""
+        return self.api.get(JOBS, name, self.namespace).expect()
+
+    def status(self, name: str) -> Json:
+        """Return the status of a job, empty where there is none yet."""
+        status: Json = self.get(name).get("status") or {}
+        return status
+
+    def change(self, name: str, **spec: Any) -> Answer:
+        """Merge into the spec of a job."""
+        return self.api.patch(JOBS, name, {"spec": spec}, self.namespace)
+
+    def delete(self, name: str) -> None:
+        """Delete a job as kubectl does, without waiting for what it owns."""
+        self.api.delete(JOBS, name, self.namespace).expect()
+
+    def is_gone(self, name: str) -> bool:
+        """Tell whether there is no such job."""
+        return self.api.get(JOBS, name, self.namespace).status == 404
+
+    def wait(self, name: str, holds: Callable[[Json], object], what: str, timeout_s: float = PATIENCE_S) -> Json:
+        """Return a job's status once something holds of it; what it was last is told where that takes too long."""
+        last: Json = {}
+
+        def look() -> bool:
+            last.clear()
+            last.update(self.status(name))
+            return bool(holds(last))
+
+        try:
+            wait_until(look, timeout_s, what)
+        except TimeoutError as late:
+            raise TimeoutError(f"{name}: waited {timeout_s:g} s for {what}; its status: {last}") from late
+        return last
+
+    def wait_phase(self, name: str, phase: str, *, attempt: int | None = None, timeout_s: float = PATIENCE_S) -> Json:
+        """Return a job's status once it is in a phase (and at an attempt)."""
+        return self.wait(
+            name,
+            lambda status: status.get("phase") == phase and attempt in (None, status.get("attempt")),
+            f"{phase} at attempt {attempt or 'any'}",
+            timeout_s,
+        )
+
+    def children(self, name: str) -> list[Json]:
+        """Return a job's Jobs and MPIJobs, oldest attempt first."""
+        found = []
+        for resource, kind in (("batch/v1/jobs", "Job"), ("kubeflow.org/v2beta1/mpijobs", "MPIJob")):
+            for item in self.api.list(resource, self.namespace, labelSelector=f"{GROUP}/job={name}"):
+                found.append({**item, "kind": kind})
+        return sorted(found, key=attempt_of)
+
+    def child(self, name: str) -> Json:
+        """Return the only child that a job has."""
+        found = self.children(name)
+        assert len(found) == 1, f"{name} has {[item['metadata']['name'] for item in found]}"
+        return found[0]
+
+    def frozen(self, name: str) -> Json:
+        """Return the ConfigMap that all attempts of a job read."""
+        return self.api.get("v1/configmaps", f"{name}-frozen", self.namespace).expect()
+
+    def pods(self, name: str) -> list[Json]:
+        """Return a job's pods."""
+        return self.api.list("v1/pods", self.namespace, labelSelector=f"{GROUP}/job={name}")
+
+    def events(self, name: str) -> list[str]:
+        """Return the reasons of the Events about a job, in alphabetical order."""
+        found = self.api.list("v1/events", self.namespace, fieldSelector=f"involvedObject.name={name}")
+        return sorted(item["reason"] for item in found if item["involvedObject"]["kind"] == "BertPretrainJob")
+
+
+def attempt_of(document: Json) -> int:
+    """Return the attempt that a child or a pod is labelled with."""
+    return int(document["metadata"]["labels"][f"{GROUP}/attempt"])
+
+
+def condition(status: Json, kind: str) -> Json:
+    """Return one condition of a status; empty where it is absent."""
+    return next((item for item in status.get("conditions") or () if item["type"] == kind), {})
+
+
+def conditions(status: Json) -> dict[str, str]:
+    """Return type and reason of the conditions that are True."""
+    return {item["type"]: item["reason"] for item in status["conditions"] if item["status"] == "True"}
+
+
+class Fates(FakeKubelet):
+    """A kubelet that runs every pod, and ends launchers and single pods as a test says, attempt by attempt.
+
+    ``fates`` maps attempts to what is done with the pod; ``None`` lets it run on. Attempts that are not named succeed.
+    """
+
+    def __init__(self, api: Api, namespace: str, fates: Mapping[int, Action | None] | None = None) -> None:
+        super().__init__(api, namespace)
+        self.fates: dict[int, Action | None] = dict(fates or {})
+        self.ran_for_s = 0.3
+
+    def __enter__(self) -> Fates:
+        """Begin to play."""
+        self.start(self._decide)
+        return self
+
+    def _decide(self, pod: Json, ran_s: float) -> Action | None:
+        if not ran_s:
+            return self.run
+        is_worker = pod["metadata"]["labels"].get(f"{GROUP}/role") == "worker"
+        return None if is_worker or ran_s < self.ran_for_s else self.fates.get(attempt_of(pod), self.succeed)
+
+    def failing(self, exit_code: int = 1, message: str = "", **how: Any) -> Action:
+        """Return the fate of a pod that fails."""
+        return lambda pod: self.fail(pod, exit_code, message=message, **how)

@@ -1,0 +1,382 @@
+"""A node of this machine for the control plane: containerd, kubelet, kube-proxy and CoreDNS. Needs root.
+
+Together with control_plane.py a whole cluster without Docker. Pods share a bridge of their own; images are imported,
+never pulled. Everything lies below one folder and is taken down again: processes, containers, mounts, the bridge,
+rules of iptables and control groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster_api import Api, wait_until
+from component import Component, free_ports
+from control_plane import BUILD, ControlPlane
+
+IMAGES = BUILD.parents[1] / "images.sh"
+NODE_PROGRAMS = ("kubelet", "kube-proxy", "coredns")
+BRIDGE, BRIDGE_ADDRESS, POD_NETWORK = "cni0", "10.88.0.1", "10.88.0.0/16"
+DNS_DOMAIN = "cluster.local"
+PAUSE_IMAGE = "bert-operator.test/pause:1"
+NODE_NAME = "node-1"
+
+PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+
+
+class Cluster(ControlPlane):
+    """A control plane with one node: ``with Cluster(folder) as cluster: ...``."""
+
+    def __init__(self, folder: Path) -> None:
+        """Folder: must not hold anything yet; keep it short, since sockets lie in it."""
+        super().__init__(folder)
+        # The certificate is made out for the advertised address.
+        self.url = f"https://{BRIDGE_ADDRESS}:{self._ports['kube-apiserver']}"
+        self.api = Api(self.url, self.ca_file, self.admin_token)
+
+    def __enter__(self) -> Cluster:
+        """Start everything; about 25 s on two cores."""
+        require_tools()
+        answer = subprocess.run([str(BUILD), *NODE_PROGRAMS], stdout=subprocess.PIPE, text=True, check=True)
+        self._node_programs = Path(answer.stdout.strip())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        make_bridge()
+        super().__enter__()
+        try:
+            self._start_node()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Take everything down, in the order in which it depends on each other. May be called again."""
+        node = getattr(self, "node_parts", ())
+        for part in reversed(node):
+            if part.name != "containerd":
+                part.kill()
+        end_containers(self.folder)
+        for part in node:
+            part.kill()
+        super().close()
+        unmount_below(self.folder)
+        if hasattr(self, "_node_programs"):
+            remove_bridge(self._node_programs / "kube-proxy")
+        remove_control_groups()
+        if os.path.isdir(self.folder):
+            for name in ("containerd", "kubelet"):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def import_image(self, archive: Path) -> None:
+        """Make an image of an archive (docker-archive or oci-archive) known to the node."""
+        self.ctr("images", "import", "--no-unpack", str(archive))
+
+    def ctr(self, *words: str) -> str:
+        """Run containerd's client."""
+        address = str(self.folder / "containerd.sock")
+        command = ["ctr", "--address", address, "--namespace", "k8s.io", *words]
+        answer = subprocess.run(command, capture_output=True, text=True)
+        assert answer.returncode == 0, f"{' '.join(command)}: {answer.stderr}"
+        return answer.stdout
+
+    def _start_node(self) -> None:
+        folder, programs = self.folder, self._node_programs
+        config = write_node_files(folder, self.kubeconfig(self.admin_token))
+        self.node_parts = (
+            Component(
+                "containerd",
+                [str(shutil.which("containerd")), "--config", str(config["containerd"])],
+                folder / "containerd.log",
+                lambda: (folder / "containerd.sock").exists(),
+            ),
+            Component(
+                "coredns",
+                [str(programs / "coredns"), "-conf", str(config["coredns"])],
+                folder / "coredns.log",
+                lambda: "CoreDNS-" in (folder / "coredns.log").read_text(errors="replace"),
+            ),
+            Component(
+                "kube-proxy",
+                [str(programs / "kube-proxy"), "--config", str(config["kube-proxy"])],
+                folder / "kube-proxy.log",
+                lambda: True,
+            ),
+            Component(
+                "kubelet",
+                [
+                    str(programs / "kubelet"),
+                    f"--config={config['kubelet']}",
+                    f"--kubeconfig={config['kubeconfig']}",
+                    f"--root-dir={folder / 'kubelet'}",
+                    f"--hostname-override={NODE_NAME}",
+                    f"--node-ip={BRIDGE_ADDRESS}",
+                    f"--cert-dir={folder / 'kubelet-certificates'}",
+                ],
+                folder / "kubelet.log",
+                lambda: node_is_ready(self.api),
+            ),
+        )
+        for part in self.node_parts[:3]:
+            part.start()
+        import_pause(self, folder)
+        self.node_parts[3].start()
+
+    def api_server_arguments(self) -> list[str]:
+        """Reachable from pods, and able to find the node by its address."""
+        changed = {
+            "--bind-address": "0.0.0.0",  # noqa: S104 - a test's own machine
+            "--advertise-address": BRIDGE_ADDRESS,
+            "--endpoint-reconciler-type": "lease",
+        }
+        kept = [word for word in super().api_server_arguments() if word.split("=")[0] not in changed]
+        return [
+            *kept,
+            *(f"{name}={value}" for name, value in changed.items()),
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
+
+    def controller_manager_arguments(self) -> list[str]:
+        """All controllers, and the CA for service accounts."""
+        kept = [word for word in super().controller_manager_arguments() if not word.startswith("--controllers")]
+        return [*kept, f"--root-ca-file={self.ca_file}"]
+
+
+def import_images(cluster: Cluster) -> None:
+    """Build the project's images, unless nothing has changed since, and make them known to the node."""
+    answer = subprocess.run([str(IMAGES)], stdout=subprocess.PIPE, text=True)
+    assert answer.returncode == 0, f"{IMAGES} failed; what it printed to standard error says why"
+    for name in ("operator", "trainer"):
+        cluster.import_image(Path(answer.stdout.strip()) / f"{name}.tar")
+
+
+def make_volume(cluster: Cluster, namespace: str, claim: str) -> Path:
+    """Make a volume that all pods of a namespace may share, with its claim; returns its folder on this machine."""
+    folder = cluster.folder / "volumes" / namespace
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    size = {"storage": "10Gi"}
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    cluster.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"{namespace}-{claim}"},
+            "spec": {
+                **common,
+                "capacity": size,
+                "hostPath": {"path": str(folder)},
+                "persistentVolumeReclaimPolicy": "Retain",
+            },
+        }
+    ).expect()
+    cluster.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim, "namespace": namespace},
+            "spec": {**common, "volumeName": f"{namespace}-{claim}", "resources": {"requests": size}},
+        }
+    ).expect()
+    return folder
+
+
+def require_tools() -> None:
+    """Say what is missing, all at once."""
+    assert os.geteuid() == 0, "a node needs root: network bridge, mounts and control groups"
+    tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah")
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    assert not missing, f"not installed: {', '.join(missing)}; .ci/run knows their packages"
+
+
+def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:
+    """Write the configuration of every part and return their paths."""
+    kubelet_port, healthz_port, proxy_port, metrics_port = free_ports(4)
+    cni = folder / "cni"
+    cni.mkdir(exist_ok=True)
+    network = {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": BRIDGE,
+                "isGateway": True,
+                "ipMasq": True,
+                "hairpinMode": True,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": POD_NETWORK}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "dataDir": str(folder / "addresses"),
+                },
+            },
+        ],
+    }
+    files = {
+        "cni/10-pods.conflist": json.dumps(network),
+        "containerd.toml": f"""
+version = 2
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
+[grpc]
+  address = "{folder}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{cni}"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+""",
+        "kubelet.json": json.dumps(
+            {
+                "apiVersion": "kubelet.config.k8s.io/v1beta1",
+                "kind": "KubeletConfiguration",
+                "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
+                "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+                "authorization": {"mode": "AlwaysAllow"},
+                "cgroupDriver": "cgroupfs",
+                "failCgroupV1": False,
+                "failSwapOn": False,
+                "enforceNodeAllocatable": [],
+                "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
+                "clusterDNS": [BRIDGE_ADDRESS],
+                "clusterDomain": DNS_DOMAIN,
+                "port": kubelet_port,
+                "healthzPort": healthz_port,
+                "imageGCHighThresholdPercent": 100,
+                "resolvConf": "/dev/null",
+                "shutdownGracePeriod": "0s",
+                "registerNode": True,
+                "podLogsDir": str(folder / "pod-logs"),
+            }
+        ),
+        "kube-proxy.json": json.dumps(
+            {
+                "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+                "kind": "KubeProxyConfiguration",
+                "clientConnection": {"kubeconfig": str(kubeconfig)},
+                "mode": "iptables",
+                "clusterCIDR": POD_NETWORK,
+                "hostnameOverride": NODE_NAME,
+                "healthzBindAddress": f"127.0.0.1:{proxy_port}",
+                "metricsBindAddress": f"127.0.0.1:{metrics_port}",
+                "conntrack": {"maxPerCore": 0},
+            }
+        ),
+        "Corefile": f"""
+{DNS_DOMAIN}:53 {{
+    bind {BRIDGE_ADDRESS}
+    kubernetes {DNS_DOMAIN} {{
+        kubeconfig {kubeconfig}
+        pods insecure
+        ttl 1
+    }}
+    errors
+}}
+""",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return {
+        "containerd": folder / "containerd.toml",
+        "kubelet": folder / "kubelet.json",
+        "kube-proxy": folder / "kube-proxy.json",
+        "coredns": folder / "Corefile",
+        "kubeconfig": kubeconfig,
+    }
+
+
+def node_is_ready(api: Api) -> bool:
+    """Tell whether the node takes pods."""
+    answer = api.get("v1/nodes", NODE_NAME)
+    conditions = answer.body["status"].get("conditions") or () if answer.status == 200 else ()
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
+def import_pause(cluster: Cluster, folder: Path) -> None:
+    """Make the image that holds a pod's namespaces: one static program that waits."""
+    build = folder / "pause"
+    build.mkdir(exist_ok=True)
+    (build / "pause.c").write_text(PAUSE_SOURCE)
+    run(["gcc", "-static", "-Os", "-o", str(build / "pause"), str(build / "pause.c")])
+    (build / "Dockerfile").write_text('FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n')
+    environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
+    run(["buildah", "build", "-q", "-t", PAUSE_IMAGE, str(build)], environment)
+    archive = build / "pause.tar"
+    archive.unlink(missing_ok=True)
+    run(["buildah", "push", "-q", PAUSE_IMAGE, f"docker-archive:{archive}:{PAUSE_IMAGE}"], environment)
+    cluster.import_image(archive)
+
+
+def make_bridge() -> None:
+    """Make the bridge that pods join, with the address at which DNS and the API server are found."""
+    subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], capture_output=True)
+    subprocess.run(["ip", "address", "add", f"{BRIDGE_ADDRESS}/16", "dev", BRIDGE], capture_output=True)
+    run(["ip", "link", "set", BRIDGE, "up"])
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+
+def remove_bridge(kube_proxy: Path) -> None:
+    """Take the bridge away, and the rules that kube-proxy and CNI made."""
+    subprocess.run([str(kube_proxy), "--cleanup"], capture_output=True, timeout=60)
+    subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True)
+    saved = subprocess.run(["iptables-save"], capture_output=True, text=True).stdout
+    if "CNI-" in saved:
+        kept = "\n".join(line for line in saved.splitlines() if "CNI-" not in line) + "\n"
+        subprocess.run(["iptables-restore"], input=kept, text=True, capture_output=True)
+
+
+def end_containers(folder: Path) -> None:
+    """End every container of this cluster: its shims are known by containerd's address in their command line."""
+    address = str(folder / "containerd.sock").encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if address in words and b"shim" in words[0]:
+                for child in children_of(int(process.name)):
+                    os.kill(child, signal.SIGKILL)
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def children_of(parent: int) -> Sequence[int]:
+    """Return the processes that a process has started."""
+    return [int(word) for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount what containers and pods have left mounted, deepest first; a mount may be busy for a moment."""
+
+    def none_left() -> bool:
+        points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        ours = sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
+        for point in ours:
+            subprocess.run(["umount", "--lazy", point.replace("\\040", " ")], capture_output=True)
+        return not ours
+
+    wait_until(none_left, 30, f"mounts below {folder} to go")
+
+
+def remove_control_groups() -> None:
+    """Remove the control groups that kubelet made, which are empty by now."""
+    for root in Path("/sys/fs/cgroup").glob("*/kubepods"):
+        for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        with contextlib.suppress(OSError):
+            root.rmdir()
+
+
+def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    """Run a program that has to succeed."""
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert answer.returncode == 0, f"{' '.join(command)}: {answer.stderr}"

@@ -1,0 +1,144 @@
+"""The operator as a process of its own, under its own ServiceAccount with the rights that its manifests give.
+
+It can be killed and started again, keeps its port, and shows the end of its log where a start fails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cluster_api import Api, wait_until
+from component import Component, free_ports
+from control_plane import ControlPlane, load_documents
+
+MANIFESTS = Path(__file__).parents[2] / "deploy/kustomize"
+ACCOUNT = "bert-operator"
+USER = f"system:serviceaccount:{ACCOUNT}:{ACCOUNT}"
+JOBS = "bert-operator.dev/v1alpha1/bertpretrainjobs"
+HTTP_TIMEOUT_S = 10.0
+
+
+class OperatorProcess:
+    """``bert-operator run``: ``with OperatorProcess(folder, kubeconfig) as operator: ...`` waits until it is ready."""
+
+    def __init__(
+        self, folder: Path, kubeconfig: Path, *, namespaces: Sequence[str] = (), name: str = "operator", **settings: Any
+    ) -> None:
+        """Prepare it; folder: for its log and its settings, which are given as in their file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_ports(1)[0]
+        self._settings_file = folder / f"{name}-settings.yaml"
+        self.configure(**settings)
+        command = [sys.executable, "-m", "bert_operator", "run", "--settings", str(self._settings_file)]
+        command += ["--http-port", str(self.port)]
+        for namespace in namespaces:
+            command += ["--namespace", namespace]
+        self.process = Component(
+            name, command, folder / f"{name}.log", self.is_ready, environment={"KUBECONFIG": str(kubeconfig)}
+        )
+
+    def configure(self, **settings: Any) -> None:
+        """Write other settings, which count from the next start on."""
+        self._settings_file.write_text(json.dumps({"httpHost": "127.0.0.1", "sweepSeconds": 1, **settings}))
+
+    def __enter__(self) -> OperatorProcess:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if problem is not None:
+            print(f"The end of {self.process.log}:\n{self.process.tail()}")  # noqa: T201 - pytest shows it on failure
+        self.kill()
+
+    def start(self) -> None:
+        """Start it and return when it is ready."""
+        self.process.start()
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        self.process.launch()
+
+    def wait_ready(self) -> None:
+        """Return when it is ready. Raises StartFailed, with the end of its log."""
+        self.process.wait_ready()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait for that."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Kill it and start it."""
+        self.kill()
+        self.start()
+
+    def is_ready(self) -> bool:
+        """Tell whether it says so."""
+        return self.page("/readyz")[0] == 200
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Return status and text of one of its pages. Raises OSError while it does not listen."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=HTTP_TIMEOUT_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read().decode()
+
+    def figure(self, name: str) -> float:
+        """Return one of its metrics by name and labels, as the page has them; 0 where it has none such yet."""
+        page = self.page("/metrics")[1]
+        found = re.search(rf"^bert_operator_{re.escape(name)} (\S+)$", page, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def wait_sweeps(self, count: int) -> None:
+        """Return after so many more of its comparisons."""
+        for _ in range(count):
+            before = self.figure("last_sweep_timestamp_seconds")
+            wait_until(lambda seen=before: self.figure("last_sweep_timestamp_seconds") > seen, 20, "a sweep")
+
+    def log(self) -> str:
+        """Return everything that it has printed."""
+        return self.process.log.read_text(errors="replace") if self.process.log.exists() else ""
+
+
+def install_operator(control_plane: ControlPlane, namespaces: Sequence[str] = ()) -> str:
+    """Apply definition, account and rights as they are shipped; return a token of the account.
+
+    namespaces: to bind the rights in instead of everywhere.
+    """
+    api = control_plane.api
+    for document in load_documents(MANIFESTS / "base/namespace.yaml"):
+        api.server_side_apply(document).expect()
+    for document in load_documents(MANIFESTS / "base/crd.yaml"):
+        api.apply_crd(document)
+    for document in load_documents(MANIFESTS / "base/rbac.yaml"):
+        if not (namespaces and document["kind"] == "ClusterRoleBinding"):
+            api.server_side_apply(document).expect()
+    (binding,) = load_documents(MANIFESTS / "components/namespaced/role-binding.yaml")
+    for namespace in namespaces:
+        binding["metadata"]["namespace"] = namespace
+        api.server_side_apply(binding).expect()
+    token = control_plane.service_account_token(ACCOUNT, ACCOUNT)
+    as_operator = control_plane.api_as(token)
+    for namespace in namespaces or ("",):
+        wait_until(lambda where=namespace: _may_list(as_operator, where), 10, "the operator's rights to count")
+    return token
+
+
+def _may_list(api: Api, namespace: str) -> bool:
+    return api.get(JOBS, "", namespace).status == 200
