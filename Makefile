@@ -38,7 +38,7 @@ test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
 	@$(BIN)/pytest -m "not api_server" $(TESTS) $(PYTEST_ARGS)
 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
-	@$(BIN)/pytest -m api_server tests/api_server $(PYTEST_ARGS)
+	@$(BIN)/pytest -m api_server tests/api_server tests/planning $(PYTEST_ARGS)
 
 check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
 

@@ -185,7 +185,7 @@ def _reason_to_stop(
         return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=previous.message or "")
     if left_s is not None and left_s <= 0:
         return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
-    if previous.phase == "Stopping" and newest.attempt <= previous.attempt:
+    if previous.phase in ("Stopping", "Stopped") and newest.attempt <= previous.attempt:
         # What was decided is carried through, for nobody can be sure that the child has not been told.
         return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
     if late_in_s is not None and late_in_s <= 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_operator.api.crd import render_crd
 from cluster_api import Api, wait_until
 from cluster_jobs import Jobs
 from control_plane import ControlPlane, built_programs, namespace_of
@@ -43,7 +44,7 @@ def _items_here(items: list[pytest.Item]) -> list[pytest.Item]:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A running control plane. A test that stops a part of it starts that part again."""
-    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as running:
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), definitions=[render_crd()]) as running:
         yield running
 
 

@@ -8,32 +8,12 @@ from typing import Any
 import pytest
 
 from bert_operator.api.job_status import ChildRef, Failure, JobStatus
-from bert_operator.observe import Child, Observed
+from bert_operator.observe import Observed
 from bert_operator.plan import plan
 from bert_operator.runs import ChildSpec, list_runs
 from bert_operator.timestamps import render_time
-from sample_job import PREPARE, sample_job
-
-NOW_S = 1_700_000_000.0
-JOB = sample_job()
-TRAINING_ONLY = sample_job(lambda spec: spec.update(dataset={"path": "data"}, stages=spec["stages"][PREPARE + 1 :]))
-
-
-def child(attempt: int = 1, *, run: str = "training", state: str = "Failed", **rest: Any) -> Child:
-    rest.setdefault("finished_at_s", NOW_S if state in ("Failed", "Stopped", "Succeeded") else None)
-    return Child(run=run, attempt=attempt, state=state, **rest)  # type: ignore[arg-type]
-
-
-def observed(*children: Child, stop: bool = False, status: JobStatus | None = None) -> Observed:
-    newest = max((each.attempt for each in children), default=0)
-    run = children[-1].run if children else None
-    # As the executor has written it before it created the newest child.
-    written = JobStatus(attempt=newest, run=run, start_time=render_time(NOW_S) if children else None)
-    return Observed(status=status or written, children=children, stop_requested=stop)
-
-
-def reason_of(status: JobStatus, kind: str) -> str | None:
-    return next((item.reason for item in status.conditions if item.type == kind and item.status == "True"), None)
+from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of
+from sample_job import sample_job
 
 
 def test_data_is_prepared_by_one_process_and_the_rest_done_in_all_ranks() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_controllers import act, end_pod, start_pod
-from job_walk import World, change_policy
-from job_walk import Shape
+from job_walk import Shape, World, change_policy
 from walking_operator import Fault, Operator
 
 JOB_ONLY = ["BertPretrainJob"]
@@ -47,7 +46,6 @@ def test_of_two_that_describe_the_job_one_is_refused_and_looks_again() -> None:
     assert world.status()["phase"] == "Running"
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="nothing makes sure of the job's version before a creation")
 def test_one_that_is_late_does_not_create_an_attempt_that_is_over() -> None:
     world, first, second = world_with_two()
     world.look(first, fault=Fault(at_write=1, how="dies after"))
@@ -64,7 +62,6 @@ def test_one_that_is_late_does_not_create_an_attempt_that_is_over() -> None:
     world.look(second, kinds=[])
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="only a loss is verified by a live read, not an absence")
 def test_one_that_misses_a_child_on_record_does_not_make_another_beside_it() -> None:
     world, first, second = world_with_two()
     world.look(first)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bert_operator.api.conditions import Reason
-from bert_operator.api.job_status import JobStatus
-from bert_operator.observe import Child, Observed
+from bert_operator.api.conditions import ObstacleReason, Reason
+from bert_operator.api.job_status import ChildRef, Failure, JobStatus
+from bert_operator.observe import Child, Observed, Obstacle
 from bert_operator.plan import plan
 from bert_operator.progress import parse_progress_line
-from bert_operator.status import Facts, Verdict, describe
+from bert_operator.status import Facts, Verdict, describe, describe_invalid
 from sample_job import sample_job
 
 NOW_S = 1_700_000_000.0
@@ -74,3 +74,73 @@ def test_a_status_survives_being_written_and_read() -> None:
 
 def test_a_status_of_a_newer_release_is_read() -> None:
     assert JobStatus.model_validate({"phase": "Running", "invented": 1}).phase == "Running"
+
+
+# What a person sees of a child, and of a spec that is wrong.
+
+
+def seen_child(kind: str) -> ChildRef:
+    return ChildRef(kind=kind, name="demo-a2", uid="u", attempt=2)  # type: ignore[arg-type]
+
+
+def test_the_command_that_follows_the_log_is_named() -> None:
+    for kind, logs in (
+        ("MPIJob", "kubectl logs -f job/demo-a2-launcher"),
+        ("Job", "kubectl logs -f job/demo-a2"),
+        ("Process", None),
+    ):
+        status = describe(JobStatus(), facts(child=seen_child(kind)), RUNNING, generation=None, now_s=NOW_S)
+        assert status.logs == logs
+
+
+def test_an_obstacle_is_what_a_waiting_job_says_first() -> None:
+    obstacle = Obstacle(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits. Next: wait")
+    waits = Verdict(phase="Pending", reason=Reason.WAITING_TO_START)
+    status = describe(JobStatus(), facts(obstacle=obstacle), waits, generation=1, now_s=NOW_S)
+    assert (status.reason, status.message) == ("Unschedulable", "no node fits. Next: wait")
+    blocked = {item.type: (item.status, item.reason) for item in status.conditions}
+    assert blocked == {"Running": ("False", "WaitingToStart"), "Blocked": ("True", "Unschedulable")}
+    # What runs, or only pauses, is hindered by nothing.
+    for verdict in (RUNNING, Verdict(phase="Pending", reason=Reason.BACKING_OFF)):
+        free = describe(status, facts(obstacle=obstacle), verdict, generation=1, now_s=NOW_S + 9)
+        assert free.reason == verdict.reason
+        assert ("Blocked", "False", "Cleared") in {(item.type, item.status, item.reason) for item in free.conditions}
+
+
+def test_an_invalid_job_keeps_its_record() -> None:
+    failed = Failure(
+        run="training", attempt=1, kind="Infrastructure", reason="Killed", finished_at="2023-11-14T22:13:20Z"
+    )
+    known = facts(child=seen_child("Job"), failures=(failed,), completed_runs=("prepare",))
+    before = describe(JobStatus(), known, RUNNING, generation=1, now_s=NOW_S)
+    invalid = describe_invalid(before, "spec.workers: got 0", generation=2, now_s=NOW_S + 60)
+    assert (invalid.phase, invalid.reason, invalid.message) == ("Invalid", "SpecInvalid", "spec.workers: got 0")
+    kept = ("attempt", "run", "child", "failures", "completed_runs", "start_time")
+    assert all(getattr(invalid, field) == getattr(before, field) for field in kept)
+    valid = next(item for item in invalid.conditions if item.type == "Valid")
+    assert (valid.status, valid.observed_generation, invalid.observed_generation) == ("False", 2, 2)
+    # Said once, not at every look.
+    assert describe_invalid(invalid, "spec.workers: got 0", generation=2, now_s=NOW_S + 120) == invalid
+    corrected = describe(invalid, known, RUNNING, generation=3, now_s=NOW_S + 180)
+    accepted = next(item for item in corrected.conditions if item.type == "Valid")
+    assert (accepted.status, accepted.reason) == ("True", "SpecAccepted")
+    assert corrected.failures == (failed,)
+
+
+def test_a_job_that_was_never_invalid_says_nothing_of_it() -> None:
+    status = describe(JobStatus(), facts(), RUNNING, generation=1, now_s=NOW_S)
+    assert [item.type for item in status.conditions] == ["Running"]
+
+
+def test_progress_is_told_in_figures_and_left_alone_while_it_says_the_same() -> None:
+    text = "event=progress stage=phase1 attempt=2 step=50 steps=200 remaining_s=130 loss=7.25 sequences_per_s=1234.5"
+    report = facts(progress=line(text))
+    first = describe(JobStatus(), report, RUNNING, generation=1, now_s=NOW_S)
+    assert first.progress is not None
+    told = first.progress
+    assert (told.step, told.total_steps, told.progress_percentage, told.eta) == (50, 200, 25, "2:10 min")
+    assert (told.loss, told.sequences_per_second) == ("7.25", "1234")
+    assert describe(first, report, RUNNING, generation=1, now_s=NOW_S + 60) == first
+    # A line of an attempt that is over says nothing about this one.
+    late = facts(progress=line("event=progress stage=phase1 attempt=1 step=60 steps=200"))
+    assert describe(first, late, RUNNING, generation=1, now_s=NOW_S + 60).progress == told

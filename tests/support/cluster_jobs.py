@@ -96,8 +96,8 @@ class Jobs:
         """Return a job's Jobs and MPIJobs, oldest attempt first."""
         found = []
         for resource, kind in (("batch/v1/jobs", "Job"), ("kubeflow.org/v2beta1/mpijobs", "MPIJob")):
-            for item in self.api.list(resource, self.namespace, labelSelector=f"{GROUP}/job={name}"):
-                found.append({**item, "kind": kind})
+            items = self.api.list(resource, self.namespace, labelSelector=f"{GROUP}/job={name}")
+            found += [{**item, "kind": kind} for item in items]
         return sorted(found, key=attempt_of)
 
     def child(self, name: str) -> Json:

@@ -18,7 +18,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,10 +53,26 @@ class ControlPlane:
     beginning. ``api`` is the administrator's client.
     """
 
-    def __init__(self, folder: Path | None = None, start: Collection[str] = PROGRAMS) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        start: Collection[str] = PROGRAMS,
+        *,
+        definitions: Iterable[dict[str, Any]] = (),
+        audited_user: str = "",
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            folder: For its data and logs; a temporary one otherwise.
+            start: What runs from the beginning.
+            definitions: CustomResourceDefinitions that are there before the controllers are: the garbage collector
+                looks for new ones every half minute only.
+            audited_user: Whose requests ``audit_log`` lists.
+        """
         unknown = set(start) - set(PROGRAMS)
         assert not unknown, f"start: got {sorted(unknown)}; allowed: {', '.join(PROGRAMS)}"
-        self._start = set(start)
+        self._start, self._definitions, self._audited_user = set(start), tuple(definitions), audited_user
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="control-plane-")
         self.folder = folder or Path(self._temporary.name if self._temporary else "")
         self._ports = dict(zip((*PROGRAMS[:4], "etcd peer"), free_ports(5), strict=True))
@@ -77,9 +93,11 @@ class ControlPlane:
             self.api_server.start()
             wait_until(lambda: self.api.get("v1/namespaces", "default").status == 200, 20, "namespace default")
             others = [part for part in self.parts[2:] if part.name in self._start]
+            for definition in self._definitions:
+                self.api.apply_crd(definition)
+            if self.mpi_operator in others:
+                self.install_mpi_operator()
             for part in others:
-                if part is self.mpi_operator:
-                    self.install_mpi_operator()
                 part.launch()
             for part in others:
                 part.wait_ready()
@@ -107,10 +125,10 @@ class ControlPlane:
         """Return the API as the owner of this token sees it."""
         return Api(self.url, self.ca_file, token)
 
-    def kubeconfig(self, token: str) -> Path:
-        """Write a kubeconfig for the owner of this token and return its path."""
-        path = self.folder / f"kubeconfig-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
-        self._write_kubeconfig(path, token)
+    def kubeconfig(self, token: str, *, server: str = "") -> Path:
+        """Write a kubeconfig for the owner of this token and return its path. server: that stands in between."""
+        path = self.folder / f"kubeconfig-{hashlib.sha256(f'{token}{server}'.encode()).hexdigest()[:12]}"
+        self._write_kubeconfig(path, token, server)
         return path
 
     def service_account_token(self, namespace: str, name: str, lifetime_s: int = 86_400) -> str:
@@ -141,8 +159,8 @@ class ControlPlane:
         _write_private(self.folder / "service-accounts.key", elliptic_key())
         self._write_kubeconfig(self.folder / "kubeconfig-admin", self.admin_token)
 
-    def _write_kubeconfig(self, path: Path, token: str) -> None:
-        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
+    def _write_kubeconfig(self, path: Path, token: str, server: str = "") -> None:
+        cluster = {"server": server} if server else {"server": self.url, "certificate-authority": str(self.ca_file)}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -176,7 +194,19 @@ class ControlPlane:
 
     def api_server_arguments(self) -> list[str]:
         """Return the API server's command line; a cluster with nodes changes some of it."""
-        return api_server_arguments(self.folder, self._ports)
+        arguments = api_server_arguments(self.folder, self._ports)
+        if self._audited_user:
+            policy = self.folder / "audit-policy.yaml"
+            policy.write_text(json.dumps(audit_policy(self._audited_user)))
+            arguments += [f"--audit-policy-file={policy}", f"--audit-log-path={self.folder / 'audit.log'}"]
+            # Else the last requests are missing from the file for a while.
+            arguments += ["--audit-log-mode=blocking"]
+        return arguments
+
+    def audit_log(self) -> list[dict[str, Any]]:
+        """Return what the audited user has asked for so far, each request once, as audit.k8s.io/v1 has it."""
+        path = self.folder / "audit.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def controller_manager_arguments(self) -> list[str]:
         """Return the controller manager's."""
@@ -233,6 +263,13 @@ def api_server_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
         "--shutdown-watch-termination-grace-period=1s",
         "--profiling=false",
     ]
+
+
+def audit_policy(user: str) -> dict[str, Any]:
+    """Have one user's requests logged, without their bodies, when they are answered or a watch begins."""
+    rules = [{"level": "Metadata", "users": [user]}, {"level": "None"}]
+    omitted = ["RequestReceived"]
+    return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": omitted, "rules": rules}
 
 
 def client_arguments(folder: Path, ports: dict[str, int], name: str) -> list[str]:

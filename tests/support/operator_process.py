@@ -108,8 +108,10 @@ class OperatorProcess:
     def wait_sweeps(self, count: int) -> None:
         """Return after so many more of its comparisons."""
         for _ in range(count):
-            before = self.figure("last_sweep_timestamp_seconds")
-            wait_until(lambda seen=before: self.figure("last_sweep_timestamp_seconds") > seen, 20, "a sweep")
+            self._wait_sweep(self.figure("last_sweep_timestamp_seconds"))
+
+    def _wait_sweep(self, before: float) -> None:
+        wait_until(lambda: self.figure("last_sweep_timestamp_seconds") > before, 20, "a sweep")
 
     def log(self) -> str:
         """Return everything that it has printed."""
@@ -136,9 +138,9 @@ def install_operator(control_plane: ControlPlane, namespaces: Sequence[str] = ()
     token = control_plane.service_account_token(ACCOUNT, ACCOUNT)
     as_operator = control_plane.api_as(token)
     for namespace in namespaces or ("",):
-        wait_until(lambda where=namespace: _may_list(as_operator, where), 10, "the operator's rights to count")
+        _wait_for_rights(as_operator, namespace)
     return token
 
 
-def _may_list(api: Api, namespace: str) -> bool:
-    return api.get(JOBS, "", namespace).status == 200
+def _wait_for_rights(api: Api, namespace: str) -> None:
+    wait_until(lambda: api.get(JOBS, "", namespace).status == 200, 10, "the operator's rights to count")

@@ -129,7 +129,10 @@ class ApiClient:
         answer, data = await self._exchange(method, path, body, query or {}, content, accept)
         if answer.status >= 400:
             raise _error_of(answer, data)
-        return _parse(data)
+        if not (document := _parse(data)):
+            # What stands between may answer in the API server's place.
+            raise ApiError(0, "NotJSON", f"{method} {path}: {data[:200].decode(errors='replace')!r}")
+        return document
 
     async def _exchange(
         self,

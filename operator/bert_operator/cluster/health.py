@@ -13,11 +13,6 @@ from aiohttp import web
 from bert_operator.cluster.metrics import CONTENT_TYPE, Metrics
 from bert_operator.cluster.settings import Settings
 
-MAX_WATCH_LAG_S = 120.0
-"""A watch that owes a change for longer counts as dead."""
-MAX_WAIT_S = 300.0
-"""A job that waits, or is looked at, for longer means that the queue is dead."""
-
 
 class Health:
     """Answers kubelet's questions."""
@@ -27,8 +22,10 @@ class Health:
         watch_lag_s: Callable[[], Mapping[str, float]],
         oldest_s: Callable[[], float],
         is_ready: Callable[[], bool],
+        settings: Settings,
     ) -> None:
         """Take what to ask: seconds that each watch owes a change, seconds that the oldest job waits."""
+        self._max_lag_s, self._max_wait_s = settings.max_watch_lag_seconds, settings.max_wait_seconds
         self._watch_lag_s, self._oldest_s, self._is_ready = watch_lag_s, oldest_s, is_ready
 
     def problems(self) -> list[str]:
@@ -36,9 +33,9 @@ class Health:
         found = [
             f"the watch on {kind} has owed a change for {lag_s:.0f} s"
             for kind, lag_s in self._watch_lag_s().items()
-            if lag_s > MAX_WATCH_LAG_S
+            if lag_s > self._max_lag_s
         ]
-        if (waited_s := self._oldest_s()) > MAX_WAIT_S:
+        if (waited_s := self._oldest_s()) > self._max_wait_s:
             found.append(f"a job has waited for {waited_s:.0f} s")
         return found
 

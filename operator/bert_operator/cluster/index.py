@@ -158,6 +158,10 @@ class Index:
         known = self._children.get(ref, {}).get(child)
         return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
 
+    def all_pods(self, ref: JobRef) -> Sequence[PodEntry]:
+        """Return the pods that carry a job's name, whosever they are."""
+        return list(self._pods.get(ref, {}).values())
+
     def warnings(self, ref: JobRef, names: Sequence[str]) -> dict[str, tuple[Warning, ...]]:
         """Return the warnings about objects of a job's namespace."""
         found = ((name, self._warnings.get((ref.namespace, name))) for name in names)

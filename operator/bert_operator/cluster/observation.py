@@ -82,6 +82,8 @@ def _has_begun(child: ChildEntry, pods: Iterable[PodEntry], workers: int, condit
 
     Pods are ahead of what their controllers say: one that has ended belongs to a child that is about to end.
     """
+    if "FailureTarget" in conditions or "SuccessCriteriaMet" in conditions:
+        return True  # a Job that only waits for its last pod
     begun = [pod for pod in pods if pod.phase in ("Running", "Succeeded", "Failed")]
     if child.kind == "Job" or "Running" in conditions:
         return bool(begun)
@@ -93,10 +95,11 @@ def _has_begun(child: ChildEntry, pods: Iterable[PodEntry], workers: int, condit
 
 def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions: Mapping[str, str]) -> Child:
     """Tell the cause: a pod that was taken away, one that ran out of memory, or the program itself."""
+    main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
+    pods = [pod for pod in pods if pod.disruption or main is None or not _ended_after(pod, main)]
     first = _first_failure(pods)
     cause = _infrastructure_cause(pods, conditions)
     base = replace(base, finished_at_s=child.completed_at_s)
-    main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
     if cause is not None:
         reason, pod = cause
         blamed = pod or first
@@ -127,6 +130,11 @@ def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions
         node=blamed.node or None,
         finished_at_s=main.finished_at_s or child.completed_at_s,
     )
+
+
+def _ended_after(pod: PodEntry, main: PodEntry) -> bool:
+    """Tell whether a pod ended when all was over: workers are cleaned away, and may be killed for being slow."""
+    return pod.finished_at_s is not None and main.finished_at_s is not None and pod.finished_at_s > main.finished_at_s
 
 
 def _first_failure(pods: Iterable[PodEntry]) -> PodEntry | None:

@@ -18,7 +18,7 @@ from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, JobStatus
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.entries import ChildEntry, JobEntry
+from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.news import News, news_between
@@ -43,6 +43,10 @@ Document = dict[str, Any]
 FIRST_CREATION_PAUSE_S = 2.0
 MAX_CREATION_PAUSE_S = 60.0
 CONFLICT_PAUSE_S = 0.2
+ENDED_PHASES = ("Succeeded", "Failed")
+
+# What the API server says of a resource that it does not serve, and of a whole group.
+_UNKNOWN_API = ("could not find the requested resource", "404 page not found")
 
 _log = logging.getLogger(__name__)
 
@@ -144,12 +148,22 @@ class Reconciler:
 
     async def _plan(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Plan:
         step = plan(job, self._observe(job, entry, status), self._now_s())
-        if _finds_a_loss(status, step.status):
-            # What seems to be gone may only be missing from what was seen so far: ask, before a second child is
-            # made beside the first.
+        makes_another = step.create is not None and status.attempt > 0
+        if makes_another or _finds_a_loss(status, step.status):
+            # What seems to be gone may only be missing from what was seen so far, and the job itself may have moved
+            # on: ask, before a second child is made beside the first. A first child needs no question, since its
+            # status is written against the version that was seen.
+            if await self._is_outdated(job.ref, entry):
+                raise Retry(0.0)
             await self._read_children(job.ref)
             step = plan(job, self._observe(job, entry, status), self._now_s())
         return step
+
+    async def _is_outdated(self, ref: JobRef, entry: JobEntry) -> bool:
+        """Tell whether the API server has a newer version of a job, which is in the index by then."""
+        await self._read_job(ref, entry)
+        known = self._index.job(ref)
+        return known is None or (known.uid, known.version) != (entry.uid, entry.version)
 
     def _observe(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Observed:
         refusal = self._refusals.get(job.ref)
@@ -285,6 +299,11 @@ class Reconciler:
     async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, child: ChildSpec) -> None:
         """Create a child, or say why that cannot be; what was refused is tried again at growing intervals."""
         refusal = self._refusals.get(job.ref)
+        if (leftover := self._find_leftover(job.ref, entry)) is not None:
+            self._refusals[job.ref] = _Refusal(leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
+            if refusal is None or refusal.obstacle != leftover:
+                raise Retry(0.0)  # to put it into the status
+            return  # the watch tells when it is gone
         if refusal is not None and refusal.again_at_s > self._now_s():
             raise Retry(refusal.again_at_s - self._now_s())
         obstacle = await self._create(job, entry, child)
@@ -297,6 +316,17 @@ class Reconciler:
         if refusal is None or refusal.obstacle != obstacle:
             raise Retry(0.0)  # to put it into the status
         raise Retry(pause_s)
+
+    def _find_leftover(self, ref: JobRef, entry: JobEntry) -> Obstacle | None:
+        """Return the pod that may still write into the output folder though its child is gone.
+
+        A Job that is deleted in the background, as kubectl and the garbage collector do, vanishes at once; its pod
+        has its grace period still before it.
+        """
+        own = {child.name for child in self._own_children(ref, entry)}
+        left = (pod for pod in self._index.all_pods(ref) if pod.phase not in ENDED_PHASES and pod.child not in own)
+        pod = next(left, None)
+        return None if pod is None else _pod_left(pod)
 
     async def _create(self, job: BertPretrainJob, entry: JobEntry, child: ChildSpec) -> Obstacle | None:
         """Create a child and what it reads, or take over the one that is there; return what is in the way."""
@@ -378,9 +408,19 @@ def _name_taken(answer: Document) -> Obstacle:
     return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
 
 
+def _pod_left(pod: PodEntry) -> Obstacle:
+    message = (
+        f"Pod {pod.name} of an earlier child is still leaving. Next: wait; if its node is gone for good, kubectl "
+        "delete it with --force"
+        if pod.is_deleting
+        else f"Pod {pod.name} carries this job's name and belongs to none of its children. Next: delete it"
+    )
+    return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
+
+
 def _obstacle_of(error: ApiError) -> Obstacle:
     """Return what a refusal means; raises it again where it is about the API server, not about the job."""
-    if error.status == 404 and "could not find the requested resource" in error.message:
+    if error.status == 404 and any(words in error.message for words in _UNKNOWN_API):
         reason = ObstacleReason.MPI_JOB_API_MISSING
         message = f"{reason.sentence} Next: kubectl get crd mpijobs.kubeflow.org"
         return Obstacle(reason=reason, message=message)

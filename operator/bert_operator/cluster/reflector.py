@@ -26,8 +26,6 @@ Document = dict[str, Any]
 PAGE_SIZE = 250
 STREAM_SECONDS = 300
 """After which the API server ends a stream; the next one goes on where it ended."""
-SILENCE_S = 75.0
-"""Bookmarks come once a minute."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 15.0
 
 _log = logging.getLogger(__name__)
@@ -49,11 +47,16 @@ class Reflector:
         enqueue: Callable[[JobRef], None],
         watched: Callable[[str], None],
         *,
+        silence_s: float,
         labels: str = "",
         fields: str = "",
     ) -> None:
-        """Namespace: empty for all. labels, fields: selectors. watched: is told the kind of every change."""
+        """Namespace: empty for all. labels, fields: selectors. watched: is told the kind of every change.
+
+        silence_s: seconds without a word after which a stream counts as dead.
+        """
         self.kind = kind
+        self._silence_s = silence_s
         self.synced = asyncio.Event()
         """Set once everything is known for the first time."""
         self._api = api
@@ -130,7 +133,7 @@ class Reflector:
         seconds = str(int(STREAM_SECONDS * random.uniform(1, 1.2)))  # noqa: S311 - spreads reconnections
         query = {**self._query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": seconds}
         async with contextlib.aclosing(
-            self._api.stream(self._path, silence_s=SILENCE_S, resourceVersion=version, **query)
+            self._api.stream(self._path, silence_s=self._silence_s, resourceVersion=version, **query)
         ) as changes:
             async for change in changes:
                 self._hear()

@@ -21,7 +21,7 @@ from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import Recorder
-from bert_operator.cluster.reflector import SILENCE_S, Reflector
+from bert_operator.cluster.reflector import Reflector
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.sweep import Sweeper
 from bert_operator.cluster.watches import build_registry, watch_jobs
@@ -74,7 +74,7 @@ class _Service:
             self._sweeper = Sweeper(api, self._index, self._settings, self._queue.add, self._metrics.swept)
             self._reflectors = list(self._make_reflectors(api))
             self._show_figures()
-            health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set)
+            health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set, self._settings)
             http, port = await serve_http(self._settings, health, self._metrics)
             _log.info("Metrics and probes on port %d", port)
             try:
@@ -89,7 +89,16 @@ class _Service:
         for namespace in self._settings.namespaces or ("",):
             for kind in ("Job", "MPIJob", "Pod", "Event"):
                 is_ours = {"fields": "type=Warning"} if kind == "Event" else {"labels": names.JOB_LABEL}
-                yield Reflector(api, self._index, kind, namespace, self._queue.add, self._metrics.watched, **is_ours)
+                yield Reflector(
+                    api,
+                    self._index,
+                    kind,
+                    namespace,
+                    self._queue.add,
+                    self._metrics.watched,
+                    silence_s=self._settings.watch_silence_seconds,
+                    **is_ours,
+                )
 
     async def _work(self, api: ApiClient) -> None:
         """Run all parts until one of them ends: by a signal, or because it failed."""
@@ -141,7 +150,7 @@ class _Service:
         """Return the seconds that each watch owes a change, or has been silent beyond what is normal."""
         lags: dict[str, float] = {"BertPretrainJob": self._sweeper.lag_s()}
         for reflector in self._reflectors:
-            silent_s = reflector.silent_s - 2 * SILENCE_S
+            silent_s = reflector.silent_s - 2 * self._settings.watch_silence_seconds
             lags[reflector.kind] = max(lags.get(reflector.kind, 0.0), silent_s)
         return lags
 

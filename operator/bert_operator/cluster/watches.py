@@ -54,7 +54,7 @@ class _NoDiffs(kopf.DiffBaseStorage):
         pass
 
 
-def build_settings() -> kopf.OperatorSettings:
+def build_settings(settings: Settings) -> kopf.OperatorSettings:
     """Return kopf's settings: nothing written to objects, watches that notice when they are dead."""
     kopf_settings = kopf.OperatorSettings()
     kopf_settings.scanning.disabled = True
@@ -64,6 +64,7 @@ def build_settings() -> kopf.OperatorSettings:
     kopf_settings.queueing.idle_timeout = 0.5
     watching = kopf_settings.watching
     watching.server_timeout, watching.client_timeout, watching.connect_timeout = 300, 330, 10
+    watching.inactivity_timeout = settings.watch_silence_seconds
     watching.chunk_size = 100
     kopf_settings.networking.request_timeout = 30
     kopf_settings.networking.error_backoffs = [0.2, 0.5, 1, 1, 2, 2, 5, 5, 10, 10]
@@ -80,7 +81,7 @@ async def watch_jobs(
     """Watch until told to stop. ready: set once kopf is running."""
     await kopf.operator(
         registry=registry,
-        settings=build_settings(),
+        settings=build_settings(settings),
         clusterwide=not settings.namespaces,
         namespaces=list(settings.namespaces),
         standalone=True,

@@ -112,7 +112,8 @@ class WorkQueue:
                 failed = False
                 self.after(ref, retry.after_s)
             except Exception as error:
-                pause_s = self._back_off(ref)
+                # Where the API server says how long it wants to be left alone, that counts.
+                pause_s = max(self._back_off(ref), getattr(error, "retry_after_s", None) or 0.0)
                 told = str(error) or type(error).__name__
                 _log.warning("%s: %s; again in %.1f s", ref, told, pause_s, exc_info=_is_bug(error))
                 self.after(ref, pause_s)

@@ -1,0 +1,204 @@
+"""How a child is, told from what the cluster shows of it: every cause apart, the pod that failed first by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.entries import read_child, read_pod
+from bert_operator.cluster.observation import SETTLING_S, is_settling, observe_child
+from bert_operator.observe import Child
+from child_documents import CREATED_S, at, child_document, ended, pod_document
+
+Document = dict[str, Any]
+
+FAILED_JOB = {"FailureTarget": "BackoffLimitExceeded", "Failed": "BackoffLimitExceeded"}
+FAILED_MPI = {"Created": "MPIJobCreated", "Failed": "BackoffLimitExceeded/"}
+DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+
+
+def see(child: Document, *pods: Document, now_s: float = CREATED_S + 200, workers: int = 2) -> Child:
+    known = read_child(child)
+    assert known is not None
+    entries = [read[1] for read in map(read_pod, pods) if read is not None]
+    return observe_child(known[1], entries, {}, workers=workers, now_s=now_s)
+
+
+def single(exit_code: int, **rest: Any) -> Document:
+    return pod_document("single", phase="Failed", state=ended(exit_code, **rest))
+
+
+def launcher(exit_code: int, **rest: Any) -> Document:
+    return pod_document("launcher", phase="Failed", node="node-9", state=ended(exit_code, **rest))
+
+
+def gone_with(document: Document) -> Document:
+    return {**document, "metadata": {**document["metadata"], "deletionTimestamp": at(95)}}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state", "signal"),
+    [
+        (1, "Failed", None),
+        (2, "Failed", None),
+        (3, "Stopped", None),
+        (4, "Failed", None),
+        (137, "Failed", 9),
+        (143, "Failed", 15),
+    ],
+)
+def test_an_exit_code_is_told_with_its_pod(exit_code: int, state: str, signal: int | None) -> None:
+    child = see(child_document("Job", true=FAILED_JOB), single(exit_code))
+    assert (child.state, child.exit_code, child.signal) == (state, exit_code, signal)
+    assert (child.pod, child.node) == ("demo-a1-training-x0", "node-1")
+    assert child.finished_at_s == CREATED_S + 90
+
+
+def test_the_program_s_own_words_are_passed_on() -> None:
+    record = json.dumps({"exitCode": 1, "reason": "OutOfMemory", "message": "step 12: no memory left"})
+    child = see(child_document("Job", true=FAILED_JOB), single(1, message=record))
+    assert (child.reason, child.message) == ("OutOfMemory", "step 12: no memory left")
+    child = see(child_document("Job", true=FAILED_JOB), single(1, message="Traceback\nValueError: no\n\n"))
+    assert (child.reason, child.message) == (None, "ValueError: no")
+
+
+OOM = pod_document(number=1, phase="Failed", state=ended(137, reason="OOMKilled"))
+EVICTED = pod_document(number=1, phase="Failed", reason="Evicted")
+DISRUPTED = pod_document(number=1, phase="Failed", conditions=(DRAINED,), state=ended(0, after=93))
+KILLED = pod_document(number=1, phase="Failed", state=ended(137, after=88))
+
+
+@pytest.mark.parametrize(
+    ("pod", "true", "reason", "signal"),
+    [
+        (OOM, FAILED_MPI, "OOMKilled", 9),
+        (EVICTED, FAILED_MPI, "Evicted", None),
+        (EVICTED, {"Failed": "MPIJobEvicted"}, "Evicted", None),
+        (DISRUPTED, FAILED_MPI, "Disrupted", None),
+        (KILLED, FAILED_MPI, "Killed", None),
+    ],
+    ids=["memory", "evicted", "evicted, the launcher goes on", "drained", "killed"],
+)
+def test_what_befell_a_worker_is_the_cause_whatever_the_launcher_made_of_it(
+    pod: Document, true: dict[str, str], reason: str, signal: int | None
+) -> None:
+    child = see(child_document(true=true), launcher(1), pod)
+    assert (child.state, child.reason, child.exit_code, child.signal) == ("Failed", reason, None, signal)
+    assert (child.pod, child.node) == ("demo-a1-worker-1", "node-1")
+    assert child.message.startswith("Pod demo-a1-worker-1 on node node-1: ")
+
+
+def test_an_eviction_whose_pod_is_gone_is_known_by_the_mpi_job() -> None:
+    child = see(child_document(true={"Failed": "MPIJobEvicted"}))
+    assert (child.state, child.reason, child.pod) == ("Failed", "Evicted", None)
+
+
+@pytest.mark.parametrize("exit_code", [1, 2, 3])
+def test_a_worker_that_is_killed_while_it_is_cleaned_away_is_no_cause(exit_code: int) -> None:
+    slow = gone_with(pod_document(number=0, phase="Failed", state=ended(137, after=150)))
+    child = see(child_document(true=FAILED_MPI), launcher(exit_code), slow)
+    assert (child.exit_code, child.pod) == (exit_code, "demo-a1-launcher-0")
+
+
+def test_the_pod_that_failed_first_is_named_and_not_those_that_died_of_it() -> None:
+    workers = [pod_document(number=n, phase="Failed", state=ended(255, after=after)) for n, after in ((0, 89), (1, 80))]
+    assert see(child_document(true=FAILED_MPI), launcher(1), *workers).pod in {"demo-a1-worker-0", "demo-a1-worker-1"}
+    oom = pod_document(number=2, phase="Failed", state=ended(137, after=70, reason="OOMKilled"))
+    assert see(child_document(true=FAILED_MPI), launcher(1), *workers, oom).pod == "demo-a1-worker-2"
+
+
+@pytest.mark.parametrize("kind", ["Job", "MPIJob"])
+def test_a_pod_that_is_gone_left_no_exit_code(kind: str) -> None:
+    child = see(child_document(kind, true=FAILED_JOB))
+    assert (child.state, child.reason, child.exit_code, child.signal) == ("Failed", "PodDeleted", None, None)
+
+
+def test_the_launcher_may_vanish_while_workers_live() -> None:
+    child = see(child_document(true=FAILED_MPI), pod_document(number=0), pod_document(number=1))
+    assert (child.state, child.reason, child.pod) == ("Failed", "PodDeleted", None)
+
+
+def test_a_failure_waits_a_moment_for_its_pod_s_last_word() -> None:
+    document = child_document("Job", true=FAILED_JOB)
+    running = pod_document("single")
+    early = see(document, running, now_s=CREATED_S + 100 + SETTLING_S)
+    assert early.state == "Running"
+    late = see(document, running, now_s=CREATED_S + 101 + SETTLING_S)
+    assert (late.state, late.reason) == ("Failed", "PodDeleted")
+    known, pod = read_child(document), read_pod(running)
+    assert known is not None
+    assert pod is not None
+    assert is_settling(known[1], [pod[1]], CREATED_S + 101)
+    assert not is_settling(known[1], [], CREATED_S + 101)
+
+
+@pytest.mark.parametrize(("kind", "true"), [("Job", "Complete"), ("MPIJob", "Succeeded")])
+def test_success_is_what_the_controller_says(kind: str, true: str) -> None:
+    child = see(child_document(kind, true={true: "Done"}, completionTime=at(120)))
+    assert (child.state, child.exit_code, child.finished_at_s) == ("Succeeded", 0, CREATED_S + 120)
+
+
+def test_a_success_takes_an_eviction_back() -> None:
+    document = child_document(true={"Succeeded": "MPIJobSucceeded"})
+    document["status"]["conditions"].append({"type": "Failed", "status": "False", "reason": "MPIJobEvicted"})
+    assert see(document, EVICTED).state == "Succeeded"
+
+
+RUNNING = [pod_document("launcher"), pod_document(number=0), pod_document(number=1)]
+
+
+@pytest.mark.parametrize(
+    ("true", "pods", "state"),
+    [
+        ({}, [], "Pending"),
+        ({"Created": "MPIJobCreated"}, RUNNING[:2], "Pending"),
+        ({"Created": "MPIJobCreated"}, RUNNING[1:], "Pending"),
+        ({"Created": "MPIJobCreated"}, RUNNING, "Running"),
+        # Pods tell of the end before their controllers do; a start deadline must not fall into that gap.
+        ({}, [pod_document("launcher", phase="Succeeded"), *RUNNING[1:]], "Running"),
+        ({}, [launcher(1)], "Running"),
+        ({}, [RUNNING[0], RUNNING[1], KILLED], "Running"),
+        ({"Running": "MPIJobRunning"}, RUNNING[1:2], "Running"),
+    ],
+)
+def test_an_mpi_job_runs_once_the_launcher_and_all_workers_do(
+    true: dict[str, str], pods: list[Document], state: str
+) -> None:
+    assert see(child_document(true=true), *pods).state == state
+
+
+@pytest.mark.parametrize(
+    ("true", "phase", "state"),
+    [
+        ({}, "Pending", "Pending"),
+        ({}, "Running", "Running"),
+        ({}, "Succeeded", "Running"),
+        ({}, "Failed", "Running"),
+        ({"FailureTarget": "BackoffLimitExceeded"}, "", "Running"),
+    ],
+)
+def test_a_job_runs_from_its_pod_s_start_until_its_controller_says_the_end(
+    true: dict[str, str], phase: str, state: str
+) -> None:
+    pods = [pod_document("single", phase=phase)] if phase else []
+    assert see(child_document("Job", true=true), *pods).state == state
+
+
+@pytest.mark.parametrize(("kind", "spec"), [("Job", {"suspend": True}), ("MPIJob", {"runPolicy": {"suspend": True}})])
+def test_a_child_that_a_queue_holds_back_is_queued(kind: str, spec: Document) -> None:
+    assert see({**child_document(kind), "spec": spec}).state == "Queued"
+
+
+def test_waiting_counts_from_the_last_time_that_a_queue_let_it_go() -> None:
+    assert see(child_document()).waiting_since_s == CREATED_S
+    assert see(child_document(startTime=at(3600))).waiting_since_s == CREATED_S + 3600
+    let_go_unseen = child_document(true={"Suspended": "MPIJobSuspended"}, startTime=at(0))
+    assert see(let_go_unseen).waiting_since_s is None
+
+
+def test_a_deleted_child_is_leaving_and_hindered_by_nothing() -> None:
+    blocked = pod_document("single", phase="Pending", state={"waiting": {"reason": "ErrImagePull"}})
+    child = see(gone_with(child_document("Job")), blocked)
+    assert (child.state, child.stopping, child.obstacle) == ("Pending", True, None)

@@ -1,0 +1,155 @@
+"""What is remembered of objects, which may come from other releases and be half empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.entries import read_child, read_job, read_pod, read_version, read_warning
+from child_documents import CREATED_S, at, child_document, ended, event_document, pod_document
+
+
+def test_a_job_keeps_its_spec_and_status_and_nothing_that_only_others_read() -> None:
+    body = {
+        "apiVersion": "bert-operator.dev/v1alpha1",
+        "kind": "BertPretrainJob",
+        "metadata": {
+            "name": "demo",
+            "namespace": "team-a",
+            "uid": "u",
+            "resourceVersion": "17",
+            "generation": 3,
+            "managedFields": [{"manager": "kubectl"}],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}" * 1000},
+        },
+        "spec": {"workers": 2},
+        "status": {"phase": "Running"},
+    }
+    entry = read_job(body)
+    assert (entry.uid, entry.version, entry.generation, entry.is_deleting, entry.phase) == (
+        "u",
+        17,
+        3,
+        False,
+        "Running",
+    )
+    document = entry.document()
+    assert document["spec"] == {"workers": 2}
+    assert document["metadata"] == {"name": "demo", "namespace": "team-a", "uid": "u", "generation": 3}
+    assert len(entry.content) < 250
+
+
+def test_a_job_without_a_status_is_pending() -> None:
+    assert read_job({"metadata": {"uid": "u"}, "spec": {}, "status": None}).phase == "Pending"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "CronJob"},
+        {"metadata": {"labels": None}},
+        {"metadata": {"labels": {"bert-operator.dev/job": "demo", "bert-operator.dev/attempt": "first"}}},
+    ],
+)
+def test_what_is_no_child_of_ours_is_passed_over(change: dict[str, Any]) -> None:
+    assert read_child({**child_document(), **change}) is None
+
+
+def test_a_child_is_read() -> None:
+    document = child_document("Job", true={"Failed": "BackoffLimitExceeded"}, startTime=at(3))
+    read = read_child(document)
+    assert read is not None
+    job, entry = read
+    assert (job, entry.name, entry.run, entry.attempt) == ("demo", "demo-a1-training", "training", 1)
+    assert (entry.owner_uid, entry.spec_hash, entry.version) == ("job-uid", "abc", 10)
+    assert (entry.was_looked_at, entry.conditions) == (True, (("Failed", "BackoffLimitExceeded"),))
+    # A Job that fails has no completionTime.
+    assert (entry.created_at_s, entry.completed_at_s) == (CREATED_S, CREATED_S + 100)
+
+
+def test_an_mpi_job_that_is_evicted_has_no_end_yet() -> None:
+    read = read_child(child_document(true={"Failed": "MPIJobEvicted"}))
+    assert read is not None
+    assert read[1].completed_at_s is None
+
+
+def test_nobody_s_child_has_no_owner() -> None:
+    document = child_document()
+    document["metadata"]["ownerReferences"] = [{"kind": "Workload", "uid": "w"}]
+    read = read_child(document)
+    assert read is not None
+    assert read[1].owner_uid == ""
+
+
+def test_a_pod_is_read() -> None:
+    document = pod_document(number=1, phase="Failed", state=ended(137, reason="OOMKilled", message="m" * 9000))
+    read = read_pod(document)
+    assert read is not None
+    job, entry = read
+    assert (job, entry.child, entry.role, entry.node) == ("demo", "demo-a1", "worker", "node-1")
+    assert (entry.exit_code, entry.ended_by, entry.finished_at_s) == (137, "OOMKilled", CREATED_S + 90)
+    assert len(entry.message) == 4096
+    assert (entry.owner_uid, entry.created_at_s) == ("demo-a1-uid", CREATED_S)
+
+
+def test_a_pod_that_says_nothing_yet_is_read_too() -> None:
+    document = pod_document("single", phase="")
+    document["status"] = None
+    read = read_pod(document)
+    assert read is not None
+    entry = read[1]
+    assert (entry.child, entry.phase, entry.exit_code, entry.waiting) == ("demo-a1-training", "", None, ("", ""))
+    assert (entry.unschedulable, entry.disruption, entry.finished_at_s) == ("", "", None)
+
+
+def test_somebody_else_s_pod_is_passed_over() -> None:
+    assert read_pod({"metadata": {"name": "nginx"}, "status": {"phase": "Running"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "disruption"),
+    [
+        ({"reason": "Evicted"}, "Evicted"),
+        (
+            {"conditions": ({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},)},
+            "Preemp",
+        ),
+        ({"conditions": ({"type": "DisruptionTarget", "status": "True"},)}, "Disrupted"),
+        ({"conditions": ({"type": "DisruptionTarget", "status": "False", "reason": "x"},)}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_disruption_is_told_by_the_pod(status: dict[str, Any], disruption: str) -> None:
+    read = read_pod(pod_document(**status))
+    assert read is not None
+    assert read[1].disruption.startswith(disruption) and bool(read[1].disruption) == bool(disruption)  # noqa: PT018
+
+
+def test_a_time_that_is_none_is_no_time() -> None:
+    document = child_document()
+    document["metadata"]["creationTimestamp"] = "yesterday"
+    read = read_child(document)
+    assert read is not None
+    assert read[1].created_at_s == 0.0
+
+
+def test_only_warnings_about_jobs_and_pods_are_read() -> None:
+    event = event_document("Pod", "demo-a1-worker-0", "FailedMount", "m" * 900)
+    read = read_warning(event)
+    assert read is not None
+    assert (read[0], read[1], read[2].reason, len(read[2].message)) == ("Pod", "demo-a1-worker-0", "FailedMount", 500)
+    assert read[2].seen_at_s == CREATED_S + 5
+    assert read_warning({**event, "type": "Normal"}) is None
+    assert read_warning({**event, "involvedObject": {"kind": "Node", "name": "n"}}) is None
+    # events.k8s.io has no lastTimestamp, but microseconds.
+    newer = {**event, "lastTimestamp": None, "eventTime": "2023-11-14T22:13:21.500000Z"}
+    read = read_warning(newer)
+    assert read is not None
+    assert read[2].seen_at_s == CREATED_S + 1.5
+
+
+def test_a_version_is_a_number_or_older_than_all_others() -> None:
+    assert read_version({"metadata": {"resourceVersion": "12"}}) == 12
+    assert read_version({"metadata": {"resourceVersion": "a7"}}) == 0
+    assert read_version({}) == 0

@@ -1,0 +1,190 @@
+"""What is known of the cluster: newer beats older, what is gone stays gone, and memory has bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.index import MAX_WARNINGS, Index
+from bert_operator.names import JobRef
+from child_documents import NAMESPACE, child_document, event_document, pod_document
+
+Document = dict[str, Any]
+
+DEMO = JobRef(NAMESPACE, "demo")
+
+
+def job(name: str = "demo", *, uid: str = "job-uid", version: int = 1, phase: str = "Pending") -> Document:
+    metadata = {"name": name, "namespace": NAMESPACE, "uid": uid, "resourceVersion": str(version)}
+    return {"kind": "BertPretrainJob", "metadata": metadata, "spec": {}, "status": {"phase": phase}}
+
+
+def phase(index: Index) -> str:
+    entry = index.job(DEMO)
+    return "" if entry is None else entry.phase
+
+
+def test_an_older_version_of_a_job_is_ignored() -> None:
+    index = Index()
+    assert index.put_job(job(version=5, phase="Running")) == DEMO
+    assert index.put_job(job(version=4)) == DEMO
+    assert phase(index) == "Running"
+    index.put_job(job(version=6, phase="Failed"))
+    assert phase(index) == "Failed"
+
+
+def test_another_job_of_the_name_replaces_the_first() -> None:
+    index = Index()
+    index.put_job(job(version=5, phase="Failed"))
+    index.put_job(job(uid="other", version=3))
+    assert phase(index) == "Pending"
+
+
+def test_an_older_version_of_a_child_is_ignored() -> None:
+    index = Index()
+    leaving = child_document(version=12)
+    leaving["metadata"]["deletionTimestamp"] = "2023-11-14T22:13:20Z"
+    index.put_child(leaving)
+    index.put_child(child_document(version=11))
+    (entry,) = index.children(DEMO)
+    assert (entry.version, entry.is_deleting) == (12, True)
+
+
+def test_what_was_deleted_does_not_come_back() -> None:
+    index = Index()
+    for put, document in (
+        (index.put_job, job()),
+        (index.put_child, child_document()),
+        (index.put_pod, pod_document()),
+    ):
+        put(document)
+        assert index.drop(document) == DEMO
+        put(document)
+    assert index.count() == {"jobs": 0, "children": 0, "pods": 0, "warnings": 0}
+
+
+def test_a_deletion_is_told_of_one_object_not_of_its_name() -> None:
+    index = Index()
+    index.put_job(job(uid="new"))
+    index.put_child(child_document(uid="new"))
+    index.drop(job(uid="old"))
+    index.drop(child_document(uid="old"))
+    assert index.job(DEMO) is not None
+    assert [child.uid for child in index.children(DEMO)] == ["new"]
+
+
+def test_a_warning_may_come_before_what_it_is_about() -> None:
+    index = Index()
+    event = event_document("Pod", "demo-a1-worker-0", "FailedMount", "denied")
+    assert index.put_warning(event) is None
+    index.put_pod(pod_document())
+    assert index.put_warning(event) == DEMO
+    (warning,) = index.warnings(DEMO, ["demo-a1-worker-0", "demo-a1"])["demo-a1-worker-0"]
+    assert (warning.reason, warning.message) == ("FailedMount", "denied")
+
+
+def test_a_launcher_s_job_is_known_by_its_mpi_job() -> None:
+    index = Index()
+    index.put_child(child_document())
+    assert index.put_warning(event_document("Job", "demo-a1-launcher", "FailedCreate", "quota")) == DEMO
+
+
+def test_a_warning_that_comes_again_is_kept_once_and_last() -> None:
+    index = Index()
+    for reason, message in (("FailedMount", "a"), ("BackOff", "b"), ("FailedMount", "c")):
+        index.put_warning(event_document("Pod", "p", reason, message))
+    kept = index.warnings(DEMO, ["p"])["p"]
+    assert [(warning.reason, warning.message) for warning in kept] == [("BackOff", "b"), ("FailedMount", "c")]
+
+
+@pytest.mark.parametrize("name", ["a", "a-b", "a-b-a1", "a-a1-a1-training"])
+def test_names_with_dashes_lead_to_their_own_job(name: str) -> None:
+    index = Index()
+    for other in ("a", "a-b", "a-b-a1", "a-a1-a1-training"):
+        index.put_child(child_document("Job", other))
+        index.put_pod(pod_document("single", job=other))
+        index.put_child(child_document(job=other, attempt=2))
+    ref = JobRef(NAMESPACE, name)
+    for kind, subject in (
+        ("Job", f"{name}-a1-training"),
+        ("Pod", f"{name}-a1-training-x0"),
+        ("MPIJob", f"{name}-a2"),
+        ("Job", f"{name}-a2-launcher"),
+    ):
+        assert index.put_warning(event_document(kind, subject, "FailedCreate", "x")) == ref
+    pod = pod_document("single", job=name)
+    assert index.owner(pod) == ref
+    assert index.drop(pod) == ref
+    assert index.drop(child_document("Job", name)) == ref
+    assert [child.attempt for child in index.children(ref)] == [2]
+
+
+def test_the_same_name_in_another_namespace_is_another_job() -> None:
+    index = Index()
+    index.put_child(child_document())
+    event = event_document("MPIJob", "demo-a1", "ValidationError", "x")
+    event["metadata"]["namespace"] = "team-b"
+    assert index.put_warning(event) is None
+    assert index.warnings(DEMO, ["demo-a1"]) == {}
+
+
+def test_pods_that_an_earlier_job_left_behind_are_not_the_child_s() -> None:
+    index = Index()
+    index.put_child(child_document(uid="new"))
+    index.put_pod(pod_document(number=0, owner="old"))
+    index.put_pod(pod_document(number=1, owner="new"))
+    index.put_pod(pod_document("launcher", 0, owner="launcher-job", created=-60))
+    index.put_pod(pod_document("launcher", 1, owner="launcher-job", created=1))
+    names = {pod.name for pod in index.pods(DEMO, "demo-a1")}
+    assert names == {"demo-a1-worker-1", "demo-a1-launcher-1"}
+
+
+def test_a_child_that_is_not_known_yet_has_all_pods_of_its_name() -> None:
+    index = Index()
+    index.put_pod(pod_document(owner="any"))
+    assert len(index.pods(DEMO, "demo-a1")) == 1
+    assert index.pods(DEMO, "demo-a2") == []
+
+
+def test_warnings_are_bounded_and_the_oldest_go_first() -> None:
+    index = Index()
+    for number in range(MAX_WARNINGS + 10):
+        index.put_warning(event_document("Pod", f"stranger-{number}", "BackOff", "x"))
+    for number in range(20):
+        index.put_warning(event_document("Pod", "chatty", f"Reason{number}", "x"))
+    assert index.count()["warnings"] == MAX_WARNINGS
+    assert len(index.warnings(DEMO, ["chatty"])["chatty"]) == 4
+    assert index.warnings(DEMO, ["stranger-0"]) == {}
+
+
+def test_what_is_deleted_leaves_nothing_but_a_bounded_memory_of_uids() -> None:
+    index = Index()
+    for number in range(100):
+        name = f"job-{number}"
+        documents = [child_document(job=name), pod_document(job=name)]
+        index.put_job(job(name, uid=f"u{number}"))
+        index.put_child(documents[0])
+        index.put_pod(documents[1])
+        index.put_warning(event_document("Pod", documents[1]["metadata"]["name"], "BackOff", "x"))
+        for document in (documents[1], documents[0], job(name, uid=f"u{number}")):
+            index.drop(document)
+    assert index.count() == {"jobs": 0, "children": 0, "pods": 0, "warnings": 0}
+    for number in range(20_100):
+        index.drop_uid("Pod", NAMESPACE, f"pod-{number}", f"uid-{number}")
+    # The oldest are forgotten: so late an echo may come back, and the next list takes it away.
+    assert index.put_pod({**pod_document(), "metadata": {**pod_document()["metadata"], "uid": "uid-0"}}) == DEMO
+    assert index.count()["pods"] == 1
+
+
+def test_everything_of_a_kind_is_listed_for_comparisons() -> None:
+    index = Index()
+    index.put_job(job(version=3))
+    index.put_child(child_document("Job"))
+    index.put_child(child_document(attempt=2))
+    index.put_pod(pod_document())
+    assert list(index.known("BertPretrainJob")) == [(NAMESPACE, "demo", "job-uid", 3)]
+    assert [item[1] for item in index.known("Job")] == ["demo-a1-training"]
+    assert [item[1] for item in index.known("MPIJob")] == ["demo-a2"]
+    assert [item[1] for item in index.known("Pod")] == ["demo-a1-worker-0"]
+    assert index.count_phases() == {"Pending": 1}

@@ -1,0 +1,151 @@
+"""What keeps a child from running: every obstacle with its cause, and with what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.entries import Warning as Told
+from bert_operator.cluster.entries import read_child, read_pod, read_warning
+from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal, find_obstacle
+from bert_operator.observe import Obstacle
+from child_documents import CREATED_S, child_document, event_document, pod_document
+
+Document = dict[str, Any]
+
+LOOKED_AT = {"Created": "MPIJobCreated"}
+QUOTA = 'pods "demo-a1-worker-1" is forbidden: exceeded quota: compute, requested: cpu=4, used: cpu=6, limited: cpu=8'
+PSA = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": restricted volume types (volume "output")'
+
+
+def find(child: Document, *rest: Document, after: float = 10, workers: int = 2) -> Obstacle | None:
+    known = read_child(child)
+    assert known is not None
+    pods = [read[1] for read in (read_pod(item) for item in rest if item["kind"] == "Pod") if read is not None]
+    warnings: dict[str, list[Told]] = {}
+    for item in rest:
+        if item["kind"] == "Event" and (read := read_warning(item)) is not None:
+            warnings.setdefault(read[1], []).append(read[2])
+    return find_obstacle(known[1], pods, warnings, workers=workers, now_s=CREATED_S + after)
+
+
+def waiting(reason: str, message: str) -> Document:
+    return pod_document(phase="Pending", state={"waiting": {"reason": reason, "message": message}})
+
+
+UNSCHEDULABLE = pod_document(
+    phase="Pending",
+    node="",
+    conditions=(
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu",
+        },
+    ),
+)
+MOUNT = event_document("Pod", "demo-a1-worker-0", "FailedMount", "mount.nfs: access denied", uid="demo-a1-worker-0-uid")
+
+
+@pytest.mark.parametrize(
+    ("pods", "reason", "cause", "remedy"),
+    [
+        ([waiting("ImagePullBackOff", "not found")], "ImagePullFailed", "not found", "correct spec.image"),
+        ([waiting("ErrImagePull", "")], "ImagePullFailed", "no further message", "spec.imagePullSecrets"),
+        (
+            [waiting("CreateContainerConfigError", 'secret "s3" not found')],
+            "ContainerConfigInvalid",
+            'secret "s3" not found',
+            "create the Secret",
+        ),
+        ([UNSCHEDULABLE], "Unschedulable", "Insufficient nvidia.com/gpu", "lower spec.resources"),
+        ([pod_document(phase="Pending"), MOUNT], "VolumeFailed", "access denied", "check the claim"),
+    ],
+)
+def test_a_pod_that_cannot_start_says_why(pods: list[Document], reason: str, cause: str, remedy: str) -> None:
+    obstacle = find(child_document(true=LOOKED_AT), *pods)
+    assert obstacle is not None
+    assert obstacle.reason == reason
+    assert obstacle.message.startswith("Pod demo-a1-worker-0: ")
+    assert cause in obstacle.message
+    assert remedy in obstacle.message.partition(" Next: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "reason", "message", "found", "remedy"),
+    [
+        ("Job", "demo-a1-training", "FailedCreate", QUOTA, "QuotaExceeded", "ResourceQuota raised"),
+        ("Job", "demo-a1-training", "FailedCreate", PSA, "PodSecurityViolated", "use a persistentVolumeClaim"),
+        ("MPIJob", "demo-a1", "MPIJobFailed", QUOTA, "QuotaExceeded", "lower spec.workers"),
+        ("MPIJob", "demo-a1", "ValidationError", "spec.x: Invalid", "MPIJobRejected", "kubectl describe"),
+        ("MPIJob", "demo-a1", "ErrResourceExists", "Resource exists", "NameTaken", "delete the object"),
+        ("MPIJob", "demo-a1", "MPIJobFailed", "boom", "MPIJobRejected", "kubectl describe"),
+        ("MPIJob", "demo-a1-launcher", "FailedCreate", PSA, "PodSecurityViolated", "pod-security"),
+        ("Job", "demo-a1-training", "FailedCreate", "who knows", "PodCreationFailed", "kubectl describe"),
+    ],
+)
+def test_pods_that_cannot_be_created_are_told_of_by_events(
+    kind: str, name: str, reason: str, message: str, found: str, remedy: str
+) -> None:
+    obstacle = find(child_document(kind, true=LOOKED_AT), event_document(kind, name, reason, message))
+    assert obstacle is not None
+    assert obstacle.reason == found
+    cause, _, told = obstacle.message.partition(". Next: ")
+    assert cause == message
+    assert remedy in told
+
+
+def test_events_no_longer_count_once_all_pods_are_there() -> None:
+    event = event_document("Job", "demo-a1-training", "FailedCreate", QUOTA)
+    assert find(child_document("Job"), event, pod_document("single", phase="Pending")) is None
+
+
+def test_events_about_an_earlier_object_of_the_name_do_not_count() -> None:
+    other = event_document("MPIJob", "demo-a1", "ErrResourceExists", "Resource exists", uid="another")
+    assert find(child_document(true=LOOKED_AT), other) is None
+    ours = event_document("MPIJob", "demo-a1", "ErrResourceExists", "Resource exists", uid="demo-a1-uid")
+    assert find(child_document(true=LOOKED_AT), ours) is not None
+    before = event_document("Job", "demo-a1-launcher", "FailedCreate", QUOTA, uid="any", after=-60)
+    assert find(child_document(true=LOOKED_AT), before) is None
+
+
+def test_the_newest_event_is_told() -> None:
+    old = event_document("MPIJob", "demo-a1", "ValidationError", "spec.x: Invalid", after=1)
+    new = event_document("MPIJob", "demo-a1", "MPIJobFailed", QUOTA, after=9)
+    obstacle = find(child_document(true=LOOKED_AT), new, old)
+    assert obstacle is not None
+    assert obstacle.reason == "QuotaExceeded"
+
+
+def test_an_mpi_job_that_nobody_looks_at_is_reported_after_half_a_minute() -> None:
+    assert find(child_document(), after=SILENCE_S - 1) is None
+    obstacle = find(child_document(), after=SILENCE_S)
+    assert obstacle is not None
+    assert obstacle.reason == "MPIOperatorSilent"
+    assert "mpi-operator does not run" in obstacle.message
+    assert "kubectl get deployments" in obstacle.message.partition(" Next: ")[2]
+    # The same words at every later look: a status is written only where something has changed.
+    assert find(child_document(), after=SILENCE_S + 3600) == obstacle
+    assert find(child_document("Job"), after=3600) is None
+    assert find(child_document(true=LOOKED_AT), after=3600) is None
+
+
+def test_time_alone_is_no_obstacle() -> None:
+    assert find(child_document(true=LOOKED_AT), pod_document(phase="Pending"), after=3600) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('jobs.batch "x" is forbidden: exceeded quota: objects', "QuotaExceeded"),
+        ("failed quota: compute: must specify limits.cpu", "QuotaExceeded"),
+        (PSA, "PodSecurityViolated"),
+        ('jobs.batch is forbidden: User "system:serviceaccount:a:b" cannot create resource "jobs"', "Forbidden"),
+    ],
+)
+def test_a_refusal_is_known_by_its_words(message: str, reason: str) -> None:
+    obstacle = classify_refusal(message)
+    assert obstacle.reason == reason
+    assert obstacle.message.startswith(f"{message}. Next: ")
