@@ -147,6 +147,11 @@ cp /etc/passwd /dev/shm/passwd-$$
 echo 'bert:x:54321:54321::/tmp/home:/bin/sh' >> /dev/shm/passwd-$$
 mount --bind /dev/shm/passwd-$$ /etc/passwd
 rm /dev/shm/passwd-$$
+# The clone may lie below /tmp, which is replaced.
+mkdir -p /dev/shm/trainer-$$
+cp -r "$PYTHONPATH"/. /dev/shm/trainer-$$
+trap 'rm -rf /dev/shm/trainer-'$$ EXIT
+export PYTHONPATH=/dev/shm/trainer-$$
 mount -t tmpfs tmpfs /tmp
 mkdir -p /tmp/home/.ssh
 ssh-keygen -q -t ecdsa -N '' -f /tmp/home/.ssh/id_rsa

@@ -88,7 +88,12 @@ class _Worker(Generic[Task, Result]):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, function), daemon=True)
-        self.process.start()
+        # A fresh interpreter dies of these signals until it has got as far as ``_serve``; held back, they wait.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         # Kept open here, the pipe would never report that the worker died.
         theirs.close()
         self.task: Task | None = None
@@ -132,6 +137,7 @@ def _serve(connection: Connection, function: Callable[[Task], Result]) -> None:
     """Answer tasks until the other end closes."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(EOFError, OSError):
         while True:
             connection.send(_answer(function, connection.recv()))
