@@ -89,6 +89,9 @@ def test_it_asks_to_be_restarted_when_the_watch_on_jobs_brings_nothing_any_more(
 ) -> None:
     with make_operator(maxWatchLagSeconds=2) as operator:
         assert operator.page("/healthz") == (200, "ok\n")
+        # Without jobs it is ready before kopf's first list, which would bring the job.
+        watches = lambda: [one for one in proxy.requests if one.is_watch and "bertpretrainjobs" in one.path]  # noqa: E731
+        wait_until(watches, 20, "the watch on jobs")
         proxy.are_watches_mute = True
         proxy.mute_watches()
         jobs.create("unheard")

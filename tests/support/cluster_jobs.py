@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from cluster_api import Answer, Api, wait_until
 from kubelet import Action, FakeKubelet
@@ -146,7 +146,7 @@ class Fates(FakeKubelet):
         self.fates: dict[int, Action | None] = dict(fates or {})
         self.ran_for_s = 0.3
 
-    def __enter__(self) -> Fates:
+    def __enter__(self) -> Self:
         """Begin to play."""
         self.start(self._decide)
         return self

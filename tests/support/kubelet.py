@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from cluster_api import Answer, Api
 
@@ -137,7 +137,7 @@ class FakeKubelet:
         if problem:
             raise problem
 
-    def __enter__(self) -> FakeKubelet:
+    def __enter__(self) -> Self:
         """Return itself, so that ``with FakeKubelet(api, namespace).start():`` ends its thread."""
         return self
 
