@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -88,6 +89,8 @@ class _Worker(Generic[Task, Result]):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, function), daemon=True)
+        # Started here and not inside start(), where it would let SIGTERM and SIGINT through again.
+        resource_tracker.ensure_running()
         # A fresh interpreter dies of these signals until it has got as far as ``_serve``; held back, they wait.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
