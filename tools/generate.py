@@ -28,7 +28,7 @@ FOLDED = 60
 """Characters of the longest text on the line of its key."""
 COMMANDS = {
     "bert-operator": "bert_operator.__main__",
-    "bert-data": "bert_trainer.data_cli",
+    "bert-data": "bert_trainer.dataset.__main__",
     "bert-train": "bert_trainer.__main__",
 }
 

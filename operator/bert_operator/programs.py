@@ -30,7 +30,7 @@ def find_programs() -> Programs:
     """Look beside the running interpreter first, then in PATH."""
     mpirun = _find("mpirun")
     return Programs(
-        prepare=(sys.executable, "-m", "bert_trainer.data_cli", "build"),
+        prepare=(sys.executable, "-m", "bert_trainer.dataset", "build"),
         train=(sys.executable, "-m", "bert_trainer"),
         mpirun=mpirun if mpirun and _is_open_mpi(mpirun) else None,
         horovodrun=_find("horovodrun"),

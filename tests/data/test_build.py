@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_trainer.build import build_dataset
 from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset_record import DatasetRecord
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.dataset.shard_checks import find_violations
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dataset.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.shard_checks import find_violations
-from bert_trainer.shards import ShardFolder
-from bert_trainer.wordpiece import read_vocabulary
 
 LENGTHS = [(32, 5), (64, 10)]
 NAMES = ["held_out_0000.hdf5", "training_0000.hdf5", "training_0001.hdf5", "training_0002.hdf5"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bert_trainer.config import RunConfig
-from bert_trainer.data_cli import main, wanted_lengths
+from bert_trainer.dataset.__main__ import main, wanted_lengths
 
 SMALL = ["--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
 
@@ -222,7 +222,7 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(
     read, write = os.pipe()
     os.close(read)
     with open(write, "wb") as pipe:
-        command = [sys.executable, "-m", "bert_trainer.data_cli", "inspect", str(tmp_path / "data")]
+        command = [sys.executable, "-m", "bert_trainer.dataset.__main__", "inspect", str(tmp_path / "data")]
         ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (1, "")
 
@@ -244,7 +244,7 @@ def test_lengths_come_from_the_stages_that_read_the_dataset(tmp_path: Path) -> N
 def test_a_job_s_child_reports_and_leaves_a_last_word(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     path = write_config(tmp_path / "config.json", run_config(write_corpus(), tmp_path / "out"))
     run = subprocess.run(
-        [sys.executable, "-m", "bert_trainer.data_cli", "build", "--config", str(path)],
+        [sys.executable, "-m", "bert_trainer.dataset.__main__", "build", "--config", str(path)],
         capture_output=True,
         text=True,
         env={
@@ -286,7 +286,7 @@ def test_a_signal_stops_the_build_between_shards_and_it_can_go_on(
     config = config.model_copy(update={"stages": (prepare, *config.stages[1:])})
     path = write_config(tmp_path / "config.json", config)
     child = subprocess.Popen(
-        [sys.executable, "-m", "bert_trainer.data_cli", "build", "--config", str(path)],
+        [sys.executable, "-m", "bert_trainer.dataset.__main__", "build", "--config", str(path)],
         stdout=subprocess.PIPE,
         text=True,
         env={

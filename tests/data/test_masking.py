@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bert_trainer.masking import MaskingRule, count_predictions, mask_tokens
+from bert_trainer.dataset.masking import MaskingRule, count_predictions, mask_tokens
 
 RULE = MaskingRule(probability=0.15, max_predictions=20, vocabulary_size=1000, cls_id=2, sep_id=3, mask_id=4)
 TOKENS = [2, *range(100, 160), 3, *range(200, 264), 3]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.document import Document
-from bert_trainer.near_duplicates import NearDuplicates, jaccard, shingle_hashes
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.near_duplicates import NearDuplicates, jaccard, shingle_hashes
 
 
 def document(words: Iterable[str]) -> Document:

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from bert_trainer.document import Document
-from bert_trainer.prose import split_paragraphs, split_sentences
-from bert_trainer.python_docs import read_python_docs
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.prose import split_paragraphs, split_sentences
+from bert_trainer.dataset.python_docs import read_python_docs
 
 
 @pytest.fixture(scope="module")

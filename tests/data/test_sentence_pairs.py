@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.sentence_pairs import draw_pairs, truncate_pair
+from bert_trainer.dataset.sentence_pairs import draw_pairs, truncate_pair
 
 Documents = list[list[list[int]]]
 

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+from bert_trainer.dataset.shards import Samples, ShardFolder, find_shard_folder, read_shard, write_shard
+from bert_trainer.dataset.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.shards import Samples, ShardFolder, find_shard_folder, read_shard, write_shard
-from bert_trainer.wordpiece import Vocabulary
 
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, 60)))
 VOCABULARY = Vocabulary(TOKENS, "a" * 64, 0, 1, 2, 3, 4)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.wordpiece import Encoder, read_vocabulary, train_vocabulary
 
 SENTENCES = [
     "Unhappy people unfold paper folders.",
@@ -22,7 +22,7 @@ SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
 def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     program = (
-        "import hashlib\nfrom bert_trainer.wordpiece import train_vocabulary\n"
+        "import hashlib\nfrom bert_trainer.dataset.wordpiece import train_vocabulary\n"
         f"content = train_vocabulary({SENTENCES!r}, size=90, lower_case=True)\n"
         "print(hashlib.sha256(content).hexdigest())"
     )

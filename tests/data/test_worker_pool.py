@@ -9,9 +9,9 @@ import os
 
 import pytest
 
+from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.wordpiece import read_vocabulary
-from bert_trainer.worker_pool import run_tasks, usable_cores
 
 
 def never() -> None:

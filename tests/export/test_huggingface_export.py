@@ -16,11 +16,11 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraini
 from bert_trainer import huggingface
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import ModelConfig
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from bert_trainer.errors import TrainerError
 from bert_trainer.huggingface import export
 from bert_trainer.model import Bert
-from bert_trainer.samples import Samples
-from bert_trainer.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from in_process import train
 from random_rows import model_config, random_model, random_samples
 from tiny_run import pretrain_stage, run_config, write_dataset

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import bert_trainer.data as data_module
 from bert_trainer.config import DataRange
 from bert_trainer.data import SampleOrder, StageReader
+from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError
-from bert_trainer.shards import ShardFolder
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, write_dataset
 
 ROWS = (40, 40, 30)

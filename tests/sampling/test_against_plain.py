@@ -15,8 +15,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from bert_trainer.sampling import make_samples, random_stream
-from bert_trainer.sentence_pairs import SentencePair, draw_pairs
+from bert_trainer.dataset.sampling import make_samples, random_stream
+from bert_trainer.dataset.sentence_pairs import SentencePair, draw_pairs
 from confidence import FIVE_SIGMA, difference_z, smirnov_z, two_sample_chi_square_z
 from plain_sampling import PlainPair, PlainSettings, plain_pairs, plain_samples
 from sampling_cases import MASK, SEP, VOCABULARY_SIZE, Document, mixed_documents, original_rows, place, shard_task

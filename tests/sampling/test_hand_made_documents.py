@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.build import build_dataset
 from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.samples import Samples
-from bert_trainer.sampling import make_samples
-from bert_trainer.sentence_pairs import SentencePair, draw_pairs
-from bert_trainer.shards import ShardFolder
-from bert_trainer.wordpiece import read_vocabulary
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.sampling import make_samples
+from bert_trainer.dataset.sentence_pairs import SentencePair, draw_pairs
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dataset.wordpiece import read_vocabulary
 from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, share_z
 from sampling_cases import Document, coded, coded_documents, mixed_documents, original_rows, place, shard_task
 

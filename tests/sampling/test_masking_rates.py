@@ -13,7 +13,7 @@ from math import comb
 
 import pytest
 
-from bert_trainer.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.masking import MaskingRule, mask_tokens
 from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, share_z
 from plain_sampling import PlainPair, PlainSettings, plain_sample
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from bert_trainer.sentence_pairs import SentencePair, draw_pairs
+from bert_trainer.dataset.sentence_pairs import SentencePair, draw_pairs
 from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, mean_z, share_z
 from sampling_cases import coded_documents
 

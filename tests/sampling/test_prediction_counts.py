@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from bert_trainer.masking import count_predictions, mask_tokens
-from bert_trainer.sampling import make_samples
+from bert_trainer.dataset.masking import count_predictions, mask_tokens
+from bert_trainer.dataset.sampling import make_samples
 from plain_sampling import plain_prediction_count
 from sampling_cases import CLS, SEP, coded_documents, masking_rule, mixed_documents, original_rows, shard_task
 

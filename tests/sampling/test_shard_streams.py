@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_trainer.sampling import build_shard, make_samples, random_stream
-from bert_trainer.shards import read_shard
-from bert_trainer.spool import TokenSpool
+from bert_trainer.dataset.sampling import build_shard, make_samples, random_stream
+from bert_trainer.dataset.shards import read_shard
+from bert_trainer.dataset.spool import TokenSpool
 from confidence import FIVE_SIGMA, chi_square_z, mean_z
 from sampling_cases import coded_documents, original_rows, shard_task
 

@@ -8,7 +8,7 @@ from math import comb
 
 import pytest
 
-from bert_trainer.sentence_pairs import truncate_pair
+from bert_trainer.dataset.sentence_pairs import truncate_pair
 from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, share_z
 from plain_sampling import plain_truncate
 

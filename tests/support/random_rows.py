@@ -14,8 +14,8 @@ import torch
 
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import ModelConfig
+from bert_trainer.dataset.samples import Samples
 from bert_trainer.model import Bert
-from bert_trainer.samples import Samples
 
 MASK, FIRST_WORD = 4, 5
 

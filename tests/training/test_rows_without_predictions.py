@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.config import parse_run_config
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards import read_shard, write_shard
+from bert_trainer.dataset.wordpiece import read_vocabulary
 from bert_trainer.metrics import read_metrics
-from bert_trainer.samples import Samples
-from bert_trainer.shards import read_shard, write_shard
 from bert_trainer.train import train
-from bert_trainer.wordpiece import read_vocabulary
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 

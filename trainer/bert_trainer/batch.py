@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bert_trainer.dataset.shards import Samples
 from bert_trainer.dropout import DropoutKeys, row_keys
-from bert_trainer.shards import Samples
 
 
 @dataclass(frozen=True, slots=True)

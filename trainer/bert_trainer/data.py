@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import DataRange
+from bert_trainer.dataset.shards import Samples, ShardFolder
 from bert_trainer.errors import InputError
-from bert_trainer.shards import Samples, ShardFolder
 
 WINDOW_SAMPLES = 65536
 """Samples shuffled together: as many whole shards as fit, at least one. Bounds the reader's memory."""

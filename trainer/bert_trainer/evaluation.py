@@ -15,9 +15,9 @@ import torch
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import EvaluateStage
 from bert_trainer.data import rank_slice
+from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.distributed import World
 from bert_trainer.model import Bert
-from bert_trainer.shards import ShardFolder
 
 # Enough to name the commonest token of any corpus; bounds the scan of a large data set.
 _BASELINE_SHARDS = 8

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from bert_trainer.atomic_files import disk_errors
 from bert_trainer.checkpoint import save_tensors
+from bert_trainer.dataset.wordpiece import Vocabulary
 from bert_trainer.errors import TrainerError
 from bert_trainer.model import Bert
 from bert_trainer.run_folder import remove_folder
-from bert_trainer.wordpiece import Vocabulary
 
 # Ours to theirs; a layer's names are the part behind "layers.<i>.".
 _BERT_NAMES = {

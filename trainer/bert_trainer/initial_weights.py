@@ -16,11 +16,11 @@ from torch import Tensor
 
 from bert_trainer.checkpoint import Checkpoint, find_newest_good, read_checkpoint
 from bert_trainer.config import InitialCheckpoint
+from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.huggingface_source import read_model_folder
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, Optimizer
-from bert_trainer.wordpiece import Vocabulary, read_vocabulary
 
 # A model that was saved without them is as good a start as one with them.
 _HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")

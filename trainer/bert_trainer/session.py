@@ -17,6 +17,8 @@ from bert_trainer import initial_weights
 from bert_trainer.checkpoint import Checkpoint, CheckpointStore, Environment, Position
 from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
 from bert_trainer.data import SampleOrder
+from bert_trainer.dataset.shards import ShardFolder, find_shard_folder
+from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError
 from bert_trainer.metrics import MetricsWriter
@@ -25,8 +27,6 @@ from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
 from bert_trainer.progress import Reporter
 from bert_trainer.run_folder import RunFolder
 from bert_trainer.schedule import num_steps
-from bert_trainer.shards import ShardFolder, find_shard_folder
-from bert_trainer.wordpiece import Vocabulary, read_vocabulary
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset_record import check_complete
+from bert_trainer.dataset.record import check_complete
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shard_checks import find_violations
+from bert_trainer.dataset.shards import SUFFIXES, read_header, read_shard
+from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.samples import Samples
-from bert_trainer.shard_checks import find_violations
-from bert_trainer.shards import SUFFIXES, read_header, read_shard
-from bert_trainer.wordpiece import Vocabulary, read_vocabulary
 
 _NUM_BINS = 8
 _BAR_WIDTH = 40

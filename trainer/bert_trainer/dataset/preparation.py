@@ -17,12 +17,12 @@ from typing import Any
 
 from bert_trainer.atomic_files import write_atomically, write_json_atomically
 from bert_trainer.config import PrepareStage
-from bert_trainer.corpus import Corpus, digest_document
-from bert_trainer.dataset_record import BuildSettings, Counts
+from bert_trainer.dataset.corpus import Corpus, digest_document
+from bert_trainer.dataset.near_duplicates import NearDuplicates
+from bert_trainer.dataset.record import BuildSettings, Counts
+from bert_trainer.dataset.spool import TextSpool, TokenSpool
+from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.near_duplicates import NearDuplicates
-from bert_trainer.spool import TextSpool, TokenSpool
-from bert_trainer.wordpiece import Encoder, read_vocabulary, train_vocabulary
 
 logger = logging.getLogger(__name__)
 

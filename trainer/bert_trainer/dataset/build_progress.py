@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from bert_trainer.config import PrepareStage
-from bert_trainer.dataset_record import DatasetRecord
+from bert_trainer.dataset.record import DatasetRecord
 
 _TICK_S = 10.0
 

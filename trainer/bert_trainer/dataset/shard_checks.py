@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.samples import Samples
-from bert_trainer.wordpiece import Vocabulary
 
 
 def check_range(

@@ -18,11 +18,11 @@ from typing import Literal
 import h5py
 
 from bert_trainer.atomic_files import write_atomically
-from bert_trainer.dataset_record import check_complete
+from bert_trainer.dataset.record import check_complete
+from bert_trainer.dataset.samples import DATASETS, Samples
+from bert_trainer.dataset.shard_checks import check_padding, check_range
+from bert_trainer.dataset.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.samples import DATASETS, Samples
-from bert_trainer.shard_checks import check_padding, check_range
-from bert_trainer.wordpiece import Vocabulary
 
 # Samples is handed out by the reader, so it is found here, too.
 __all__ = [

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.document import Document
+from bert_trainer.dataset.document import Document
 
 SHINGLE_WORDS = 5
 _NUM_HASHES = 128

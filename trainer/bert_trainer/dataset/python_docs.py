@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from bert_trainer.document import Document
-from bert_trainer.prose import split_paragraphs, split_sentences
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.prose import split_paragraphs, split_sentences
 
 _SKIPPED = frozenset({"dist-packages", "pydoc_data", "site-packages", "test", "tests"})
 """Folders left out: not the standard library's own, or (the tests) not installed everywhere."""

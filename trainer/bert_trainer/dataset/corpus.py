@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.document import Document
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.python_docs import python_docs_fingerprint, read_python_docs
 from bert_trainer.errors import InputError
-from bert_trainer.python_docs import python_docs_fingerprint, read_python_docs
 
 PYTHON_DOCS = "builtin:python-docs"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.corpus import Corpus, digest_corpus
-from bert_trainer.dataset_record import BuildSettings, DatasetRecord, read_record
+from bert_trainer.dataset.corpus import Corpus, digest_corpus
+from bert_trainer.dataset.record import BuildSettings, DatasetRecord, read_record
+from bert_trainer.dataset.sampling import GENERATOR_VERSION
+from bert_trainer.dataset.shards import list_shards, shard_folder_name
+from bert_trainer.dataset.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.sampling import GENERATOR_VERSION
-from bert_trainer.shards import list_shards, shard_folder_name
-from bert_trainer.wordpiece import read_vocabulary
 
 _TRAINED = "trained"
 _OTHERWISE = "choose another folder, or delete this one to build it anew"

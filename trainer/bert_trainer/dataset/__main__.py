@@ -18,8 +18,6 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from bert_trainer.build import build_dataset
-from bert_trainer.build_state import Length
 from bert_trainer.config import (
     DatasetConfig,
     EvaluateStage,
@@ -28,15 +26,17 @@ from bert_trainer.config import (
     RunConfig,
     load_run_config,
 )
-from bert_trainer.data_reports import describe_shard, find_shards, find_vocabulary, verify_shards
-from bert_trainer.dataset_record import DatasetRecord
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.build_state import Length
+from bert_trainer.dataset.progress_bar import ProgressBar
+from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
+from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.worker_pool import STOP_SIGNALS
 from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
 from bert_trainer.last_words import write_termination
 from bert_trainer.progress import Reporter
-from bert_trainer.progress_bar import ProgressBar
 from bert_trainer.run_folder import RunFolder
-from bert_trainer.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.worker_pool import STOP_SIGNALS
 
 logger = logging.getLogger(__name__)
 

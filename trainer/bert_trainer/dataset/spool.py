@@ -14,7 +14,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.document import Document
+from bert_trainer.dataset.document import Document
 
 _FLUSH_TOKENS = 1 << 20
 """Tokens gathered before they are appended to the files of their shards: 4 MiB."""

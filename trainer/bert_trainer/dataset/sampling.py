@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_trainer.masking import MaskedTokens, MaskingRule, mask_tokens
-from bert_trainer.samples import DATASETS, Samples
-from bert_trainer.sentence_pairs import SentencePair, TokenDocument, draw_pairs
-from bert_trainer.shards import Split, write_shard
-from bert_trainer.spool import read_tokens
+from bert_trainer.dataset.masking import MaskedTokens, MaskingRule, mask_tokens
+from bert_trainer.dataset.samples import DATASETS, Samples
+from bert_trainer.dataset.sentence_pairs import SentencePair, TokenDocument, draw_pairs
+from bert_trainer.dataset.shards import Split, write_shard
+from bert_trainer.dataset.spool import read_tokens
 
 GENERATOR_VERSION = 1
 """Raised whenever the same text and settings would give other samples."""

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
-from bert_trainer.build_progress import BuildProgress, Reports
-from bert_trainer.build_state import Length, is_complete, open_record, vocabulary_path
 from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.corpus import Corpus, open_corpus
-from bert_trainer.dataset_record import DatasetRecord, LengthRecord, read_record
+from bert_trainer.dataset.build_progress import BuildProgress, Reports
+from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
+from bert_trainer.dataset.corpus import Corpus, open_corpus
+from bert_trainer.dataset.masking import MaskingRule
+from bert_trainer.dataset.preparation import PASSES, Prepared, prepare_tokens
+from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
+from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard
+from bert_trainer.dataset.shards import ShardHeader, Split, read_header, shard_folder_name
+from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.folder_lock import exclusive
-from bert_trainer.masking import MaskingRule
-from bert_trainer.preparation import PASSES, Prepared, prepare_tokens
-from bert_trainer.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard
-from bert_trainer.shards import ShardHeader, Split, read_header, shard_folder_name
-from bert_trainer.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.worker_pool import run_tasks, usable_cores
 
 logger = logging.getLogger(__name__)
 

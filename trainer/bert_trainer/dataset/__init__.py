@@ -1,0 +1,1 @@
+"""From text to shards, and what reads, checks and converts shards."""
