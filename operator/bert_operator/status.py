@@ -113,15 +113,26 @@ def _logs(child: ChildRef | None) -> str | None:
 
 def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
     """Return the newest report in figures; that of an earlier attempt stays until the next one reports."""
-    if TRAINING_RUN in facts.completed_runs and previous.progress is not None:
-        return _finished(previous.progress)
-    record = facts.progress
+    before, record = previous.progress, facts.progress
     if record is None or record.event != "progress" or record.attempt != facts.attempt:
-        return previous.progress
+        progress = before
+    else:
+        progress = _figures(record, now)
+    if progress is not None and TRAINING_RUN in facts.completed_runs:
+        progress = _finished(progress)
+    if before is None or progress is None:
+        return progress
+    return (
+        before if progress == before.model_copy(update={"last_updated_time": progress.last_updated_time}) else progress
+    )
+
+
+def _figures(record: ProgressRecord, now: str) -> Progress:
+    """Return what a report says."""
     step, total, left_s = record.count("step"), record.count("steps"), record.number("remaining_s")
     rate, loss = record.number("sequences_per_s"), record.number("loss")
     figures = [(name, record.number(name)) for name in sorted(record.fields)]
-    progress = Progress(
+    return Progress(
         step=step,
         total_steps=total,
         progress_percentage=min(100, 100 * step // total) if step is not None and total else None,
@@ -134,10 +145,6 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
         ],
         last_updated_time=now,
     )
-    before = previous.progress
-    if before is not None and progress == before.model_copy(update={"last_updated_time": now}):
-        return before
-    return progress
 
 
 def _finished(progress: Progress) -> Progress:

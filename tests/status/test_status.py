@@ -132,6 +132,9 @@ def test_a_job_that_was_never_invalid_says_nothing_of_it() -> None:
     assert [item.type for item in status.conditions] == ["Running"]
 
 
+REPORT = "event=progress stage=phase1 attempt=2 step={step} steps=200 remaining_s=3"
+
+
 def test_progress_is_told_in_figures_and_left_alone_while_it_says_the_same() -> None:
     text = "event=progress stage=phase1 attempt=2 step=50 steps=200 remaining_s=130 loss=7.25 sequences_per_s=1234.5"
     report = facts(progress=line(text))
@@ -144,3 +147,26 @@ def test_progress_is_told_in_figures_and_left_alone_while_it_says_the_same() -> 
     # A line of an attempt that is over says nothing about this one.
     late = facts(progress=line("event=progress stage=phase1 attempt=1 step=60 steps=200"))
     assert describe(first, late, RUNNING, generation=1, now_s=NOW_S + 60).progress == told
+
+
+def test_the_end_of_training_keeps_the_last_report() -> None:
+    reported = describe(JobStatus(), facts(progress=line(REPORT.format(step=195))), RUNNING, generation=1, now_s=NOW_S)
+    done = facts(progress=line(REPORT.format(step=200) + " loss=6.5"), completed_runs=("training",))
+    ended = describe(reported, done, RUNNING, generation=1, now_s=NOW_S + 1).progress
+    assert ended is not None
+    assert (ended.step, ended.progress_percentage, ended.eta, ended.loss) == (200, 100, None, "6.5")
+
+
+def test_a_run_that_ended_between_two_reports_is_done_nevertheless() -> None:
+    reported = describe(JobStatus(), facts(progress=line(REPORT.format(step=195))), RUNNING, generation=1, now_s=NOW_S)
+    ended = describe(reported, facts(completed_runs=("training",)), RUNNING, generation=1, now_s=NOW_S + 1).progress
+    assert ended is not None
+    assert (ended.step, ended.progress_percentage) == (200, 100)
+    again = describe(
+        reported.model_copy(update={"progress": ended}),
+        facts(completed_runs=("training",)),
+        RUNNING,
+        generation=1,
+        now_s=NOW_S + 2,
+    )
+    assert again.progress == ended
