@@ -42,7 +42,8 @@ class Cluster(ControlPlane):
 
     def __enter__(self) -> Cluster:
         """Start everything; about 25 s on two cores."""
-        require_tools()
+        missing = missing_tools()
+        assert not missing, missing
         answer = subprocess.run([str(BUILD), *NODE_PROGRAMS], stdout=subprocess.PIPE, text=True, check=True)
         self._node_programs = Path(answer.stdout.strip())
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -186,12 +187,13 @@ def make_volume(cluster: Cluster, namespace: str, claim: str) -> Path:
     return folder
 
 
-def require_tools() -> None:
-    """Say what is missing, all at once."""
-    assert os.geteuid() == 0, "a node needs root: network bridge, mounts and control groups"
-    tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah")
+def missing_tools() -> str:
+    """Say what is missing for a node on this machine, all at once; empty where nothing is."""
+    if os.geteuid() != 0:
+        return "a node needs root: network bridge, mounts and control groups"
+    tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "debootstrap", "kubectl")
     missing = [tool for tool in tools if shutil.which(tool) is None]
-    assert not missing, f"not installed: {', '.join(missing)}; .ci/run knows their packages"
+    return f"not installed: {', '.join(missing)}; tools/node_packages.sh installs them" if missing else ""
 
 
 def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:

@@ -1,0 +1,90 @@
+"""Fixtures for jobs that really run on a cluster; `make test-cluster` runs this folder, `make test` does not.
+
+``cluster``: one for the whole run, with mpi-operator and the operator in it: the one-node cluster of this machine, or
+the one that ``KUBECONFIG`` names (job_cluster.py). Where neither can be had, every test is skipped and says why.
+``data``: a restricted namespace with a volume, the pod that reads it, and the dataset of training_job.
+``whole``: the run in it that nothing happens to. ``fresh``: makes further namespaces, which end with their file.
+``say``: prints a line that is seen without -s: times, mostly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from job_cluster import JobCluster, Namespace, running_cluster
+from node import missing_tools
+from real_jobs import DATA_JOB, RealJob, data_job, training_job
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks for the marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[JobCluster]:
+    """A running cluster with the operator in it."""
+    if not os.environ.get("KUBECONFIG") and (missing := missing_tools()):
+        pytest.skip(f"no cluster: {missing}")
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        context = running_cluster(tmp_path_factory.mktemp("node"))
+        running = context.__enter__()
+    try:
+        running.install_operator(tmp_path_factory.mktemp("overlay"))
+        yield running
+    finally:
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def data(cluster: JobCluster) -> Iterator[Namespace]:
+    """The namespace of most tests, with a dataset on its volume."""
+    namespace = cluster.make_namespace("jobs")
+    namespace.make_claim()
+    namespace.apply(data_job())
+    RealJob(namespace, DATA_JOB).wait_phase("Succeeded", timeout_s=240)
+    yield namespace
+    cluster.delete_namespace(namespace.name)
+
+
+@pytest.fixture(scope="session")
+def whole(data: Namespace) -> RealJob:
+    """The run that nothing happens to; it has succeeded."""
+    data.apply(training_job("whole"))
+    job = RealJob(data, "whole")
+    job.wait_phase("Succeeded", timeout_s=240)
+    return job
+
+
+@pytest.fixture(scope="module")
+def fresh(cluster: JobCluster) -> Iterator[Callable[[str, str], Namespace]]:
+    """Makes namespaces: name, Pod Security standard."""
+    made: list[str] = []
+
+    def make(name: str, level: str = "restricted") -> Namespace:
+        made.append(name)
+        return cluster.make_namespace(name, level)
+
+    yield make
+    for name in made:
+        cluster.delete_namespace(name)
+
+
+@pytest.fixture
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Print something for the reader of the whole run."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def print_now(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n  {text}", end="", flush=True)  # noqa: T201 - what it is for
+
+    return print_now

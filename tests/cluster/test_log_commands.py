@@ -1,0 +1,64 @@
+"""The two documented commands find exactly one pod, whatever a job has been through.
+
+Inputs: a job of two pods and one of a single pod, each with a preparation, several stages and a failed attempt. The
+commands are taken from docs/concepts/cluster.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from job_cluster import ROOT, Namespace
+from real_jobs import DATA_JOB, RealJob, data_job, training_job
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def documented(word: str) -> str:
+    """Return the command of the documentation that has this word."""
+    text = (ROOT / "docs/concepts/cluster.md").read_text()
+    (command,) = re.findall(rf"^(kubectl logs -f \$\(kubectl get pods -oname \| grep {word} .*?\))(?: +#.*)?$", text, re.M)
+    return str(command)
+
+
+def found_by(namespace: Namespace, command: str) -> list[str]:
+    """Return the pods that the inner command finds."""
+    match = re.search(r"\$\((.*)\)", command)
+    assert match is not None
+    return namespace.shell(match[1]).split()
+
+
+def test_launch_finds_the_launcher_and_training_the_single_pod(fresh: Callable[[str], Namespace]) -> None:
+    namespace = fresh("log-commands")
+    namespace.make_claim()
+    single = data_job()
+    single["spec"]["stages"][1]["pretrain"]["length"] = {"steps": 40}
+    namespace.apply(single)
+    one = RealJob(namespace, DATA_JOB)
+    one.wait(lambda status: status.get("completedRuns") == ["prepare"], "the preparation")
+    one.wait_steps(5)
+    namespace.cluster.kill_pod(one.pods("single")[-1])
+    one.wait(lambda status: status.get("attempt") == 3, "the third attempt")
+    one.wait_steps(11)
+    command = documented("training")
+    assert found_by(namespace, command) == [one.pod("single")]
+    assert "event=resumed" in namespace.shell(command)  # follows to the end
+    one.wait_phase("Succeeded")
+    assert found_by(namespace, command) == [one.pod("single")]
+
+    job = training_job("several", dataset={"path": f"/mnt/output/{DATA_JOB}/data"})
+    namespace.apply(job)
+    several = RealJob(namespace, "several")
+    several.wait_steps(12)
+    several.kill_a_rank()
+    several.wait(lambda status: status.get("attempt") == 2 and status.get("phase") == "Running", "another attempt")
+    command = documented("launch")
+    assert found_by(namespace, command) == [several.pod("launcher")]
+    assert "event=succeeded" in namespace.shell(command)
+    several.wait_phase("Succeeded")
+    assert found_by(namespace, command) == [several.pod("launcher")]
+    assert len(several.pods("launcher")) == 1
+    assert several.status()["logs"] == f"kubectl logs -f job/{several.name}-a2-launcher"

@@ -1,0 +1,275 @@
+"""A cluster on which jobs really run, for tests and demonstrations: one made for the purpose, or the reader's own.
+
+Without ``KUBECONFIG`` it is the one-node cluster of ``node``, with images built from this clone. With it, whatever that
+file names is used: mpi-operator must run there, ``BERT_OPERATOR_IMAGE`` and ``BERT_TRAINER_IMAGE`` name images that its
+nodes can pull, and ``BERT_STORAGE_CLASS`` one whose volumes may be shared by pods. A cluster that already has the
+operator is refused: its jobs would go with it in the end.
+
+Everything is done by kubectl, as users do it. Files on volumes are read by a pod that mounts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from node import Cluster, import_images, make_volume
+
+ROOT = Path(__file__).parents[2]
+CLAIM = "bert"
+USER = 54321
+"""A user that no image knows."""
+SYSTEM = "bert-operator"
+READER = "files"
+OPERATOR_IMAGE, TRAINER_IMAGE = "bert-operator.test/operator:dev", "bert-operator.test/trainer:dev"
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+POLL_S = 0.3
+
+
+_KILL_POD = """
+import os, pathlib, signal, sys
+found = 0
+for process in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+        groups = (process / 'cgroup').read_text().replace('_', '-')
+        words = (process / 'cmdline').read_bytes()
+        if sys.argv[1] in groups and not words.startswith(b'/pause'):
+            os.kill(int(process.name), signal.SIGKILL)
+            found += 1
+    except OSError:
+        pass  # it has just ended
+print(found, 'processes')
+sys.exit(0 if found else 1)
+"""
+
+
+class KubectlFailed(AssertionError):
+    """kubectl ended badly; its own words are the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCluster:
+    """A cluster and what its jobs are made of."""
+
+    kubeconfig: Path
+    operator_image: str
+    trainer_image: str
+    storage_class: str | None
+    """None: volumes are folders of this machine's node."""
+    node: Cluster | None
+    """None: the reader's own cluster."""
+
+    def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 120) -> str:
+        """Run kubectl and return what it printed. Raises KubectlFailed."""
+        command = ["kubectl", "--kubeconfig", str(self.kubeconfig), *words]
+        answer = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s)
+        if answer.returncode != 0:
+            raise KubectlFailed(f"kubectl {' '.join(words)}: {answer.stderr.strip()}")
+        return answer.stdout
+
+    def trainer_with(self, mpi: str) -> str:
+        """Return the trainer's image with another MPI: open-mpi, open-mpi-4, mpich or intel-mpi."""
+        if mpi == "open-mpi":
+            return self.trainer_image
+        raise KubectlFailed(f"no image with {mpi}")
+
+    def install_operator(self, folder: Path, settings: Json | None = None) -> None:
+        """Install CRD, rights and operator as they are shipped, and wait until it is ready; folder: to write into."""
+        folder.mkdir(parents=True, exist_ok=True)
+        name, _, tag = self.operator_image.rpartition(":")
+        text = yaml.safe_dump({"trainerImage": self.trainer_image, **(settings or {})})
+        patch = [{"op": "replace", "path": "/data/settings.yaml", "value": text}]
+        overlay = {
+            "resources": [os.path.relpath(ROOT / "deploy/kustomize/base", folder)],
+            "images": [{"name": "docker.io/bert-operator/operator", "newName": name, "newTag": tag}],
+            "patches": [
+                {
+                    "target": {"kind": "ConfigMap", "name": "bert-operator-settings"},
+                    "patch": yaml.safe_dump(patch),
+                }
+            ],
+        }
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        self.kubectl("apply", "--server-side", "-k", str(folder))
+        self.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
+
+    def make_namespace(self, name: str, level: str = "restricted") -> Namespace:
+        """Return a new namespace that enforces a Pod Security standard."""
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        namespace = Namespace(self, name)
+        namespace.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        poll(lambda: namespace.find("serviceaccount", "default"), 30, f"the ServiceAccount of {name}")
+        return namespace
+
+    def kill_pod(self, pod: Json) -> None:
+        """SIGKILL every process of a pod, as a node does that loses power: from a pod that sees the node's processes."""
+        killer = Namespace(self, "killer")
+        if killer.find("namespace", killer.name) is None:
+            self.make_namespace(killer.name, "privileged")
+        name = f"killer-{pod['metadata']['uid'][:8]}"
+        container = {
+            "name": "killer",
+            "image": self.trainer_image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python3", "-c", _KILL_POD, pod["metadata"]["uid"]],
+            "securityContext": {"privileged": True, "runAsUser": 0},
+        }
+        spec = {
+            "hostPID": True,
+            "restartPolicy": "Never",
+            "nodeName": pod["spec"]["nodeName"],
+            "containers": [container],
+        }
+        killer.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        killer.wait_pod(name, "Succeeded")
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace and wait until it is gone, pods included."""
+        self.kubectl("delete", "namespace", name, "--wait", "--timeout=110s")
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """One namespace of the cluster, with the volume that its jobs share."""
+
+    cluster: JobCluster
+    name: str
+
+    def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 120) -> str:
+        """Run kubectl in this namespace."""
+        return self.cluster.kubectl("--namespace", self.name, *words, text=text, timeout_s=timeout_s)
+
+    def shell(self, command: str, timeout_s: float = 120) -> str:
+        """Run a line of shell in which kubectl means this cluster and this namespace; return what it printed."""
+        config = shlex.quote(str(self.cluster.kubeconfig))
+        here = f'kubectl() {{ command kubectl --kubeconfig {config} --namespace {self.name} "$@"; }}'
+        answer = subprocess.run(
+            ["bash", "-c", f"{here}\n{command}"], capture_output=True, text=True, timeout=timeout_s
+        )
+        assert answer.returncode == 0, f"{command}: exit code {answer.returncode}\n{answer.stderr}"
+        return answer.stdout
+
+    def apply(self, *documents: Json) -> None:
+        """Apply objects."""
+        self.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(documents))
+
+    def find(self, kind: str, name: str) -> Json | None:
+        """Return an object, None where there is none."""
+        text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else None
+
+    def list(self, kind: str, selector: str = "") -> list[Json]:
+        """Return the objects of a kind, narrowed down by labels."""
+        words = ["-l", selector] if selector else []
+        return [*json.loads(self.kubectl("get", kind, *words, "-o", "json"))["items"]]
+
+    def make_claim(self, name: str = CLAIM) -> None:
+        """Make the volume that the jobs of this namespace share, and start the pod that reads it."""
+        if self.cluster.node is not None:
+            make_volume(self.cluster.node, self.name, name)
+        else:
+            spec = {
+                "accessModes": ["ReadWriteMany"],
+                "storageClassName": self.cluster.storage_class,
+                "resources": {"requests": {"storage": "10Gi"}},
+            }
+            metadata = {"name": name}
+            self.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+        self.apply(self._reader(name))
+        self.wait_pod(READER, "Running")
+
+    def _reader(self, claim: str) -> Json:
+        """Return a pod that sleeps with the volume mounted, as the user whose files they are."""
+        container = {
+            "name": READER,
+            "image": self.cluster.trainer_image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sleep", "infinity"],
+            "volumeMounts": [{"name": "volume", "mountPath": "/volume"}],
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": READER},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": USER,
+                    "runAsGroup": USER,
+                    "fsGroup": USER,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [container],
+                "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }
+
+    def python(self, program: str, *, pod: str = READER) -> str:
+        """Run a program in a pod (the one that reads the volume, at /volume) and return what it printed."""
+        return self.kubectl("exec", pod, "--", "python3", "-c", program)
+
+    def wait_pod(self, name: str, phase: str, timeout_s: float = 60) -> None:
+        """Wait until a pod is in a phase."""
+
+        def arrived() -> bool:
+            pod = self.find("pod", name)
+            return pod is not None and pod["status"].get("phase") == phase
+
+        poll(arrived, timeout_s, f"pod {name} to be {phase}")
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path) -> Iterator[JobCluster]:
+    """Start the one-node cluster, or take the one that KUBECONFIG names; what was added is removed at the end."""
+    if os.environ.get("KUBECONFIG"):
+        with _own_cluster() as cluster:
+            yield cluster
+        return
+    with Cluster(folder) as node:
+        import_images(node)
+        yield JobCluster(node.kubeconfig(node.admin_token), OPERATOR_IMAGE, TRAINER_IMAGE, None, node)
+
+
+@contextlib.contextmanager
+def _own_cluster() -> Iterator[JobCluster]:
+    names = ("BERT_OPERATOR_IMAGE", "BERT_TRAINER_IMAGE", "BERT_STORAGE_CLASS")
+    missing = [name for name in names if not os.environ.get(name)]
+    assert not missing, f"KUBECONFIG is set; {', '.join(missing)} must be too (CONTRIBUTING.md, Tests on a cluster)"
+    operator, trainer, storage = (os.environ[name] for name in names)
+    cluster = JobCluster(Path(os.environ["KUBECONFIG"]), operator, trainer, storage, None)
+    found = cluster.kubectl("get", "crd", "bertpretrainjobs.bert-operator.dev", "--ignore-not-found", "-o", "name")
+    assert not found.strip(), f"{cluster.kubeconfig} names a cluster that has the operator already; use another one"
+    try:
+        yield cluster
+    finally:
+        cluster.kubectl("delete", "namespace", "killer", "--ignore-not-found")
+        cluster.kubectl("delete", "--ignore-not-found", "-k", str(ROOT / "deploy/kustomize/base"))
+
+
+def poll(look: Callable[[], T], timeout_s: float, what: str) -> T:
+    """Look until something true comes back, and return that: like wait_until, for looks that start a process.
+
+    Raises:
+        TimeoutError: It did not come.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}; last: {found!r}")
+        time.sleep(POLL_S)
+    return found

@@ -1,0 +1,205 @@
+"""Jobs that really train on a cluster, seen as their user sees them, and the files that they leave."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from job_cluster import CLAIM, USER, Json, Namespace, poll
+
+GROUP = "bert-operator.dev"
+PATIENCE_S = 120.0
+STEPS = {"phase1": 120, "phase2": 60}
+DATA_JOB = "data"
+"""The job that makes the dataset of all others, on the same volume."""
+
+_READ_LEDGER = """
+import collections, json, pathlib
+path = pathlib.Path('/volume/{job}/ledger.jsonl')
+entries = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+"""
+# Newest first is right: a step that was trained again counts once, the last time.
+_RESULT = (
+    _READ_LEDGER
+    + """
+import hashlib
+folder = sorted((path.parent.parent / '{job}/checkpoints').glob('{stage}-*'))[-1]
+sums = {{p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob('*.safetensors'))}}
+ledger = collections.defaultdict(dict)
+for entry in entries:
+    ledger[entry['stage']][entry['step']] = entry['samples']
+print(json.dumps({{'checkpoint': folder.name, 'sums': sums, 'ledger': ledger, 'trained': len(entries)}}))
+"""
+)
+_KILL_A_RANK = """
+import os, signal
+from bert_trainer.pod.ranks import find_ranks
+ranks = find_ranks(1)
+os.kill(ranks[-1], signal.SIGKILL)
+print(ranks[-1])
+"""
+
+
+def training_job(name: str, **spec: Any) -> Json:
+    """Return a job of two pods with one rank each: two phases on the data of ``DATA_JOB``, a checkpoint at every tenth
+    step, the samples of every step noted. ``spec`` replaces fields of its spec; None takes one away."""
+
+    def phase(stage: str, length: int, rows: int) -> Json:
+        steps = {"steps": STEPS[stage]}
+        return {
+            "name": stage,
+            "pretrain": {"sequenceLength": length, "globalBatchSize": rows, "learningRate": 1e-3, "length": steps},
+        }
+
+    document: Json = {
+        "workers": 2,
+        "resources": {"memory": "2Gi"},
+        "launcher": {"resources": {"cpu": "100m", "memory": "1Gi"}},
+        "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER},
+        "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        "model": {"preset": "tiny"},
+        "optimizer": {"name": "adamw"},
+        "dataset": {
+            "path": f"{DATA_JOB}/data",
+            "volume": {"persistentVolumeClaim": {"claimName": CLAIM}, "mountPath": "/mnt/data"},
+        },
+        "stages": [phase("phase1", 64, 32), phase("phase2", 128, 16), {"name": "export", "export": {}}],
+        "checkpoint": {"everySteps": 10, "keep": 2},
+        "logging": {"everySteps": 5, "tensorboard": False, "sampleLedger": True},
+        "output": {"path": name, "ifExists": "Resume", "volume": {"persistentVolumeClaim": {"claimName": CLAIM}}},
+    }
+    merged = {key: value for key, value in {**document, **spec}.items() if value is not None}
+    return {
+        "apiVersion": f"{GROUP}/v1alpha1",
+        "kind": "BertPretrainJob",
+        "metadata": {"name": name},
+        "spec": merged,
+    }
+
+
+def data_job() -> Json:
+    """Return a job that makes the dataset, in one pod, and takes a step on it."""
+    job = training_job(DATA_JOB, dataset=None, workers=1)
+    for stage in job["spec"]["stages"][:2]:
+        stage["pretrain"]["length"] = {"steps": 1}
+    prepare = {"name": "prepare", "prepare": {"text": "builtin:python-docs", "vocabularySize": 2048, "dupeFactor": 1}}
+    job["spec"]["stages"] = [prepare, *job["spec"]["stages"][:2]]
+    return job
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run has left on the volume."""
+
+    checkpoint: str
+    sums: dict[str, str]
+    """SHA-256 of weights and of the optimizer's state."""
+    ledger: dict[str, list[list[int]]]
+    """Stage to the samples of its steps, in order."""
+    trained: int
+    """Steps, those that were trained again counted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealJob:
+    """One job of a namespace."""
+
+    namespace: Namespace
+    name: str
+
+    def status(self) -> Json:
+        """Return the job's status, empty where there is none yet."""
+        return (self.namespace.find("bpj", self.name) or {}).get("status") or {}
+
+    def wait(self, holds: Callable[[Json], object], what: str, timeout_s: float = PATIENCE_S) -> Json:
+        """Return the status once something holds of it; a job that failed instead is shown with its log."""
+        last: Json = {}
+
+        def look() -> bool:
+            last.clear()
+            last.update(self.status())
+            assert holds(last) or last.get("phase") != "Failed", f"{self.name} has failed: {last}\n{self.log()}"
+            return bool(holds(last))
+
+        try:
+            poll(look, timeout_s, what)
+        except TimeoutError as late:
+            raise TimeoutError(f"{self.name}: waited {timeout_s:g} s for {what}; {last}\n{self.log()}") from late
+        return last
+
+    def wait_phase(self, phase: str, timeout_s: float = PATIENCE_S) -> Json:
+        """Return the status once the job is in a phase."""
+        return self.wait(lambda status: status.get("phase") == phase, phase, timeout_s)
+
+    def pods(self, role: str) -> list[Json]:
+        """Return the pods of a role: launcher, worker or single; those of the newest attempt last."""
+        found = self.namespace.list("pods", f"{GROUP}/job={self.name},{GROUP}/role={role}")
+        return sorted(found, key=lambda pod: (int(pod["metadata"]["labels"][f"{GROUP}/attempt"]), pod_name(pod)))
+
+    def pod(self, role: str, index: int = -1) -> str:
+        """Return the name of one pod of a role."""
+        return pod_name(self.pods(role)[index])
+
+    def log(self) -> str:
+        """Return the end of the newest launcher's log, or of the newest single pod's."""
+        pods = [*self.pods("launcher"), *self.pods("single")]
+        return self.namespace.kubectl("logs", pod_name(pods[-1]), "--tail=60") if pods else "(no pod)"
+
+    def steps_trained(self) -> int:
+        """Return how many steps the ranks have taken, over all stages and attempts."""
+        program = _READ_LEDGER.format(job=self.name) + "print(len(entries))"
+        return int(self.namespace.python(program))
+
+    def wait_steps(self, steps: int) -> int:
+        """Wait until the ranks have taken so many steps; return how many there are."""
+        return poll(lambda: max(0, (taken := self.steps_trained()) - steps + 1) and taken, PATIENCE_S, f"{steps} steps")
+
+    def result(self, stage: str = "phase2") -> Result:
+        """Return what lies on the volume; the newest checkpoint of a stage."""
+        found = json.loads(self.namespace.python(_RESULT.format(job=self.name, stage=stage)))
+        ledger = {}
+        for name, steps in found["ledger"].items():
+            numbers = sorted(int(step) for step in steps)
+            assert numbers == list(range(len(numbers))), f"{self.name}: steps of {name} are missing: {numbers}"
+            ledger[name] = [steps[str(number)] for number in numbers]
+        return Result(found["checkpoint"], found["sums"], ledger, found["trained"])
+
+    def kill_a_rank(self, worker: int = -1) -> str:
+        """SIGKILL the rank of a worker; return the worker's name."""
+        pod = self.pod("worker", worker)
+        self.namespace.python(_KILL_A_RANK, pod=pod)
+        return pod
+
+
+def pod_name(pod: Json) -> str:
+    """Return a pod's name."""
+    return str(pod["metadata"]["name"])
+
+
+def assert_same_run(one: Result, other: Result) -> None:
+    """Both ended with the same bits, and saw the same samples in the same steps."""
+    assert one.checkpoint == other.checkpoint
+    assert one.sums == other.sums
+    assert one.ledger == other.ledger
+
+
+def random_step(seed: str, last: int) -> int:
+    """Return a step that leaves room before and behind it; the same for the same seed."""
+    return random.Random(seed).randrange(15, last - 30)  # noqa: S311 - a test's moment, no secret
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+
+    @property
+    def s(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self._started_s
