@@ -19,6 +19,7 @@ from pathlib import Path
 from cluster_api import Api, wait_until
 from component import Component, free_ports
 from control_plane import BUILD, ControlPlane
+from nfs_stand_in import NfsStandIn
 
 IMAGES = BUILD.parents[1] / "images.sh"
 NODE_PROGRAMS = ("kubelet", "kube-proxy", "coredns")
@@ -89,6 +90,7 @@ class Cluster(ControlPlane):
     def _start_node(self) -> None:
         folder, programs = self.folder, self._node_programs
         config = write_node_files(folder, self.kubeconfig(self.admin_token))
+        self.nfs = NfsStandIn(folder / "nfs")
         self.node_parts = (
             Component(
                 "containerd",
@@ -121,6 +123,7 @@ class Cluster(ControlPlane):
                 ],
                 folder / "kubelet.log",
                 lambda: node_is_ready(self.api),
+                environment={"PATH": f"{self.nfs.programs}:{os.environ['PATH']}"},
             ),
         )
         for part in self.node_parts[:3]:
