@@ -1,15 +1,14 @@
 """``make cluster-demo``: a cluster on this machine, the operator in it, two jobs to their end, everything away again.
 
-Brings up the one-node cluster of the tests (root, buildah and containerd needed; other clusters: README), installs
-the operator from its own image, runs examples/03-single-node and examples/02-two-workers, follows the launcher's log
-with the documented command, and ends with one line of figures.
+Brings up the one-node cluster of the tests (root, buildah and containerd needed), or takes the one that KUBECONFIG
+names (CONTRIBUTING.md, Tests on a cluster), installs the operator from its own image, runs examples/03-single-node and
+examples/02-two-workers, follows the launcher's log with the documented command, and ends with one line of figures.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -24,12 +23,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-from cluster_api import wait_until  # noqa: E402 - after the path
-from control_plane import namespace_of  # noqa: E402
-from node import Cluster, import_images, make_volume  # noqa: E402
+from job_cluster import Namespace, poll, running_cluster  # noqa: E402 - after the path
+from real_jobs import GROUP, RealJob  # noqa: E402
 
 NAMESPACE = "demo"
-JOBS = "bert-operator.dev/v1alpha1/bertpretrainjobs"
 START_RUNS = 3
 FOLLOW = "kubectl logs -f $(kubectl get pods -oname | grep {word} | cut -c5-)"
 
@@ -39,90 +36,35 @@ Json = dict[str, Any]
 class Demo:
     """The steps of the demonstration."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Take a running cluster."""
-        self.cluster, self.api = cluster, cluster.api
-        config = cluster.kubeconfig(cluster.admin_token)
-        subprocess.run(
-            ["kubectl", "--kubeconfig", str(config), "config", "set-context", "--current", "--namespace", NAMESPACE],
-            check=True,
-            capture_output=True,
-        )
-        self.environment = {**os.environ, "KUBECONFIG": str(config)}
+    def __init__(self, namespace: Namespace) -> None:
+        """Take the namespace in which everything happens."""
+        self.namespace = namespace
 
     def shell(self, command: str) -> str:
         """Show a command, run it, show and return what it printed."""
         say(f"$ {command}")
-        answer = subprocess.run(
-            ["bash", "-c", command], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        print(answer.stdout, end="", flush=True)
-        assert answer.returncode == 0, f"{command}: exit code {answer.returncode}"
-        return answer.stdout
-
-    def install(self) -> None:
-        """Install CRD, rights and operator, and wait until it is ready."""
-        build = self.cluster.folder / "overlay"
-        build.mkdir()
-        (build / "kustomization.yaml").write_text(
-            yaml.safe_dump(
-                {
-                    "resources": [os.path.relpath(ROOT / "deploy/kustomize/base", build)],
-                    "images": [
-                        {
-                            "name": "docker.io/bert-operator/operator",
-                            "newName": "bert-operator.test/operator",
-                            "newTag": "dev",
-                        }
-                    ],
-                    "patches": [
-                        {
-                            "target": {"kind": "ConfigMap", "name": "bert-operator-settings"},
-                            "patch": yaml.safe_dump(
-                                [
-                                    {
-                                        "op": "replace",
-                                        "path": "/data/settings.yaml",
-                                        "value": "trainerImage: bert-operator.test/trainer:dev\n",
-                                    }
-                                ]
-                            ),
-                        }
-                    ],
-                }
-            )
-        )
-        self.shell(f"kubectl apply --server-side -k {build} >/dev/null")
-        self.shell("kubectl -n bert-operator rollout status deployment/bert-operator --timeout=60s")
+        text = self.namespace.shell(command)
+        print(text, end="", flush=True)
+        return text
 
     def apply(self, document: Json) -> float:
-        """Apply a job; returns when, by our own clock."""
+        """Apply an object; returns when, by our own clock."""
         started_s = time.monotonic()
-        subprocess.run(
-            ["kubectl", "apply", "-f", "-"],
-            env=self.environment,
-            input=yaml.safe_dump(document),
-            text=True,
-            check=True,
-            capture_output=True,
-        )
+        self.namespace.apply(document)
         return started_s
 
-    def phase(self, name: str) -> str:
-        """Return a job's phase."""
-        status = self.api.get(JOBS, name, NAMESPACE).body.get("status") or {}
-        return str(status.get("phase"))
-
-    def wait_for_end(self, name: str, timeout_s: float = 180) -> str:
+    def wait_for_end(self, name: str, timeout_s: float = 240) -> str:
         """Wait until a job has ended and return its phase."""
-        wait_until(lambda: self.phase(name) in ("Succeeded", "Failed"), timeout_s, f"{name} to end")
-        return self.phase(name)
+        job = RealJob(self.namespace, name)
+        poll(lambda: job.status().get("phase") in ("Succeeded", "Failed"), timeout_s, f"{name} to end")
+        return str(job.status()["phase"])
 
     def wait_for_first_step(self, name: str) -> float:
         """Return when the launcher's log first told of a step."""
+        config = self.namespace.cluster.kubeconfig
+        logs = f"kubectl --kubeconfig {config} --namespace {NAMESPACE} logs -f job/{name}-a1-launcher"
         follow = subprocess.Popen(
-            ["bash", "-c", f"until kubectl logs -f job/{name}-a1-launcher 2>/dev/null; do sleep 0.1; done"],
-            env=self.environment,
+            ["bash", "-c", f"until {logs} 2>/dev/null; do sleep 0.1; done"],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -150,7 +92,7 @@ class Demo:
                 "containers": [
                     {
                         "name": "imports",
-                        "image": "bert-operator.test/trainer:dev",
+                        "image": self.namespace.cluster.trainer_image,
                         "command": ["python3", "-c", program],
                         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                     }
@@ -160,37 +102,32 @@ class Demo:
         seconds = []
         for _ in range(START_RUNS):
             self.apply(pod)
-            wait_until(lambda: self._pod_phase("imports") == "Succeeded", 60, "the imports")
+            self.namespace.wait_pod("imports", "Succeeded")
             seconds.append(float(self.shell("kubectl logs imports")))
             self.shell("kubectl delete pod imports --wait --grace-period=0 --force >/dev/null 2>&1")
         return statistics.median(seconds)
-
-    def _pod_phase(self, name: str) -> str:
-        answer = self.api.get("v1/pods", name, NAMESPACE)
-        return str(answer.body["status"]["phase"]) if answer.status == 200 else ""
 
 
 def main() -> int:
     """Run the demonstration; 0 where both jobs succeeded."""
     folder = Path(tempfile.mkdtemp(prefix="bert-cluster-"))
     try:
-        with Cluster(folder / "node") as cluster:
-            say("the cluster is up; importing the images")
-            import_images(cluster)
-            return demonstrate(Demo(cluster))
+        with running_cluster(folder / "node") as cluster:
+            say("the cluster is up and has the images; installing the operator")
+            cluster.install_operator(folder / "overlay")
+            namespace = cluster.make_namespace(NAMESPACE, "restricted")
+            namespace.make_claim()
+            return demonstrate(Demo(namespace))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def demonstrate(demo: Demo) -> int:
     """Do everything inside the cluster and print the figures."""
-    demo.install()
-    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
-    demo.api.create(namespace_of(NAMESPACE, restricted)).expect()
-    volume = make_volume(demo.cluster, NAMESPACE, "bert")
+    namespace = demo.namespace
     single, two = read_example("03-single-node"), read_example("02-two-workers")
     demo.apply(single)
-    wait_until(lambda: demo.phase("single-node") == "Running", 60, "the single pod")
+    RealJob(namespace, "single-node").wait_phase("Running")
     single_phase = demo.wait_for_end("single-node")
     demo.shell("kubectl get bpj -o wide")
     demo.shell(f"{FOLLOW.format(word='training')} | tail -n 3")
@@ -206,22 +143,22 @@ def demonstrate(demo: Demo) -> int:
         starts.append(demo.wait_for_first_step(timed["metadata"]["name"]) - started_s - import_s)
         demo.wait_for_end(timed["metadata"]["name"])
         demo.shell(f"kubectl delete bpj {timed['metadata']['name']}")
-        wait_until(lambda: no_pods(demo, "start-"), 60, "the pods to go")
+        poll(lambda: no_pods(namespace, "start-"), 60, "the pods to go")
     say(f"apply to first step, without {import_s:.1f} s of imports: {', '.join(f'{s:.1f}' for s in starts)} s")
 
     demo.apply(two)
-    wait_until(lambda: demo.phase("two-workers") == "Running", 60, "two workers")
+    RealJob(namespace, "two-workers").wait_phase("Running")
     demo.shell("kubectl get bpj -o wide")
     demo.shell(f"{FOLLOW.format(word='launch')} | tail -n 12")
     two_phase = demo.wait_for_end("two-workers")
     demo.shell("kubectl get bpj -o wide")
     for name in ("two-workers", "single-node"):
-        found = sorted(path.name for path in (volume / name).iterdir())
-        assert {"checkpoints", "metrics.jsonl", "export", "logs"} <= {*found, "logs"}, found
+        found = namespace.python(f"import os; print(*sorted(os.listdir('/volume/{name}')))").split()
+        assert {"checkpoints", "metrics.jsonl", "export", "logs"} <= {*found}, found
         say(f"{name}: {', '.join(found)}")
     started_s = time.monotonic()
     demo.shell("kubectl delete bpj --all")
-    wait_until(lambda: no_pods(demo, ""), 60, "all pods to go")
+    poll(lambda: no_pods(namespace, ""), 60, "all pods to go")
     deleted_s = time.monotonic() - started_s
     print(
         f"cluster-demo: two_workers={two_phase} single_node={single_phase} "
@@ -230,16 +167,17 @@ def demonstrate(demo: Demo) -> int:
     return 0 if two_phase == single_phase == "Succeeded" else 1
 
 
-def no_pods(demo: Demo, prefix: str) -> bool:
+def no_pods(namespace: Namespace, prefix: str) -> bool:
     """Tell whether no pod of a job whose name begins so is left."""
-    return not any(re.match(prefix, pod["metadata"]["name"]) for pod in demo.api.list("v1/pods", NAMESPACE))
+    pods = namespace.list("pods", f"{GROUP}/job")
+    return not any(pod["metadata"]["name"].startswith(prefix) for pod in pods)
 
 
 def read_example(name: str) -> Json:
     """Return the job of an example."""
     document: Json = yaml.safe_load((ROOT / "examples" / name / "job.yaml").read_text())
-    # The operator's default image lies on the node and nowhere else.
-    document["spec"]["imagePullPolicy"] = "Never"
+    # On the node made for the purpose the image is there already, and nowhere else.
+    document["spec"]["imagePullPolicy"] = "IfNotPresent"
     return document
 
 

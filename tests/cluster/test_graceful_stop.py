@@ -76,9 +76,7 @@ def suspend(job: RealJob, *, wanted: bool) -> None:
 
 
 def wait_attempt(job: RealJob, attempt: int) -> None:
-    job.wait(
-        lambda status: status.get("attempt") == attempt and status.get("phase") == "Running", f"attempt {attempt}"
-    )
+    job.wait(lambda status: status.get("attempt") == attempt and status.get("phase") == "Running", f"attempt {attempt}")
 
 
 @pytest.mark.parametrize("mpi", ["open-mpi", "open-mpi-4"])
@@ -133,5 +131,6 @@ def test_drained_suspended_and_deleted(cluster: JobCluster, data: Namespace, say
 
     seconds = (drained_s, suspended_s, deleted_s)
     assert max(seconds) < GRACE_S
-    told = ", ".join(f"step {step} after {s:.1f} s" for step, s in zip((drained, suspended, deleted), seconds))
+    steps = (drained, suspended, deleted)
+    told = ", ".join(f"step {step} after {s:.1f} s" for step, s in zip(steps, seconds, strict=True))
     say(f"{mpi}: saved at {told} (drained, suspended, deleted)")

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.timeout(400)
 def documented(word: str) -> str:
     """Return the command of the documentation that has this word."""
     text = (ROOT / "docs/concepts/cluster.md").read_text()
-    (command,) = re.findall(rf"^(kubectl logs -f \$\(kubectl get pods -oname \| grep {word} .*?\))(?: +#.*)?$", text, re.M)
+    (command,) = re.findall(
+        rf"^(kubectl logs -f \$\(kubectl get pods -oname \| grep {word} .*?\))(?: +#.*)?$", text, re.M
+    )
     return str(command)
 
 

@@ -6,7 +6,7 @@ Inputs: the job of the other tests, held at work by many steps. Observed: proces
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest

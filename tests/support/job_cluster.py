@@ -115,7 +115,7 @@ class JobCluster:
         return namespace
 
     def kill_pod(self, pod: Json) -> None:
-        """SIGKILL every process of a pod, as a node does that loses power: from a pod that sees the node's processes."""
+        """SIGKILL every process of a pod, from a pod that sees the node's processes."""
         killer = Namespace(self, "killer")
         if killer.find("namespace", killer.name) is None:
             self.make_namespace(killer.name, "privileged")
@@ -156,9 +156,7 @@ class Namespace:
         """Run a line of shell in which kubectl means this cluster and this namespace; return what it printed."""
         config = shlex.quote(str(self.cluster.kubeconfig))
         here = f'kubectl() {{ command kubectl --kubeconfig {config} --namespace {self.name} "$@"; }}'
-        answer = subprocess.run(
-            ["bash", "-c", f"{here}\n{command}"], capture_output=True, text=True, timeout=timeout_s
-        )
+        answer = subprocess.run(["bash", "-c", f"{here}\n{command}"], capture_output=True, text=True, timeout=timeout_s)
         assert answer.returncode == 0, f"{command}: exit code {answer.returncode}\n{answer.stderr}"
         return answer.stdout
 

@@ -28,7 +28,10 @@ while [ $# -gt 0 ]; do
 done
 folder={exports}/${{share%%:*}}/${{share#*:}}
 printf '{{"share": "%s", "options": "%s", "target": "%s"}}\\n' "$share" "$options" "$target" >>{record}
-[ -d "$folder" ] || {{ echo "mount.nfs: mounting $share failed, reason given by server: No such file or directory" >&2; exit 32; }}
+if [ ! -d "$folder" ]; then
+    echo "mount.nfs: mounting $share failed, reason given by server: No such file or directory" >&2
+    exit 32
+fi
 exec {mount} --bind "$folder" "$target"
 """
 

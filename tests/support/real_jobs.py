@@ -45,8 +45,11 @@ print(ranks[-1])
 
 
 def training_job(name: str, **spec: Any) -> Json:
-    """Return a job of two pods with one rank each: two phases on the data of ``DATA_JOB``, a checkpoint at every tenth
-    step, the samples of every step noted. ``spec`` replaces fields of its spec; None takes one away."""
+    """Return a job of two pods with one rank each: two phases on the data of ``DATA_JOB``.
+
+    A checkpoint is written at every tenth step, and the samples of every step are noted. ``spec`` replaces fields of
+    its spec; None takes one away.
+    """
 
     def phase(stage: str, length: int, rows: int) -> Json:
         steps = {"steps": STEPS[stage]}
