@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.errors import WrongTopology
-from bert_trainer.pod.machine import Machine, bound_processors, read_machine, render_processors
+from bert_trainer.machine import Machine, bound_processors, read_machine, render_processors
 from bert_trainer.pod.rank import Declared, check_topology, choose_threads
 
 

@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
     if not program:
         raise InputError(f"{arguments.role}: got no program", hint="put -- PROGRAM ARGUMENTS... at the end")
     if arguments.role == "rank":
-        return run_rank(program, _declared(arguments), tells_end=arguments.tell_end)
+        return run_rank(program, _declared(arguments), tells_end=arguments.tell_end, is_quiet=arguments.quiet)
     if arguments.role == "single":
         job = single.Job(
             mpi=arguments.mpi,
@@ -144,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_termination_log(worker)
     rank = roles.add_parser("rank", help="what launchers start: one rank", usage=_usage("rank"))
     rank.add_argument("--tell-end", action="store_true", help="stay, and tell the launcher how the program ended")
+    rank.add_argument("--quiet", action="store_true", help="do not announce the rank to a launcher of ours")
     for role in (alone, spread, rank):
         role.add_argument("--sockets", type=_count, metavar="N", help="that every machine must have; default: any")
         role.add_argument("--numa-nodes", type=_count, metavar="N", help="likewise, with processors")

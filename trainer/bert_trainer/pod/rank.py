@@ -19,7 +19,7 @@ from types import FrameType
 
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
 from bert_trainer.last_words import tell_error
-from bert_trainer.pod.machine import Machine, bound_processors, read_machine
+from bert_trainer.machine import Machine, bound_processors, read_machine
 from bert_trainer.pod.muster import LOCAL_SIZE_VARIABLES, read_number, render_announcement, render_end
 from bert_trainer.pod.preload import choose_preload
 from bert_trainer.pod.ranks import die_with_parent
@@ -49,16 +49,18 @@ def wrap(program: tuple[str, ...], declared: Declared, *, tells_end: bool = Fals
     return (sys.executable, "-m", "bert_trainer.pod", "rank", *tell, *declared.words(), "--", *program)
 
 
-def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool) -> int:
+def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, is_quiet: bool = False) -> int:
     """Become the program, or wait for it and tell how it ended; returns the exit code.
 
-    tells_end: for launchers that do not notice when a rank fails before it has called MPI_Init.
+    tells_end: for launchers that do not notice when a rank fails before it has called MPI_Init. is_quiet: nobody
+    counts the ranks.
     """
     try:
         host = socket.gethostname()
         machine = read_machine()
-        sys.stdout.write(render_announcement(os.environ, host) + "\n")
-        sys.stdout.flush()
+        if not is_quiet:
+            sys.stdout.write(render_announcement(os.environ, host) + "\n")
+            sys.stdout.flush()
         check_topology(machine, declared, host)
         extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), _read_quota())}
         try:
