@@ -17,7 +17,8 @@ from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import advise, parse_job
 from bert_operator.documents import read_job_document
 from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
-from bert_operator.local_command import LocalOptions, run_local
+from bert_operator.local_command import LocalOptions, on_these_machines, run_local
+from bert_operator.programs import find_programs
 from bert_operator.render.run_config import render_run_config
 
 _NO_UID = "00000000-0000-0000-0000-000000000000"
@@ -129,7 +130,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    job = _read_job(arguments.job)
+    # Ranks that are to be counted are counted here, as ``local`` does.
+    job = on_these_machines(_read_job(arguments.job), (), None, find_programs())
     folder = str(Path(job.spec.output.path).expanduser().absolute())
     config = render_run_config(job, uid=_NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
     _print(json.dumps(config, indent=2))

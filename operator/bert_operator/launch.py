@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_operator.api.cluster import CpuSpec
 from bert_operator.errors import LaunchError
 from bert_operator.programs import Programs
 
@@ -33,6 +34,7 @@ _EXPORTED_FAMILIES = (
     "HF_",
     "HOROVOD_",
     "KMP_",
+    "MALLOC_",
     "MKL_",
     "NCCL_",
     "OMP_",
@@ -56,6 +58,18 @@ class World:
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None
     """The same hosts as a file for mpirun."""
+    binding: Binding | None = None
+    """Empty: ranks are bound to nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What every rank is bound to."""
+
+    place: Literal["core", "socket", "numa"]
+    ranks_per_place: int
+    """Of a socket or NUMA node."""
+    cores_per_rank: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +102,50 @@ def choose_launcher(choice: MpiChoice, world: World, programs: Programs) -> Laun
     )
 
 
+def choose_binding(cpu: CpuSpec, world: World, cores: int) -> Binding | None:
+    """Return what the ranks are bound to; None where the job asks for nothing, or for more than the machine has.
+
+    cores: of one machine. A job for a cluster's nodes is to run on a laptop too.
+    """
+    if cpu.pinning == "none" or (cpu.cores_per_rank or 1) * world.ranks_per_node > cores:
+        return None
+    ranks, places = world.ranks_per_node, cpu.places if cpu.pinning != "core" else None
+    return Binding(place=cpu.pinning, ranks_per_place=ranks // (places or ranks), cores_per_rank=cpu.cores_per_rank)
+
+
+def fit_environment(variables: Mapping[str, str], binding: Binding | None, *, threads: int) -> dict[str, str]:
+    """Return the variables that follow from a job without what this machine is too small for.
+
+    threads: at most, of every rank.
+    """
+    fitting = dict(variables)
+    if int(fitting.get("OMP_NUM_THREADS", 0)) > threads:
+        del fitting["OMP_NUM_THREADS"]
+    if binding is None:
+        # It binds threads, of every rank to the same cores.
+        fitting.pop("KMP_AFFINITY", None)
+    return fitting
+
+
 def build_environment(
-    base: Mapping[str, str], *, attempt: int, termination_log: str, threads: int | None
+    base: Mapping[str, str],
+    *,
+    attempt: int,
+    termination_log: str,
+    threads: int | None,
+    processors: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return a child's environment.
 
-    threads: of every process, unless the user has set them; empty: not limited.
+    threads: of every process, unless the user has set them; empty: not limited. processors: variables that follow
+    from the job; the user's own win.
     """
-    environment = {**base, ATTEMPT_VARIABLE: str(attempt), TERMINATION_LOG_VARIABLE: termination_log}
+    environment = {
+        **(processors or {}),
+        **base,
+        ATTEMPT_VARIABLE: str(attempt),
+        TERMINATION_LOG_VARIABLE: termination_log,
+    }
     environment["PYTHONUNBUFFERED"] = "1"
     if threads is not None:
         for name in _THREAD_VARIABLES:
@@ -115,17 +165,26 @@ def launch_prepare(programs: Programs, config: str, environment: Mapping[str, st
 
 
 def launch_training(
-    programs: Programs, launcher: LauncherName, world: World, config: str, environment: Mapping[str, str]
+    programs: Programs,
+    launcher: LauncherName,
+    world: World,
+    config: str,
+    environment: Mapping[str, str],
+    *,
+    through: tuple[str, ...] = (),
 ) -> Launch:
-    """Return the training: every rank is the same program."""
+    """Return the training: every rank is the same program.
+
+    through: what starts the program as a rank; it becomes the program.
+    """
     program = (*programs.train, "--config", config)
-    command, extra = program, dict(environment)
+    command, extra = (*through, *program), dict(environment)
     if launcher == "open-mpi":
         if world.hosts:
             extra = {**dict.fromkeys(_SSH_VARIABLES, _SSH_OPTIONS), **extra}
-        command = (*_mpirun(programs, world, extra), *program)
+        command = (*_mpirun(programs, world, extra), *command)
     elif launcher == "gloo":
-        command = (*_horovodrun(programs, world), *program)
+        command = (*_horovodrun(programs, world), *command)
     return Launch(command=command, environment=extra, launcher=launcher, program=program)
 
 
@@ -161,24 +220,34 @@ def read_gloo_exit(lines: Iterable[str]) -> int | None:
 
 def _mpirun(programs: Programs, world: World, environment: Mapping[str, str]) -> tuple[str, ...]:
     assert programs.mpirun is not None, "choose_launcher has seen to it"
-    where = (
-        ("--hostfile", world.hostfile, "--map-by", "slot")
-        if world.hostfile
-        # More ranks than cores are allowed on one machine: a laptop may try out what a cluster will run.
-        else ("--map-by", ":OVERSUBSCRIBE")
-    )
+    where: tuple[str, ...] = ("--hostfile", world.hostfile) if world.hostfile else ()
+    if world.binding is not None:
+        bound = _binding(world.binding)
+    else:
+        # Ranks bound by default would share one core; threads are limited by OMP_NUM_THREADS instead. More ranks than
+        # cores are allowed on one machine: a laptop may try out what a cluster will run.
+        bound = ("--bind-to", "none", "--map-by", "slot" if world.hostfile else ":OVERSUBSCRIBE")
     exports = (word for name in exported_names(environment) for word in ("-x", name))
     return (
         programs.mpirun,
         *(("--allow-run-as-root",) if programs.is_root else ()),
         "-np",
         str(world.ranks),
-        # Bound ranks would share one core; threads are limited by OMP_NUM_THREADS instead.
-        "--bind-to",
-        "none",
         *where,
+        *bound,
         *exports,
     )
+
+
+def _binding(binding: Binding) -> tuple[str, ...]:
+    """Return options of Open MPI's mpirun; cores are physical ones."""
+    cores = binding.cores_per_rank
+    if binding.place == "core":
+        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
+    mapping = f"ppr:{binding.ranks_per_place}:{binding.place}"
+    if cores is None:
+        return ("--map-by", mapping, "--bind-to", binding.place)
+    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
 
 
 def _horovodrun(programs: Programs, world: World) -> tuple[str, ...]:

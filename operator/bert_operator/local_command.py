@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -25,10 +25,11 @@ from bert_operator.api.validation import check_rules
 from bert_operator.display import choose_display
 from bert_operator.errors import LaunchError
 from bert_operator.hosts import parse_hostfile, render_hostfile
-from bert_operator.launch import Launch, LauncherName, MpiChoice, World
+from bert_operator.launch import Binding, Launch, LauncherName, MpiChoice, World
 from bert_operator.local import LocalExecutor
 from bert_operator.names import PREPARE_RUN
 from bert_operator.programs import Programs, find_programs
+from bert_operator.render.processors import processor_environment
 from bert_operator.render.run_config import render_run_config
 from bert_operator.runs import ChildSpec
 from bert_operator.summary import print_summary, read_report
@@ -55,7 +56,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     """
     programs = programs or find_programs()
     hosts = _read_hosts(options.hostfile)
-    job = _on_these_machines(job, hosts, options.ranks_per_node)
+    job = on_these_machines(job, hosts, options.ranks_per_node, programs)
     output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
     world = World(
         ranks=job.spec.ranks,
@@ -104,12 +105,16 @@ class _Starter:
         if world.hosts:
             hostfile = folder / "hostfile"
             hostfile.write_text(render_hostfile(world.hosts, slots=world.ranks_per_node), encoding="utf-8")
-        self._world = World(
-            ranks=world.ranks,
-            ranks_per_node=world.ranks_per_node,
-            hosts=world.hosts,
-            hostfile=str(hostfile) if hostfile else None,
+        binding = None
+        if launcher == "open-mpi":
+            binding = launch.choose_binding(job.spec.cpu, world, programs.physical_cores)
+        self._processors = launch.fit_environment(
+            processor_environment(job.spec),
+            binding,
+            threads=launch.threads_per_rank(programs.cores, world.ranks_per_node),
         )
+        self._through = _start_through(job, programs, binding)
+        self._world = replace(world, hostfile=str(hostfile) if hostfile else None, binding=binding)
 
     def make_launch(self, child: ChildSpec, record: Path) -> Launch:
         """Return how to start a child that writes its termination record to ``record``."""
@@ -120,11 +125,23 @@ class _Starter:
             attempt=child.attempt,
             termination_log=str(record),
             threads=None if is_prepare else threads,
+            processors=None if is_prepare else self._processors,
         )
         config = str(self._config)
         if is_prepare:
             return launch.launch_prepare(self._programs, config, environment)
-        return launch.launch_training(self._programs, self._launcher, self._world, config, environment)
+        return launch.launch_training(
+            self._programs, self._launcher, self._world, config, environment, through=self._through
+        )
+
+
+def _start_through(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
+    """Return what ranks are started through: nothing where the job asks for nothing special."""
+    cpu, options = job.spec.cpu, tuple[str, ...]()
+    if binding is not None:
+        options = ("--sockets", str(cpu.sockets), "--numa-nodes", str(cpu.numa_nodes))
+    is_plain = (cpu.allocator, cpu.openmp) == ("system", "gnu")
+    return () if is_plain and not options else (*programs.rank, *options, "--")
 
 
 def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
@@ -137,12 +154,25 @@ def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
     return parse_hostfile(text, source=str(hostfile))
 
 
-def _on_these_machines(job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None) -> BertPretrainJob:
-    """Return the job with the number of machines and ranks that the command line says; raises InvalidJob."""
-    if not hosts and ranks_per_node is None:
-        return job
-    changed = job.with_world(workers=len(hosts) or 1, slots_per_worker=ranks_per_node or job.spec.slots_per_worker)
-    check_rules(changed)
+def on_these_machines(
+    job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None, programs: Programs
+) -> BertPretrainJob:
+    """Return the job with the machines and ranks that the command line says, and with this machine's sockets.
+
+    What the job says of its cluster's nodes does not hold here. Other hosts are taken for machines like this one,
+    which every rank makes sure of.
+
+    Raises:
+        InvalidJob: the job cannot run with so many ranks.
+    """
+    here = {"sockets": programs.sockets, "numa_nodes": programs.numa_nodes}
+    spec = job.spec.model_copy(update={"cpu": job.spec.cpu.model_copy(update=here)})
+    changed = job.model_copy(update={"spec": spec}).with_world(
+        workers=len(hosts) or (1 if ranks_per_node else spec.workers),
+        slots_per_worker=ranks_per_node or spec.ranks_per_worker,
+    )
+    if changed.spec.ranks != job.spec.ranks or spec.cpu.pinning != "none":
+        check_rules(changed)
     return changed
 
 

@@ -9,7 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _VERSION_TIMEOUT_S = 20
+_SYSFS = Path("/sys/devices/system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +24,16 @@ class Programs:
     mpirun: str | None = None
     """Open MPI's; another MPI's mpirun has other options and is not used."""
     horovodrun: str | None = None
+    rank: tuple[str, ...] = ()
+    """Starts a rank's program with the allocator and the OpenMP runtime that the job asks for; takes options, ``--``
+    and the program."""
     cores: int = 1
-    """That this process may use."""
+    """That this process may use; hyperthreads count."""
+    physical_cores: int = 1
+    """Likewise; hyperthreads do not count."""
+    sockets: int = 1
+    numa_nodes: int = 1
+    """With processors."""
     is_root: bool = False
 
 
@@ -34,7 +45,11 @@ def find_programs() -> Programs:
         train=(sys.executable, "-m", "bert_trainer"),
         mpirun=mpirun if mpirun and _is_open_mpi(mpirun) else None,
         horovodrun=_find("horovodrun"),
+        rank=(sys.executable, "-m", "bert_trainer.pod", "rank", "--quiet"),
         cores=_count_cores(),
+        physical_cores=min(_count_cores(), psutil.cpu_count(logical=False) or _count_cores()),
+        sockets=count_sockets(),
+        numa_nodes=count_numa_nodes(),
         is_root=os.geteuid() == 0,
     )
 
@@ -59,3 +74,20 @@ def _count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def count_sockets(sysfs: Path = _SYSFS) -> int:
+    """Return how many processors this machine has, 1 where it does not tell."""
+    return max(1, len({_read(path) for path in (sysfs / "cpu").glob("cpu[0-9]*/topology/physical_package_id")}))
+
+
+def count_numa_nodes(sysfs: Path = _SYSFS) -> int:
+    """Return how many NUMA nodes have processors, 1 where the machine does not tell."""
+    return max(1, sum(bool(_read(path)) for path in (sysfs / "node").glob("node[0-9]*/cpulist")))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

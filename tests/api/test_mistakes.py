@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[Callable[[Spec], object], str, tuple[str, ...]]] = {
     "choice that does not exist": (
         put("precision", value="bf61"),
         "spec.precision",
-        ("fp32 | tf32 | bf16 | fp16 | fp64", "did you mean bf16"),
+        ("fp32 | tf32 | bf32 | avx-fp32 | bf16 | fp16 | fp64", "did you mean bf16"),
     ),
     "choice in capitals": (
         put("optimizer", value={"name": "LAMB"}),

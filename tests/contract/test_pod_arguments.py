@@ -39,7 +39,7 @@ def test_every_rendered_list_of_arguments_is_taken() -> None:
                     assert arguments.mpi == job.spec.mpi.implementation
                     assert arguments.bind == job.spec.cpu.pinning
                 if role == "launcher":
-                    assert (arguments.workers, arguments.slots) == (job.spec.workers, job.spec.slots_per_worker)
+                    assert (arguments.workers, arguments.slots) == (job.spec.workers, job.spec.ranks_per_worker)
                     assert arguments.wait_seconds == job.spec.mpi.worker_wait_seconds
 
 
@@ -50,6 +50,14 @@ def test_ranks_are_bound_as_the_job_says() -> None:
     assert (by_cores.bind, by_cores.ranks_per_place, by_cores.cores_per_rank) == ("core", 1, 14)
     free, _ = parsed("two-workers-open-mpi", "launcher")
     assert (free.bind, free.cores_per_rank) == ("none", None)
+
+
+def test_ranks_are_counted_and_nodes_compared() -> None:
+    counted, _ = parsed("xeon-counted", "launcher")
+    assert (counted.ranks, counted.slots, counted.ranks_per_place) == (8, 4, 1)
+    assert (counted.sockets, counted.numa_nodes) == (2, 4)
+    silent, _ = parsed("two-workers-open-mpi", "launcher")
+    assert (silent.sockets, silent.numa_nodes) == (None, None)
 
 
 def test_programs_arrive_whole() -> None:

@@ -24,7 +24,7 @@ def test_too_few_ranks_end_before_the_first_step(tmp_path: Path) -> None:
     command = trainer_command(document, tmp_path / "run.json")
     command[command.index("-np") + 1] = "2"
     finished = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     assert "started 2 rank(s) on 1 host(s), the run configuration asks for 3 on 1" in finished.stderr
     assert not (tmp_path / "out").exists()
 
@@ -33,7 +33,7 @@ def test_too_few_ranks_end_before_the_first_step(tmp_path: Path) -> None:
 def test_ranks_that_should_be_on_two_hosts_end_before_the_first_step(tmp_path: Path) -> None:
     document = run_document(tmp_path / "out", tmp_path / "data", world={"ranks": 2, "hosts": 2})
     finished = run_trainer(document, tmp_path / "run.json")
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     assert "on 1 host(s), the run configuration asks for 2 on 2" in finished.stderr
 
 

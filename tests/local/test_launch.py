@@ -68,7 +68,7 @@ def test_root_is_allowed_only_where_it_is_root() -> None:
 def test_ranks_on_other_machines_are_reached_without_questions() -> None:
     child = launch.launch_training(PROGRAMS, "open-mpi", SPREAD, "c.json", {})
     words = " ".join(child.command)
-    assert "-np 4 --bind-to none --hostfile /tmp/hosts --map-by slot" in words
+    assert "-np 4 --hostfile /tmp/hosts --bind-to none --map-by slot" in words
     assert "OVERSUBSCRIBE" not in words
     # Open MPI 4 and 5 read different variables.
     for name in ("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args"):

@@ -7,9 +7,13 @@ import re
 import pytest
 
 from bert_trainer.pod.mpi import (
+    OPEN_MPI_4_TAG,
+    OPEN_MPI_5_TAG,
+    Installed,
     Launcher,
     Mpi,
     choose_exports,
+    read_version,
     render_local,
     render_spread,
     split_options,
@@ -45,9 +49,9 @@ def test_open_mpi_gets_an_explicit_host_file_and_every_name() -> None:
     assert "--allow-run-as-root" in spread(OPEN_MPI, is_root=True)
 
 
-@pytest.mark.parametrize("launcher", [MPICH, INTEL])
-def test_hydra_gets_a_list_of_names_instead_of_everything(launcher: Launcher) -> None:
-    beginning = f"{launcher.program} -f /h -n 8 -ppn 4"
+@pytest.mark.parametrize(("launcher", "unbound"), [(MPICH, ""), (INTEL, " -genv I_MPI_PIN off")])
+def test_hydra_gets_a_list_of_names_instead_of_everything(launcher: Launcher, unbound: str) -> None:
+    beginning = f"{launcher.program} -f /h -n 8 -ppn 4{unbound}"
     assert spread(launcher, "A", "B") == f"{beginning} -genvlist A,B -prepend-pattern <%r> train --now"
     assert spread(launcher) == f"{beginning} -genvnone -prepend-pattern <%r> train --now"
 
@@ -99,3 +103,29 @@ def test_open_mpi_keeps_the_whole_name_of_a_host_and_starts_every_worker_itself(
     assert environment["OMPI_MCA_orte_keep_fqdn_hostnames"] == "true"
     assert environment["PRTE_MCA_prte_keep_fqdn_hostnames"] == "true"
     assert environment["PRTE_MCA_plm_ssh_no_tree_spawn"] == environment["OMPI_MCA_plm_rsh_no_tree_spawn"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to ...", Installed("/m", "OpenMPI", "Open MPI 5.0.11", 5)),
+        ("mpirun.openmpi (OpenRTE) 4.1.4\n", Installed("/m", "OpenMPI", "Open MPI 4.1.4", 4)),
+        ("HYDRA build details:\n    Version:     5.0.2\n", Installed("/m", "MPICH", "MPICH 5.0.2", 5)),
+        (
+            "Intel(R) MPI Library for Linux* OS, Version 2021.17 Build 20251215 (id: 2ac2f63)\n",
+            Installed("/m", "Intel", "Intel MPI 2021.17", 2021),
+        ),
+        ("mpirun: command not found", None),
+        ("", None),
+    ],
+)
+def test_whose_mpirun_it_is_only_itself_can_say(answer: str, found: Installed | None) -> None:
+    assert read_version("/m", answer) == found
+
+
+@pytest.mark.parametrize("tag", [OPEN_MPI_4_TAG, OPEN_MPI_5_TAG])
+def test_the_launcher_s_own_lines_are_no_rank_s(tag: re.Pattern[str]) -> None:
+    assert tag.search("[0,0]<stderr>:Sorry! You were supposed to get help") is None
+    found = tag.search("[1,12]<stdout>:said")
+    assert found is not None
+    assert found[1] == "12"

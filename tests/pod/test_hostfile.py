@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_trainer.errors import InputError
-from bert_trainer.pod.hostfile import Host, parse_hostfile
+from bert_trainer.pod.hostfile import Host, parse_hostfile, render_hostfile
 
 ZERO, ONE = "run-worker-0.run.default.svc", "run-worker-1.run.default.svc"
 
@@ -39,3 +39,11 @@ def test_a_line_that_is_no_host_is_named(line: str) -> None:
 def test_other_slots_than_the_job_s_are_refused() -> None:
     with pytest.raises(InputError, match=r"^hosts:1: got 8 slots; allowed: 4, as --slots says\nhint: "):
         parse_hostfile(f"{ZERO} slots=8\n", source="hosts", slots=4)
+
+
+@pytest.mark.parametrize("is_open_mpi", [True, False])
+def test_every_mpi_gets_the_form_that_it_reads(is_open_mpi: bool) -> None:
+    hosts = (Host(ZERO, 4), Host("10.1.2.3", 4))
+    text = render_hostfile(hosts, is_open_mpi=is_open_mpi)
+    assert text.startswith(f"{ZERO} slots=4\n" if is_open_mpi else f"{ZERO}:4\n")
+    assert parse_hostfile(text, source="hosts", slots=4) == hosts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.pod.lines import Forwarder, Line, RankFiles, Sorter
-from bert_trainer.pod.mpi import _HYDRA_TAG, _OPEN_MPI_4_TAG, _OPEN_MPI_5_TAG
+from bert_trainer.pod.mpi import _HYDRA_TAG, OPEN_MPI_4_TAG, OPEN_MPI_5_TAG
 
 
 def sort(tag: re.Pattern[str] | None, *pieces: str) -> list[Line]:
@@ -23,8 +23,8 @@ def test_without_a_launcher_every_line_is_rank_0_s() -> None:
 @pytest.mark.parametrize(
     ("tag", "zero", "one"),
     [
-        (_OPEN_MPI_5_TAG, "[1,0]<stdout>: ", "[1,1]<stderr>: "),
-        (_OPEN_MPI_4_TAG, "[1,0]<stdout>:", "[1,1]<stderr>:"),
+        (OPEN_MPI_5_TAG, "[1,0]<stdout>: ", "[1,1]<stderr>: "),
+        (OPEN_MPI_4_TAG, "[1,0]<stdout>:", "[1,1]<stderr>:"),
         (_HYDRA_TAG, "<rank 0>:", "<rank 1>:"),
     ],
 )
@@ -51,13 +51,20 @@ def test_a_line_that_never_ends_does_not_fill_the_memory() -> None:
 def test_ranks_but_0_are_named_and_have_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[Line] = []
     files = RankFiles({"BERT_LOG_FOLDER": str(tmp_path), "BERT_ATTEMPT": "4"})
-    forwarder = Forwarder(_HYDRA_TAG, files, heard.append)
+
+    def listen(line: Line) -> bool:
+        heard.append(line)
+        return line.text != "hidden"
+
+    forwarder = Forwarder(_HYDRA_TAG, files, listen)
+    forwarder.take("stdout", "<rank 1>:hidden\n")
     forwarder.take("stdout", "<rank 0>:bert-trainer/1 event=x\n")
     forwarder.take("stdout", "<rank 12>:caf\udcff\n")
     forwarder.take("stderr", "<rank 12>:no end")
     forwarder.finish()
     assert capfd.readouterr().err == "[12] no end\n"
-    assert [line.rank for line in heard] == [0, 12, 12]
+    assert [line.rank for line in heard] == [1, 0, 12, 12]
+    assert not (tmp_path / "attempt-4" / "rank-1.log").exists()
     folder = tmp_path / "attempt-4"
     assert (folder / "rank-0.log").read_text() == "bert-trainer/1 event=x\n"
     # Bytes that are no text go through as they are.

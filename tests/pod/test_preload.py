@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.errors import InputError
-from bert_trainer.pod.preload import choose_preload, describe_preload
+from bert_trainer.pod.preload import choose_preload
 
 
 def test_nothing_is_preloaded_unasked(tmp_path: Path) -> None:
@@ -21,8 +21,6 @@ def test_what_is_chosen_comes_first_and_in_one_variable(tmp_path: Path) -> None:
     chosen = {"BERT_ALLOCATOR": "jemalloc", "BERT_OPENMP": "intel", "LD_PRELOAD": "/own.so", "OMP_NUM_THREADS": "4"}
     preload = choose_preload(chosen, [tmp_path / "nowhere", tmp_path])
     assert preload == {"LD_PRELOAD": f"{tmp_path}/libjemalloc.so.2:{tmp_path}/libiomp5.so:/own.so"}
-    told = describe_preload(chosen, preload)
-    assert "allocator jemalloc, OpenMP intel, OMP_NUM_THREADS=4, LD_PRELOAD=" in told
 
 
 @pytest.mark.parametrize(

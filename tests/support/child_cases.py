@@ -183,6 +183,14 @@ CHILD_CASES: dict[str, ChildCase] = {
     "two-workers-mpich": ChildCase(change=two_workers("MPICH"), attempt=12),
     "gpus-and-rdma": ChildCase(change=GPUS, security="privileged", refused_for="IPC_LOCK"),
     "xeon-by-sockets": ChildCase(change=XEON_SOCKETS),
+    "xeon-counted": ChildCase(
+        change=both(
+            two_workers("Intel"),
+            put("slotsPerWorker", value=1),
+            put("precision", value="fp16"),
+            put("cpu", value={"ranksPerNode": "auto", "pinning": "numa", "sockets": 2, "numaNodes": 4}),
+        )
+    ),
     "xeon-by-cores": ChildCase(
         change=both(put("cpu", value={"coresPerRank": 14, "pinning": "core"}), put("slotsPerWorker", value=4))
     ),

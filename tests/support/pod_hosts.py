@@ -18,6 +18,7 @@ import pods
 import ssh_hosts
 
 PORT = 2222
+SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Cluster:
         words = [*pods.POD, "launcher", "--hostfile", str(self.hostfile), "--ssh-port", str(PORT), *options]
         script = self._script("hostname run-launcher", [*words, "--", *program])
         # As mpi-operator does: GPUs are hidden from the launcher.
-        hidden = {"NVIDIA_VISIBLE_DEVICES": "", "OMPI_MCA_plm_rsh_args": f"-i {self.keys / 'id_rsa'}"}
+        hidden = {"NVIDIA_VISIBLE_DEVICES": "", **dict.fromkeys(SSH_VARIABLES, f"-i {self.keys / 'id_rsa'}")}
         command = ["unshare", "--uts", "--mount", "sh", "-c", script]
         with pods.running(command, self.folder / "launcher.log", **hidden, **variables) as running:
             yield running

@@ -19,11 +19,11 @@ POD = (sys.executable, "-m", "bert_trainer.pod")
 # Says that it is there, leaves with 3 on SIGUSR1 as the trainer does, and gives up after a while.
 PATIENT = """
 import os, signal, socket, sys, time
-rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", "0")
 def leave(number, frame):
-    if rank == "0":
-        print('bert-trainer/1 event=checkpoint stage=phase1 step=7 path=/out/phase1-7', flush=True)
-        print('bert-trainer/1 event=stopped stage=phase1 step=7 message="stopped on request"', flush=True)
+    if rank == "0":  # by os.write: the signal may come in the middle of a print
+        os.write(1, b'bert-trainer/1 event=checkpoint stage=phase1 step=7 path=/out/phase1-7\\n')
+        os.write(1, b'bert-trainer/1 event=stopped stage=phase1 step=7 message="stopped on request"\\n')
     time.sleep(0.2)  # the first rank to leave makes mpirun end the others
     sys.exit(3)
 signal.signal(signal.SIGUSR1, leave)
@@ -36,7 +36,11 @@ time.sleep(30)
 
 def environment(**variables: str) -> dict[str, str]:
     """Return this process's environment without what concerns a job."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BERT_", "OMPI_", "PRTE_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("BERT_", "OMPI_", "PRTE_", "I_MPI_", "HYDRA_"))
+    }
     kept.pop("PYTHONUNBUFFERED", None)
     return {**kept, "PYTHONPATH": f"{ROOT}/trainer", **variables}
 

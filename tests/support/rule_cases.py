@@ -290,6 +290,38 @@ JOB_CASES: dict[str, RuleCase] = {
         "spec.slotsPerWorker",
         ("got 2", "a multiple of cpu.numaNodes 4", "slotsPerWorker: 4"),
     ),
+    "ranks counted once": RuleCase(
+        both(put("cpu", value={"ranksPerNode": "auto", "sockets": 2}), put("slotsPerWorker", value=1)),
+        put("cpu", value={"ranksPerNode": "auto", "sockets": 2}),
+        "spec.slotsPerWorker",
+        ("got 2", "none with cpu.ranksPerNode: auto", "leave one of the two out"),
+    ),
+    "counted ranks in a batch": RuleCase(
+        both(put("cpu", value={"ranksPerNode": "auto", "sockets": 8}), put("slotsPerWorker", value=1)),
+        both(
+            put("cpu", value={"ranksPerNode": "auto", "sockets": 8, "numaNodes": 64, "pinning": "numa"}),
+            put("slotsPerWorker", value=1),
+            put("stages", 1, "pretrain", "globalBatchSize", value=63),
+        ),
+        "spec.stages[1].pretrain.globalBatchSize",
+        ("got 63", "64"),
+    ),
+    "a precision of processors": RuleCase(
+        put("precision", value="bf32"),
+        both(put("precision", value="bf32"), put("resources", value={"accelerator": {}})),
+        "spec.precision",
+        ('got "bf32"', "tf32, bf16, fp16 or fp32", "write tf32"),
+    ),
+    "a precision of processors, workers apart": RuleCase(
+        both(
+            put("precision", value="avx-fp32"),
+            put("resources", value={"accelerator": {}}),
+            put("worker", value={"resources": {"cpu": 4}}),
+        ),
+        both(put("precision", value="avx-fp32"), put("worker", value={"resources": {"accelerator": {}}})),
+        "spec.precision",
+        ('got "avx-fp32"', "leave the accelerator out"),
+    ),
     "a device for every rank": RuleCase(
         put("resources", value={"accelerator": {"perWorker": 2}}),
         put("resources", value={"accelerator": {"perWorker": 1}}),

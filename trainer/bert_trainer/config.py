@@ -262,8 +262,9 @@ class RunConfig(Section):
     seed: Seed = 42
     """Of initial weights, sample order and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
-    """fp64 is for exact comparisons, not for training."""
+    precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"] = "fp32"
+    """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
+    instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     dataset: DatasetConfig

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import TrainerError, WrongWorld
 from bert_trainer.last_words import tell_error
 
 T = TypeVar("T")
@@ -142,14 +142,14 @@ def connect(expected_ranks: int, expected_hosts: int) -> World:
     """Join the other ranks and check that all of them are there.
 
     Raises:
-        TrainerError: the launcher started another number of ranks, or on another number of hosts.
+        WrongWorld: the launcher started another number of ranks, or on another number of hosts.
     """
     launched = next((int(os.environ[name]) for name in _LAUNCHER_SIZES if name in os.environ), 1)
     world: World = Horovod() if launched > 1 or expected_ranks > 1 else Alone()
     if (world.size, world.num_hosts) != (expected_ranks, expected_hosts):
         size, hosts = world.size, world.num_hosts
         world.close()
-        raise TrainerError(
+        raise WrongWorld(
             f"world: the launcher started {size} rank(s) on {hosts} host(s), the run configuration asks for "
             f"{expected_ranks} on {expected_hosts}",
             hint="start it by mpirun with as many ranks, and give the host file explicitly (--hostfile)",

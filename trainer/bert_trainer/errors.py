@@ -2,11 +2,15 @@
 
     TrainerError          something stopped the run; exit code 1
     ├── InputError        the user's input is wrong; exit code 2, never retried unchanged
+    │   ├── WrongMPI              the image holds another MPI than the job names
+    │   ├── WrongWorld            the launcher started other ranks, or on other hosts, than the job asks for
+    │   ├── WrongTopology         the machine has other sockets or NUMA nodes than the job says
+    │   └── UnsupportedPrecision  the processor or device cannot compute as asked
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt goes on
 
 A message is one sentence that names the file or field, what was found and what is allowed; an optional
 second line begins with ``hint:`` and says what to do next. Anything else that is raised is a bug and keeps
-its traceback.
+its traceback. The class is the reason that an operator reads; those below ``InputError`` are told by name.
 """
 
 from __future__ import annotations
@@ -34,6 +38,28 @@ class InputError(TrainerError):
     """A file, a folder or a setting is wrong; trying again unchanged cannot help."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class WrongMPI(InputError):
+    """The image does not hold the MPI that the job names."""
+
+
+class WrongWorld(InputError):
+    """Ranks were started in another number, or on another number of hosts, than the job asks for."""
+
+
+class WrongTopology(InputError):
+    """The machine has another number of sockets or NUMA nodes than the job says."""
+
+
+class UnsupportedPrecision(InputError):
+    """This processor or device has no instructions for the precision."""
+
+
+NAMED: dict[str, type[InputError]] = {
+    kind.__name__: kind for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision)
+}
+"""Input errors whose name is told, since it says more than that the input is wrong."""
 
 
 class Stopped(TrainerError):

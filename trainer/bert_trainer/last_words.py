@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from bert_trainer.errors import Stopped, TrainerError
+from bert_trainer.errors import NAMED, Stopped, TrainerError
 
 
 def tell_error(program: str, error: TrainerError) -> None:
@@ -24,8 +24,17 @@ def tell_error(program: str, error: TrainerError) -> None:
         (error.stage, error.step, error.checkpoint) if isinstance(error, Stopped) else (None, None, None)
     )
     write_termination(type(error).__name__, error.exit_code, str(error), stage=stage, step=step, checkpoint=checkpoint)
-    sys.stderr.write(f"{program}: {error}\n")
+    sys.stderr.write(render_error(program, error))
     sys.stderr.flush()
+
+
+def render_error(program: str, error: TrainerError) -> str:
+    """Return the lines that say it; the last one names the reason where that is more than a wrong input.
+
+    A launcher in another pod has nothing else to learn it from.
+    """
+    reason = type(error).__name__
+    return f"{program}: {error}\n" + (f"reason: {reason}\n" if reason in NAMED else "")
 
 
 def write_termination(

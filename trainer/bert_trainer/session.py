@@ -20,10 +20,11 @@ from bert_trainer.data import SampleOrder
 from bert_trainer.dataset.shards import ShardFolder, find_shard_folder
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
-from bert_trainer.errors import InputError
+from bert_trainer.errors import InputError, UnsupportedPrecision
 from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
+from bert_trainer.processor import prepare_processor
 from bert_trainer.progress import Reporter
 from bert_trainer.run_folder import RunFolder
 from bert_trainer.schedule import num_steps
@@ -165,10 +166,19 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
         raise InputError("device: got 'cuda'; this machine shows no CUDA device", hint="use device 'cpu' or 'auto'")
     if config.device == "cpu" or not has_gpu:
         if config.precision == "tf32":
-            raise InputError("precision: got 'tf32', which only NVIDIA GPUs have", hint="use fp32 or bf16 on a CPU")
+            raise UnsupportedPrecision(
+                "precision: got 'tf32', which only NVIDIA GPUs have", hint="use fp32, bf16 or bf32 on a CPU"
+            )
+        warning = prepare_processor(config.precision)
+        if warning is not None and world.rank == 0:
+            logger.warning(warning)
         if config.gpu_memory_limit_gib is not None and world.rank == 0:
             logger.warning("gpu_memory_limit_gib has no effect: this run is on CPUs")
         return torch.device("cpu")
+    if config.precision in ("bf32", "avx-fp32"):
+        raise UnsupportedPrecision(
+            f"precision: got {config.precision!r}, which only processors have", hint="use tf32, bf16 or fp32 on a GPU"
+        )
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     _limit_memory(config, device)

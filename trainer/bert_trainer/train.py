@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -21,6 +22,7 @@ from bert_trainer.evaluation import Accuracy, evaluate, unigram_baseline
 from bert_trainer.huggingface import export
 from bert_trainer.last_words import tell_error, write_termination
 from bert_trainer.optimizer import StepResult
+from bert_trainer.processor import describe_processor
 from bert_trainer.report import write_report
 from bert_trainer.schedule import learning_rate
 from bert_trainer.session import Session, StageData
@@ -50,7 +52,11 @@ def train(config: RunConfig, *, attempt: int) -> None:
     stop = StopRequest()
     world = connect(config.world.ranks, config.world.hosts)
     try:
-        run_stages(Session.open(config, world, attempt=attempt), stop)
+        session = Session.open(config, world, attempt=attempt)
+        if session.device.type == "cpu":
+            sys.stderr.write(describe_processor(world.rank, config.precision) + "\n")
+            sys.stderr.flush()
+        run_stages(session, stop)
     except TrainerError as error:
         # Before the others learn of it, as in on_rank_0: whatever rank leaves first, mpirun ends the rest.
         tell_error("bert-train", error)

@@ -82,13 +82,22 @@ _WORKSPACE_MOUNT = (
     f"self.workspace.volume.mountPath : '{mounts.WORKSPACE_MOUNT}') : 'no workspace')"
 )
 
+_SLOTS = (
+    "(!has(self.cpu.ranksPerNode) ? self.slotsPerWorker : self.cpu.pinning == 'numa' ? "
+    "(has(self.cpu.numaNodes) ? self.cpu.numaNodes : 1) : (has(self.cpu.sockets) ? self.cpu.sockets : 1))"
+)
+_HAS_DEVICES = (
+    "has(self.worker) && has(self.worker.resources) ? has(self.worker.resources.accelerator) : "
+    "has(self.resources) && has(self.resources.accelerator)"
+)
+
 
 def _device_for_every_rank(*resources: str) -> CelRule:
     sections = (*resources, "accelerator", "perWorker")
     given = [f"has({'.'.join(sections[:end])})" for end in range(2, len(sections) + 1)]
     devices = ".".join(sections)
     return CelRule(
-        f"!({' && '.join(given)}) || {devices} >= self.slotsPerWorker",
+        f"!({' && '.join(given)}) || {devices} >= {_SLOTS}",
         "allowed: at least slotsPerWorker, since every rank drives a device of its own; "
         "next: leave the field out for one device per slot",
         devices.removeprefix("self."),
@@ -236,22 +245,33 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
             ),
             CelRule(
                 "self.stages.all(stage, !has(stage.pretrain) || "
-                "stage.pretrain.globalBatchSize >= self.workers * self.slotsPerWorker)",
+                f"stage.pretrain.globalBatchSize >= self.workers * {_SLOTS})",
                 "stages[].pretrain.globalBatchSize: allowed: at least one sequence for each of workers x "
                 "slotsPerWorker ranks; next: it counts all ranks: multiply it by their number if it was meant for one",
             ),
             CelRule(
-                "self.cpu.pinning != 'socket' || !has(self.cpu.sockets) || self.slotsPerWorker % self.cpu.sockets == 0",
+                f"self.cpu.pinning != 'socket' || !has(self.cpu.sockets) || {_SLOTS} % self.cpu.sockets == 0",
                 "allowed: a multiple of cpu.sockets with pinning: socket; "
                 "next: write slotsPerWorker as the number of sockets, or choose another pinning",
                 "slotsPerWorker",
             ),
             CelRule(
-                "self.cpu.pinning != 'numa' || !has(self.cpu.numaNodes) || "
-                "self.slotsPerWorker % self.cpu.numaNodes == 0",
+                f"self.cpu.pinning != 'numa' || !has(self.cpu.numaNodes) || {_SLOTS} % self.cpu.numaNodes == 0",
                 "allowed: a multiple of cpu.numaNodes with pinning: numa; "
                 "next: write slotsPerWorker as the number of NUMA nodes, or choose another pinning",
                 "slotsPerWorker",
+            ),
+            CelRule(
+                "!has(self.cpu.ranksPerNode) || self.slotsPerWorker == 1",
+                "allowed: none with cpu.ranksPerNode: auto, which counts sockets or NUMA nodes; "
+                "next: leave one of the two out",
+                "slotsPerWorker",
+            ),
+            CelRule(
+                f"!(self.precision in ['bf32', 'avx-fp32']) || !({_HAS_DEVICES})",
+                "allowed: tf32, bf16, fp16 or fp32 where the workers have GPUs; "
+                "next: write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
+                "precision",
             ),
             _device_for_every_rank("self", "resources"),
             _device_for_every_rank("self", "worker", "resources"),

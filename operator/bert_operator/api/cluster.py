@@ -175,18 +175,31 @@ class CpuSpec(Section):
     """Physical cores of one rank; sets OMP_NUM_THREADS. Empty: the cores of the pod shared out."""
     pinning: Literal["none", "core", "socket", "numa"] = "none"
     """What a rank is bound to. ``socket`` and ``numa`` spread the ranks evenly over them."""
+    ranks_per_node: Literal["auto"] | None = None
+    """``auto``: one rank per socket, or per NUMA node with pinning: numa, in place of slotsPerWorker. In a cluster
+    from sockets or numaNodes, which every node is checked against; without one from this machine's. Empty:
+    slotsPerWorker counts."""
     sockets: Annotated[int, Field(ge=1, le=16)] | None = None
-    """Processors of a node; needed to pin by socket. slotsPerWorker is a multiple of it."""
+    """Processors of a node; needed to pin by socket. slotsPerWorker is a multiple of it. A node that has another
+    number ends the attempt before its first step."""
     numa_nodes: Annotated[int, Field(ge=1, le=64)] | None = None
-    """NUMA nodes of a node; needed to pin by numa. slotsPerWorker is a multiple of it."""
+    """NUMA nodes of a node that have processors; needed to pin by numa. slotsPerWorker is a multiple of it. Checked
+    like sockets."""
     allocator: Literal["system", "jemalloc", "tcmalloc"] = "system"
-    """Memory allocator that ranks load."""
+    """Memory allocator that ranks load; with jemalloc also MALLOC_CONF is set."""
     openmp: Literal["gnu", "intel"] = "gnu"
-    """OpenMP runtime that ranks load."""
+    """OpenMP runtime that ranks load; with Intel's also KMP_BLOCKTIME is set, and KMP_AFFINITY where ranks are
+    pinned."""
     dnnl_max_cpu_isa: (
         Literal["AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16"] | None
     ) = None
-    """Newest instructions that oneDNN uses (DNNL_MAX_CPU_ISA). Empty: whatever the processor has."""
+    """Newest instructions that oneDNN uses (DNNL_MAX_CPU_ISA). Empty: where the job trains on CPUs
+    AVX512_CORE_AMX for fp32, bf32 and bf16, AVX512_CORE_AMX_FP16 for fp16; else whatever the processor has."""
+
+    @property
+    def places(self) -> int | None:
+        """What ``ranksPerNode: auto`` counts, on one node; None: not said."""
+        return self.numa_nodes if self.pinning == "numa" else self.sockets
 
 
 class MpiSpec(Section):

@@ -128,9 +128,23 @@ class ObstacleReason(_Described):
 
 
 class FailureReason(_Described):
-    """Why one attempt failed, where the child itself did not say."""
+    """Why one attempt failed; what the child itself called it comes first."""
 
     REFUSED_INPUT = "RefusedInput", "The child ended with exit code 2."
+    WRONG_MPI = "WrongMPI", "The image does not hold the MPI that mpi.implementation names; no rank was started."
+    WRONG_WORLD = (
+        "WrongWorld",
+        "The launcher started ranks in another number, or on other hosts, than the job asks for; it was ended before "
+        "the first step.",
+    )
+    WRONG_TOPOLOGY = (
+        "WrongTopology",
+        "A node has another number of sockets or NUMA nodes than cpu.sockets or cpu.numaNodes says.",
+    )
+    UNSUPPORTED_PRECISION = (
+        "UnsupportedPrecision",
+        "The processors or GPUs cannot compute with the precision that the job asks for.",
+    )
     EXITED = "Exited", "The child ended with another exit code than 0, 2 and 3."
     KILLED = "Killed", "The child ended by a signal."
     STOPPED_UNASKED = (

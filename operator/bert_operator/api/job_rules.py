@@ -170,7 +170,7 @@ def slots_fill_what_they_are_pinned_to(spec: JobSpec) -> Iterator[Problem]:
     name, places = {"socket": ("sockets", spec.cpu.sockets), "numa": ("numaNodes", spec.cpu.numa_nodes)}.get(
         spec.cpu.pinning, ("", None)
     )
-    if places is not None and spec.slots_per_worker % places:
+    if places is not None and spec.ranks_per_worker % places:
         yield Problem(
             path="spec.slotsPerWorker",
             got=str(spec.slots_per_worker),
@@ -179,15 +179,38 @@ def slots_fill_what_they_are_pinned_to(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def ranks_are_counted_once(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse a number of ranks beside the wish to have them counted."""
+    if spec.cpu.ranks_per_node is not None and spec.slots_per_worker != 1:
+        yield Problem(
+            path="spec.slotsPerWorker",
+            got=str(spec.slots_per_worker),
+            allowed="none with cpu.ranksPerNode: auto, which counts sockets or NUMA nodes",
+            next_step="leave one of the two out",
+        )
+
+
+def precision_fits_the_device(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse what only processors have on GPUs; the reverse is seen at the start, on the machine."""
+    resources = spec.worker.resources or spec.resources
+    if spec.precision in ("bf32", "avx-fp32") and resources.accelerator is not None:
+        yield Problem(
+            path="spec.precision",
+            got=render_value(spec.precision),
+            allowed="tf32, bf16, fp16 or fp32 where the workers have GPUs",
+            next_step="write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
+        )
+
+
 def every_rank_has_a_device(spec: JobSpec) -> Iterator[Problem]:
     """Refuse ranks that would share a GPU."""
     for path, resources in (("resources", spec.resources), ("worker.resources", spec.worker.resources)):
         accelerator = None if resources is None else resources.accelerator
-        if accelerator is not None and (accelerator.per_worker or spec.slots_per_worker) < spec.slots_per_worker:
+        if accelerator is not None and (accelerator.per_worker or spec.ranks_per_worker) < spec.ranks_per_worker:
             yield Problem(
                 path=f"spec.{path}.accelerator.perWorker",
                 got=str(accelerator.per_worker),
-                allowed=f"at least slotsPerWorker {spec.slots_per_worker}: every rank drives a device of its own",
+                allowed=f"at least slotsPerWorker {spec.ranks_per_worker}: every rank drives a device of its own",
                 next_step="leave the field out for one device per slot",
             )
 
@@ -240,6 +263,8 @@ JOB_RULES: tuple[JobRule, ...] = (
     JobRule((("dataset",),), vocabulary_has_one_source),  # makes sure that one vocabulary is meant
     JobRule(_FOLDERS, folders_differ),  # makes sure that data outlives results
     JobRule((("cpu",), ("slotsPerWorker",)), slots_fill_what_they_are_pinned_to),  # makes sure of equal cores
+    JobRule((("cpu",), ("slotsPerWorker",)), ranks_are_counted_once),  # makes sure that one number is meant
+    JobRule((("resources",), ("worker",), ("precision",)), precision_fits_the_device),  # makes sure it can compute
     JobRule((("resources",), ("worker",), ("slotsPerWorker",)), every_rank_has_a_device),  # makes sure no rank waits
     JobRule((("env",), ("volumes",)), names_differ),  # makes sure that no value is lost
     JobRule(_VOLUMES, mounts_differ),  # makes sure that no volume hides another

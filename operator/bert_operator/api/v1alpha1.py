@@ -366,14 +366,17 @@ class JobSpec(Section):
     workers: Annotated[int, Field(ge=1, le=4096)] = 1
     """Pods or machines. Default: 1, which is a single pod without ssh."""
     slots_per_worker: Annotated[int, Field(ge=1, le=256)] = 1
-    """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1."""
+    """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1. Left out with
+    cpu.ranksPerNode: auto."""
     mpi: MpiSpec = MpiSpec()
     """Which MPI starts the ranks."""
     seed: Seed = 42
     """Of initial weights, sample order and dropout."""
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"] = "fp32"
     """Of the arithmetic. Default: fp32, which every machine has; bf16 is the choice on recent GPUs and
-    Xeons; fp64 is for exact comparisons, not for training."""
+    Xeons; tf32 is for NVIDIA GPUs; bf32, for Xeons with AMX, keeps tensors in fp32 and lets oneDNN round the inputs
+    of matrix products to bf16; avx-fp32 is fp32 that leaves DNNL_MAX_CPU_ISA alone; fp64 is for exact comparisons,
+    not for training."""
     engine: Literal["eager"] = "eager"
     """What runs the model. This release has one: PyTorch's own."""
     model: ModelSpec
@@ -420,9 +423,22 @@ class JobSpec(Section):
     """How the job is started, tried again and cleaned up."""
 
     @property
+    def ranks_per_worker(self) -> int:
+        """Training processes of one worker: slotsPerWorker, or what cpu.ranksPerNode: auto makes of its places.
+
+        1 while their number is not known.
+        """
+        return self.slots_per_worker if self.cpu.ranks_per_node is None else self.cpu.places or 1
+
+    @property
     def ranks(self) -> int:
         """Training processes over all workers."""
-        return self.workers * self.slots_per_worker
+        return self.workers * self.ranks_per_worker
+
+    def resolve_ranks(self) -> Self:
+        """Return the same with slotsPerWorker as a number, whatever the ranks are counted from."""
+        cpu = self.cpu.model_copy(update={"ranks_per_node": None})
+        return self.model_copy(update={"slots_per_worker": self.ranks_per_worker, "cpu": cpu})
 
 
 class BertPretrainJob(Section):
@@ -445,4 +461,4 @@ class BertPretrainJob(Section):
     def with_world(self, *, workers: int, slots_per_worker: int) -> Self:
         """Return the same job on other machines. Not validated: rules about ranks must be run again."""
         changes = {"workers": workers, "slots_per_worker": slots_per_worker}
-        return self.model_copy(update={"spec": self.spec.model_copy(update=changes)})
+        return self.model_copy(update={"spec": self.spec.resolve_ranks().model_copy(update=changes)})

@@ -13,6 +13,7 @@ from bert_operator.problems import ABSENT, Problem, render_value
 def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Problem]:
     """Yield what keeps a valid job from running in this cluster."""
     yield from _output_is_on_a_volume(job.spec)
+    yield from _ranks_can_be_counted(job.spec)
     if not settings.allow_host_path:
         yield from _no_folders_of_the_node(job.spec)
 
@@ -37,6 +38,18 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
             got=render_value(path),
             allowed=f"a folder on a writable mount: {', '.join(sorted(folders)) or 'there is none'}",
             next_step="write a path below a mount, or a relative one, which counts from output.volume",
+        )
+
+
+def _ranks_can_be_counted(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse a count of what nobody has told: pods are made before anybody sees their nodes."""
+    if spec.cpu.ranks_per_node is not None and spec.cpu.places is None:
+        field, noun = ("numaNodes", "NUMA nodes") if spec.cpu.pinning == "numa" else ("sockets", "sockets")
+        yield Problem(
+            path=f"spec.cpu.{field}",
+            got=ABSENT,
+            allowed=f"the number of {noun} of a node, from which cpu.ranksPerNode: auto counts the ranks",
+            next_step=f"add cpu.{field}, as lscpu on a node shows it, or write slotsPerWorker in place of auto",
         )
 
 

@@ -46,6 +46,8 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
     arguments = ["single", "--ranks", str(ranks)]
     if ranks > 1:
         arguments += ["--mpi", frozen.job.spec.mpi.implementation, *_pinning(frozen)]
+    if not is_prepare:
+        arguments += _topology(frozen)
     template = render_pod(frozen, child, names.SINGLE, [*arguments, "--", *_program(frozen, child)])
     # mpi-operator sets this in its own templates, and warns where it is there already.
     template["spec"]["restartPolicy"] = "Never"
@@ -80,6 +82,7 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
         *("--wait-seconds", str(spec.mpi.worker_wait_seconds)),
         *("--export", exported),
         *_pinning(frozen),
+        *_topology(frozen),
         "--",
         *_program(frozen, child),
     ]
@@ -130,3 +133,10 @@ def _pinning(frozen: Frozen) -> list[str]:
     if cpu.cores_per_rank is not None:
         words += ["--cores-per-rank", str(cpu.cores_per_rank)]
     return words
+
+
+def _topology(frozen: Frozen) -> list[str]:
+    """Return what the nodes are said to be, which every rank compares with what it finds."""
+    cpu = frozen.job.spec.cpu
+    named = (("--sockets", cpu.sockets), ("--numa-nodes", cpu.numa_nodes))
+    return [word for name, value in named if value is not None for word in (name, str(value))]

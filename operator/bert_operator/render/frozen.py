@@ -30,7 +30,7 @@ class Frozen:
     """What every attempt of a job is rendered from."""
 
     job: BertPretrainJob
-    """With the image filled in."""
+    """With the image filled in, and the ranks counted."""
     uid: str
     output_folder: str
     """Absolute, in the pods."""
@@ -41,7 +41,7 @@ class Frozen:
 def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
     """Resolve what an empty field means in a cluster. The job passed ``cluster_problems`` and has a uid."""
     assert job.metadata.uid is not None, "the API server gives every object one"
-    spec = job.spec.model_copy(update={"image": job.spec.image or default_image})
+    spec = job.spec.resolve_ranks().model_copy(update={"image": job.spec.image or default_image})
     resolved = job.model_copy(update={"spec": spec})
     folder = place_path(spec.output.path, base=mounts.output_base(spec)) or spec.output.path
     return Frozen(

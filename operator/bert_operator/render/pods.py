@@ -16,6 +16,7 @@ from bert_operator.api.v1alpha1 import JobSpec
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
+from bert_operator.render.processors import processor_environment
 from bert_operator.runs import ChildSpec
 
 Document = dict[str, Any]
@@ -137,13 +138,8 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         "BERT_LOG_FOLDER": {"value": _verbatim(f"{frozen.output_folder}/logs")},
         "HOME": {"value": users.home_of(users.user_of(spec, role))},
         "PYTHONUNBUFFERED": {"value": "1"},
-        "BERT_ALLOCATOR": {"value": spec.cpu.allocator},
-        "BERT_OPENMP": {"value": spec.cpu.openmp},
+        **{name: {"value": value} for name, value in processor_environment(spec).items()},
     }
-    if spec.cpu.cores_per_rank is not None:
-        variables["OMP_NUM_THREADS"] = {"value": str(spec.cpu.cores_per_rank)}
-    if spec.cpu.dnnl_max_cpu_isa is not None:
-        variables["DNNL_MAX_CPU_ISA"] = {"value": spec.cpu.dnnl_max_cpu_isa}
     for name, value in (
         ("http_proxy", spec.proxy.http),
         ("https_proxy", spec.proxy.https),

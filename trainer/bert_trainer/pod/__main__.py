@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
+from bert_trainer.last_words import render_error
 from bert_trainer.pod import launcher, single
 from bert_trainer.pod.endings import WorkersUnreachable
 from bert_trainer.pod.mpi import MPIS
 from bert_trainer.pod.pinning import PLACES, Pinning
+from bert_trainer.pod.rank import Declared, run_rank
 from bert_trainer.pod.termination import DEFAULT_TERMINATION_LOG, write_record
 from bert_trainer.pod.worker import run_worker
 
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments, program)
     except TrainerError as error:
-        sys.stderr.write(f"bert-pod: {error}\n")
+        sys.stderr.write(render_error("bert-pod", error))
         silent = list(error.silent[:20]) if isinstance(error, WorkersUnreachable) else None
         _leave_record(arguments, type(error).__name__, error.exit_code, str(error), silent)
         return error.exit_code
@@ -53,11 +55,14 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
         return run_worker(port=arguments.port, key_folder=arguments.key_folder)
     if not program:
         raise InputError(f"{arguments.role}: got no program", hint="put -- PROGRAM ARGUMENTS... at the end")
+    if arguments.role == "rank":
+        return run_rank(program, _declared(arguments), tells_end=arguments.tell_end, is_quiet=arguments.quiet)
     if arguments.role == "single":
         job = single.Job(
             mpi=arguments.mpi,
             ranks=arguments.ranks,
             pinning=_pinning(arguments),
+            declared=_declared(arguments),
             program=program,
             termination_log=arguments.termination_log,
         )
@@ -79,6 +84,7 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
             ssh_port=arguments.ssh_port or None,
             exports=arguments.export,
             pinning=_pinning(arguments),
+            declared=_declared(arguments),
             program=program,
             termination_log=arguments.termination_log,
         )
@@ -93,9 +99,15 @@ def _pinning(arguments: argparse.Namespace) -> Pinning | None:
     )
 
 
+def _declared(arguments: argparse.Namespace) -> Declared:
+    return Declared(sockets=arguments.sockets, numa_nodes=arguments.numa_nodes)
+
+
 def _leave_record(
     arguments: argparse.Namespace, reason: str, exit_code: int, message: str, silent: list[str] | None
 ) -> None:
+    if arguments.role == "rank":
+        return  # its launcher writes the pod's
     record: dict[str, Any] = {"reason": reason, "exitCode": exit_code, "stage": None, "step": None, "checkpoint": None}
     if silent is not None:
         record["silentWorkers"] = silent
@@ -130,6 +142,12 @@ def _parser() -> argparse.ArgumentParser:
         role.add_argument("--cores-per-rank", type=_count, metavar="N", help="default: all of the place")
         _add_termination_log(role)
     _add_termination_log(worker)
+    rank = roles.add_parser("rank", help="what launchers start: one rank", usage=_usage("rank"))
+    rank.add_argument("--tell-end", action="store_true", help="stay, and tell the launcher how the program ended")
+    rank.add_argument("--quiet", action="store_true", help="do not announce the rank to a launcher of ours")
+    for role in (alone, spread, rank):
+        role.add_argument("--sockets", type=_count, metavar="N", help="that every machine must have; default: any")
+        role.add_argument("--numa-nodes", type=_count, metavar="N", help="likewise, with processors")
     spread.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")
     spread.add_argument("--slots", type=_count, required=True, metavar="S", help="ranks per worker")
     spread.add_argument("--hostfile", type=Path, default=Path("/etc/mpi/hostfile"), help="default: %(default)s")

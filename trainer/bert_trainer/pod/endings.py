@@ -43,6 +43,8 @@ class Evidence:
     """The launcher is MPICH's: it combines all ranks' codes bit by bit (1 and 2 give 3) and reports signal n as n."""
     failed_by_signal: int | None = None
     """Of the rank that failed first."""
+    told_code: int | None = None
+    """With which the first rank failed, as it was told by whom had waited for it; 128 + n for signal n."""
     lost_worker: bool = False
     """The launcher says that it has lost a worker. Open MPI 5.0.11 ends with 0 then, others with 137 or 255."""
     left_early: bool = False
@@ -58,7 +60,9 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
     if evidence.told_stop:
         # It says so when all is saved; how the others then leave, and whom the launcher counts first, is chance.
         return EXIT_STOPPED
-    if evidence.mixes_codes and evidence.failed_by_signal is not None:
+    if evidence.told_code is not None and not evidence.lost_worker:
+        code = evidence.told_code
+    elif evidence.mixes_codes and evidence.failed_by_signal is not None:
         code = _SIGNALLED + evidence.failed_by_signal
     if evidence.mixes_codes and code == EXIT_STOPPED and not evidence.asked_to_stop:
         code = EXIT_FAILED

@@ -65,3 +65,10 @@ def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
             )
         hosts[match["name"]] = Host(match["name"], slots)
     return tuple(hosts.values())
+
+
+def render_hostfile(hosts: tuple[Host, ...], *, is_open_mpi: bool) -> str:
+    """Return the host file as an MPI reads it: none takes the other's form."""
+    return "".join(
+        f"{host.name} slots={host.slots}\n" if is_open_mpi else f"{host.name}:{host.slots}\n" for host in hosts
+    )

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from bert_trainer.pod.child import run_child
 from bert_trainer.pod.endings import Evidence, check_user, read_return_code, settle_exit_code
+from bert_trainer.pod.hostfile import Host, render_hostfile
 from bert_trainer.pod.lines import Forwarder, RankFiles
+from bert_trainer.pod.listening import Listener
 from bert_trainer.pod.mpi import (
     Launcher,
     Mpi,
@@ -24,7 +26,9 @@ from bert_trainer.pod.mpi import (
     spread_environment,
     ssh_options,
 )
+from bert_trainer.pod.muster import Muster
 from bert_trainer.pod.pinning import Pinning
+from bert_trainer.pod.rank import Declared, wrap
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.stopping import StopRequest
 from bert_trainer.pod.story import Story, build_record
@@ -55,6 +59,7 @@ class Job:
     """None: what ssh's own configuration says."""
     exports: tuple[str, ...]
     pinning: Pinning | None
+    declared: Declared
     program: tuple[str, ...]
     termination_log: Path
 
@@ -63,7 +68,7 @@ def run_launcher(job: Job) -> int:
     """Return the container's exit code.
 
     Raises:
-        InputError: a program, the user or the host file is not as it has to be.
+        InputError: a program, the user or the host file is not as it has to be, or ranks started somewhere else.
         Stopped: on request, before mpirun was started.
         WorkersUnreachable: not everybody answered in time.
     """
@@ -72,21 +77,24 @@ def run_launcher(job: Job) -> int:
         launcher = find_launcher(job.mpi)
         options = ssh_options(job.mpi, os.environ, job.ssh_port)
         hosts = _wait_for_workers(job, stop, require_ssh(find_program("ssh")), split_options(options))
+        hostfile = folder / "hostfile"
+        hostfile.write_text(render_hostfile(hosts, is_open_mpi=job.mpi == "OpenMPI"))
+        say(f"Starting {job.ranks} ranks with {launcher.name}")
         command = render_spread(
             launcher,
             ranks=job.ranks,
             slots=job.slots,
-            hostfile=str(job.hostfile),
+            hostfile=str(hostfile),
             exports=choose_exports(os.environ, job.exports),
             is_root=os.geteuid() == 0,
-            program=job.program,
+            program=wrap(job.program, job.declared, tells_end=launcher.overlooks_failures),
             pinning=job.pinning,
         )
         environment = spread_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
-        return _run(job, launcher, command, environment, hosts, stop)
+        return _run(job, launcher, command, environment, tuple(host.pod for host in hosts), stop)
 
 
-def _wait_for_workers(job: Job, stop: StopRequest, ssh: str, options: Sequence[str]) -> tuple[str, ...]:
+def _wait_for_workers(job: Job, stop: StopRequest, ssh: str, options: Sequence[str]) -> tuple[Host, ...]:
     workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
     say(f"Waiting for {workers}, {job.wait_s:g} s at most")
     patience = Patience(job.wait_s, stop, say)
@@ -98,7 +106,7 @@ def _wait_for_workers(job: Job, stop: StopRequest, ssh: str, options: Sequence[s
     wait_for_answers(probes, patience)
     all_answer = "The worker answers" if job.workers == 1 else f"All {workers} answer"
     say(f"{all_answer} after {patience.waited_s:.1f} s")
-    return tuple(host.pod for host in hosts)
+    return hosts
 
 
 def _run(
@@ -110,13 +118,16 @@ def _run(
     stop: StopRequest,
 ) -> int:
     story = Story()
-    forwarder = Forwarder(launcher.tag, RankFiles(os.environ), story.note)
+    listener = Listener(story, Muster(job.ranks, job.workers), stop, say)
+    forwarder = Forwarder(launcher.tag, RankFiles(os.environ), listener.take)
     code = read_return_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
-    failure = story.first_failure(hosts, job.slots)
+    listener.check()
+    failure = listener.muster.first_failure or story.first_failure(hosts, job.slots)
     evidence = Evidence(
         mixes_codes=launcher.mixes_codes,
         failed_by_signal=failure.signal if failure else None,
+        told_code=listener.muster.told_code,
         lost_worker=story.has_lost_worker,
         left_early=story.left_early,
         told_stop=story.told_stop,

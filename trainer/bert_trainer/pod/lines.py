@@ -73,8 +73,8 @@ class Sorter:
 class Forwarder:
     """Passes output on: to this process's own streams, to files per rank, and to whoever listens."""
 
-    def __init__(self, tag: re.Pattern[str] | None, files: RankFiles, listen: Callable[[Line], None]) -> None:
-        """listen: called with every line, one at a time."""
+    def __init__(self, tag: re.Pattern[str] | None, files: RankFiles, listen: Callable[[Line], bool]) -> None:
+        """listen: called with every line, one at a time; returns whether it is passed on."""
         self._sorters: dict[Stream, Sorter] = {"stdout": Sorter(tag), "stderr": Sorter(tag)}
         self._files = files
         self._listen = listen
@@ -94,7 +94,8 @@ class Forwarder:
 
     def _pass_on(self, stream: Stream, lines: list[Line]) -> None:
         for line in lines:
-            self._listen(line)
+            if not self._listen(line):
+                continue
             shown = line.text if line.rank in (0, None) else f"[{line.rank}] {line.text}"
             target = sys.stdout if stream == "stdout" else sys.stderr
             with contextlib.suppress(OSError):  # nobody reads the log any more

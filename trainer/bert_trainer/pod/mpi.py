@@ -1,6 +1,6 @@
 """Command lines and environments of mpirun, for three MPIs. Pure, but for ``find_launcher``, which looks for programs.
 
-Options were tried with Open MPI 5.0.11, MPICH 5.0.2 and Intel MPI 2021.19; those for Open MPI 4 follow its manual.
+Tried with Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2 and Intel MPI 2021.17 (tests/pod/test_flavours.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_trainer.errors import InputError
+from bert_trainer.errors import WrongMPI
 from bert_trainer.pod.pinning import Pinning, intel_words, mpich_words, open_mpi_words
 
 Mpi = Literal["OpenMPI", "Intel", "MPICH"]
 MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
 
+# Every MPI installs an mpirun, and most of them an mpiexec: which one it is, only the program itself can say.
 _PROGRAMS: dict[Mpi, tuple[str, ...]] = {
-    "OpenMPI": ("mpirun",),
-    "Intel": ("mpiexec.hydra", "mpirun"),
-    "MPICH": ("mpiexec.hydra", "mpiexec"),
+    "OpenMPI": ("mpirun", "mpiexec"),
+    "Intel": ("mpiexec.hydra", "mpiexec", "mpirun"),
+    "MPICH": ("mpiexec.hydra", "mpiexec", "mpirun"),
 }
+_ALL_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
+_HOMES = ("MPI_HOME", "I_MPI_ROOT")
+_VERSIONS: tuple[tuple[Mpi, str, re.Pattern[str]], ...] = (
+    # Debian's mpirun.openmpi calls itself after its runtime.
+    ("OpenMPI", "Open MPI", re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+[^\s]*)")),
+    ("Intel", "Intel MPI", re.compile(r"Intel\(R\) MPI Library.*Version (\d+[^\s]*)")),
+    ("MPICH", "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\d+[^\s]*)")),
+)
 _VERSION_TIMEOUT_S = 20
 
 # Which variables hold options for ssh. Open MPI 5 (PRRTE) reads its own and silently ignores Open MPI 4's; MPICH has
@@ -52,8 +61,9 @@ _NEVER_FORWARDED = frozenset(
     | {"BERT_TERMINATION_LOG", "TMPDIR"}
 )
 
-_OPEN_MPI_4_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
-_OPEN_MPI_5_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+# The first number is the job's; 0 is mpirun's own.
+OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d+)\]<std(?:out|err)>:")
+OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d+)\]<std(?:out|err)>: ?")
 _HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
 _HYDRA_TAG = re.compile(r"<rank (\d+)>:")
 
@@ -67,6 +77,13 @@ class Launcher:
     tag_options: tuple[str, ...]
     tag: re.Pattern[str]
     """What it puts before a rank's output; the group is the rank. Some put it inside of lines as well."""
+    name: str = ""
+    """Of the MPI, with its version."""
+
+    @property
+    def overlooks_failures(self) -> bool:
+        """Whether it goes on when a rank leaves with an error before it has called MPI_Init; the others then wait."""
+        return self.mpi != "OpenMPI"
 
     @property
     def mixes_codes(self) -> bool:
@@ -74,23 +91,49 @@ class Launcher:
         return self.mpi == "MPICH"
 
 
-def find_launcher(mpi: Mpi) -> Launcher:
-    """Look beside the running interpreter first, then in PATH.
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An mpirun, and whose it is."""
+
+    program: str
+    mpi: Mpi
+    name: str
+    """Of the MPI, with its version."""
+    major: int
+
+
+def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Launcher:
+    """Look in MPI_HOME and I_MPI_ROOT first, then beside the running interpreter, then in PATH.
 
     Raises:
-        InputError: it is not installed.
+        WrongMPI: it is not installed; the message says what is.
     """
-    program = next((found for name in _PROGRAMS[mpi] if (found := find_program(name))), None)
-    if program is None:
-        raise InputError(
+    environment = os.environ if environment is None else environment
+    others: dict[str, Installed] = {}
+    for program in _candidates(_PROGRAMS[mpi], environment):
+        found = _identify(program)
+        if found is not None and found.mpi == mpi:
+            return _make_launcher(found)
+    for program in _candidates(_ALL_PROGRAMS, environment):
+        if found := _identify(program):
+            others.setdefault(found.name, found)
+    if not others:
+        raise WrongMPI(
             f"--mpi {mpi}: none of its launchers is installed: {', '.join(_PROGRAMS[mpi])}",
-            hint="use an image that has this MPI, or set the MPI of the job to the one that the image has",
+            hint="use an image that has this MPI, or set spec.mpi.implementation to the one that the image has",
         )
-    if mpi != "OpenMPI":
-        return Launcher(mpi, program, ("-prepend-pattern", _HYDRA_PATTERN), _HYDRA_TAG)
-    if _ask_version(program) < 5:
-        return Launcher(mpi, program, ("--tag-output",), _OPEN_MPI_4_TAG)
-    return Launcher(mpi, program, ("--output", "tag"), _OPEN_MPI_5_TAG)
+    here = ", ".join(f"{found.name} ({found.program})" for found in others.values())
+    raise WrongMPI(
+        f"--mpi {mpi}: is not installed; found: {here}",
+        hint=f"write spec.mpi.implementation: {next(iter(others.values())).mpi}, or use an image that has {mpi}",
+    )
+
+
+def _make_launcher(found: Installed) -> Launcher:
+    if found.mpi != "OpenMPI":
+        return Launcher(found.mpi, found.program, ("-prepend-pattern", _HYDRA_PATTERN), _HYDRA_TAG, found.name)
+    options, tag = (("--tag-output",), OPEN_MPI_4_TAG) if found.major < 5 else (("--output", "tag"), OPEN_MPI_5_TAG)
+    return Launcher(found.mpi, found.program, options, tag, found.name)
 
 
 def find_program(name: str) -> str | None:
@@ -99,20 +142,30 @@ def find_program(name: str) -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
-def _ask_version(mpirun: str) -> int:
+def _candidates(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    homes = [Path(environment[variable], "bin") for variable in _HOMES if environment.get(variable)]
+    folders = [*homes, Path(sys.executable).parent, *map(Path, environment.get("PATH", "").split(os.pathsep))]
+    places = (folder / name for folder in folders for name in names)
+    return tuple(dict.fromkeys(str(place) for place in places if os.access(place, os.X_OK) and place.is_file()))
+
+
+def _identify(program: str) -> Installed | None:
+    """Ask it for its version; None if it gives no answer that we know."""
     try:
         answer = subprocess.run(
-            [mpirun, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"{mpirun}: does not tell its version ({error})", hint="repair the image") from error
-    match = re.search(r"\(Open MPI\) ([0-9]+)\.", answer.stdout)
-    if match is None:
-        raise InputError(
-            f"{mpirun}: is not Open MPI's; it says {answer.stdout.strip()[:80]!r}",
-            hint="set the MPI of the job to the one that the image has",
-        )
-    return int(match[1])
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return read_version(program, answer.stdout)
+
+
+def read_version(program: str, answer: str) -> Installed | None:
+    """Return whose mpirun gave this answer to ``--version``."""
+    for mpi, name, pattern in _VERSIONS:
+        if match := pattern.search(answer):
+            return Installed(program, mpi, f"{name} {match[1]}", int(match[1].partition(".")[0]))
+    return None
 
 
 def render_local(
@@ -158,7 +211,8 @@ def render_spread(
 
 def _hydra_pinning(launcher: Launcher, pinning: Pinning | None) -> tuple[str, ...]:
     if pinning is None:
-        return ()
+        # Intel's binds unless told otherwise.
+        return ("-genv", "I_MPI_PIN", "off") if launcher.mpi == "Intel" else ()
     return intel_words(pinning) if launcher.mpi == "Intel" else mpich_words(pinning)
 
 

@@ -1,4 +1,4 @@
-"""Which memory allocator and which OpenMP runtime ranks load: one of each, found in the image, named in the log.
+"""Which memory allocator and which OpenMP runtime ranks load: one of each, found in the image.
 
 The job chooses by ``BERT_ALLOCATOR`` and ``BERT_OPENMP`` (spec.cpu.allocator, spec.cpu.openmp). They are loaded
 before everything else, since a process can have only one of either.
@@ -53,12 +53,3 @@ def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = FOL
         return {}
     given = environment.get("LD_PRELOAD")
     return {"LD_PRELOAD": ":".join([*found, *([given] if given else [])])}
-
-
-def describe_preload(environment: Mapping[str, str], preload: Mapping[str, str]) -> str:
-    """Return a sentence for the log: what ranks compute with."""
-    words = [f"allocator {environment.get('BERT_ALLOCATOR') or 'system'}"]
-    words.append(f"OpenMP {environment.get('BERT_OPENMP') or 'gnu'}")
-    words += [f"{name}={environment[name]}" for name in ("OMP_NUM_THREADS", "DNNL_MAX_CPU_ISA") if name in environment]
-    words += [f"{name}={value}" for name, value in preload.items()]
-    return f"bert-pod: ranks here compute with {', '.join(words)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,7 +16,9 @@ _NO_RANKS = frozenset(
     {"sh", "bash", "dash", "ash", "busybox", "ksh", "zsh", "ssh", "sshd", "sshd-session", "sshd-auth"}
     | {"mpirun", "mpiexec", "mpiexec.hydra", "prte", "prted", "prterun", "orted", "hydra_pmi_proxy"}
 )
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
@@ -23,7 +26,12 @@ def adopt_orphans() -> None:
 
     mpirun's helper on a worker leaves the session that started it; it is to stay a descendant.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def find_descendants(root: int) -> dict[int, list[int]]:

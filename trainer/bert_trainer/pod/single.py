@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,11 @@ from bert_trainer.errors import Stopped
 from bert_trainer.pod.child import run_child
 from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
 from bert_trainer.pod.lines import Forwarder, RankFiles
+from bert_trainer.pod.listening import Listener
 from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local
+from bert_trainer.pod.muster import Muster
 from bert_trainer.pod.pinning import Pinning
-from bert_trainer.pod.preload import choose_preload, describe_preload
+from bert_trainer.pod.rank import Declared, wrap
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.stopping import StopRequest
 from bert_trainer.pod.story import FirstFailure, Story, build_record, read_left
@@ -28,6 +29,7 @@ class Job:
     mpi: Mpi
     ranks: int
     pinning: Pinning | None
+    declared: Declared
     program: tuple[str, ...]
     termination_log: Path
 
@@ -36,18 +38,18 @@ def run_single(job: Job) -> int:
     """Return the container's exit code.
 
     Raises:
-        InputError: the program or mpirun cannot be started.
+        InputError: mpirun cannot be started, or started other ranks than it was asked for.
         Stopped: on request, before anything was started.
     """
     with StopRequest() as stop, fresh_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
-        command = job.program
+        command = wrap(job.program, job.declared, tells_end=launcher is not None and launcher.overlooks_failures)
         if launcher is not None:
             command = render_local(
                 launcher,
                 ranks=job.ranks,
                 is_root=os.geteuid() == 0,
-                program=job.program,
+                program=command,
                 pinning=job.pinning,
             )
         return _run(job, launcher, command, folder, stop)
@@ -57,19 +59,21 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     if stop.count:
         raise Stopped("stopped on request before the program was started")
     story = Story()
-    forwarder = Forwarder(launcher.tag if launcher else None, RankFiles(os.environ), story.note)
+    listener = Listener(story, Muster(job.ranks, hosts=1), stop)
+    forwarder = Forwarder(launcher.tag if launcher else None, RankFiles(os.environ), listener.take)
     left = folder / "termination.json"
     # Whoever knows how it ended writes here; the pod's own record is written once, when the exit code is known.
-    preload = choose_preload(os.environ)
-    print(describe_preload(os.environ, preload), file=sys.stderr, flush=True)  # noqa: T201 - the pod's log
-    environment = {**os.environ, **preload, "BERT_TERMINATION_LOG": str(left), "TMPDIR": str(folder / "tmp")}
+    environment = {**os.environ, "BERT_TERMINATION_LOG": str(left), "TMPDIR": str(folder / "tmp")}
     code = read_return_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
+    listener.check()
     host = socket.gethostname()
-    failure = story.first_failure((host,), job.ranks) if launcher else _only_failure(code, host)
+    told = listener.muster.first_failure
+    failure = told or (story.first_failure((host,), job.ranks) if launcher else _only_failure(code, host))
     evidence = Evidence(
         mixes_codes=launcher is not None and launcher.mixes_codes,
         failed_by_signal=failure.signal if failure else None,
+        told_code=listener.muster.told_code,
         told_stop=story.told_stop,
         asked_to_stop=stop.count > 0,
     )

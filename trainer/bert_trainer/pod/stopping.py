@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Self
+
+_INSIST_S = 10.0
 
 
 class StopRequest:
@@ -33,6 +36,18 @@ class StopRequest:
         """Name the process that is told from now on, also of what came before; None: nobody."""
         self._child = child
         self._send()
+
+    def end_child(self, after_s: float = 0.0) -> None:
+        """End the child without a chance to save, unless it has ended by itself until then."""
+        for wait_s, number in ((after_s, signal.SIGTERM), (after_s + _INSIST_S, signal.SIGKILL)):
+            timer = threading.Timer(wait_s, self._kill_child, (number,))
+            timer.daemon = True
+            timer.start()
+
+    def _kill_child(self, number: signal.Signals) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, number)
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_STOPPED
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_STOPPED, NAMED
 from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE
 from bert_trainer.pod.hostfile import short_name
 from bert_trainer.pod.lines import Line
@@ -213,7 +213,7 @@ def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tupl
     told = _find_told(lines)
     raised = _find_raised(lines)
     if exit_code < 128 and told:
-        return _default_reason(exit_code), told
+        return told[0] or _default_reason(exit_code), told[1]
     if exit_code < 128 and raised:
         return raised
     return _default_reason(exit_code), "\n".join(lines)
@@ -228,12 +228,15 @@ def _default_reason(exit_code: int) -> str:
     return "Failed"
 
 
-def _find_told(lines: list[str]) -> str | None:
-    """Return the last sentence that a program of ours ended with, and its hint."""
+def _find_told(lines: list[str]) -> tuple[str | None, str] | None:
+    """Return the last sentence that a program of ours ended with, with its hint, and the reason if it names one."""
     for number in range(len(lines) - 1, -1, -1):
         if match := _TOLD.fullmatch(lines[number]):
-            following = lines[number + 1 : number + 2]
-            return "\n".join([match[1], *(line for line in following if line.startswith("hint: "))])
+            following = lines[number + 1 : number + 3]
+            hints = [line for line in following[:1] if line.startswith("hint: ")]
+            reasons = [line.removeprefix("reason: ") for line in following if line.startswith("reason: ")]
+            reason = next((name for name in reasons if name in NAMED), None)
+            return reason, "\n".join([match[1], *hints])
     return None
 
 

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Self
 
 from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE, check_user
-from bert_trainer.pod.preload import choose_preload, describe_preload
 from bert_trainer.pod.ranks import adopt_orphans, find_descendants, find_ranks, signal_process
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.sshd import check_keys, choose_environment, find_sshd, render_config
@@ -75,9 +74,6 @@ def run_worker(*, port: int, key_folder: Path) -> int:
     adopt_orphans()
     with Alarm() as alarm, fresh_folder() as folder:
         config = folder / "sshd_config"
-        preload = choose_preload(environment)
-        print(describe_preload(environment, preload), file=sys.stderr, flush=True)  # noqa: T201 - the pod's log
-        environment |= preload
         environment["TMPDIR"] = str(folder / "tmp")
         text = render_config(port=port, key_folder=key_folder, environment=environment)
         # It holds secrets.

@@ -1,0 +1,45 @@
+"""The variables by which ranks use their processors well: threads, allocator, OpenMP, oneDNN. Pure.
+
+Sources: the tuning guides of PyTorch for CPUs, Intel's OpenMP and jemalloc; oneDNN's manual for the instruction sets.
+"""
+
+from __future__ import annotations
+
+from bert_operator.api.v1alpha1 import JobSpec
+
+_ISA_OF_PRECISION = {
+    "fp32": "AVX512_CORE_AMX",
+    "bf32": "AVX512_CORE_AMX",
+    "bf16": "AVX512_CORE_AMX",
+    # Newer than the above: without it fp16 would be computed in fp32.
+    "fp16": "AVX512_CORE_AMX_FP16",
+}
+# Steps have other shapes all the time: memory that was given back would have to be asked for again.
+_JEMALLOC = (
+    "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"
+)
+
+
+def trains_on_cpus(spec: JobSpec) -> bool:
+    """Tell whether the workers have no accelerators."""
+    return (spec.worker.resources or spec.resources).accelerator is None
+
+
+def processor_environment(spec: JobSpec) -> dict[str, str]:
+    """Return the variables that follow from ``cpu`` and ``precision``; what the user sets himself wins over them."""
+    cpu = spec.cpu
+    found: dict[str, str] = {"BERT_ALLOCATOR": cpu.allocator, "BERT_OPENMP": cpu.openmp}
+    if cpu.cores_per_rank is not None:
+        found["OMP_NUM_THREADS"] = str(cpu.cores_per_rank)
+    isa = cpu.dnnl_max_cpu_isa or (_ISA_OF_PRECISION.get(spec.precision) if trains_on_cpus(spec) else None)
+    if isa is not None:
+        found["DNNL_MAX_CPU_ISA"] = isa
+    if cpu.allocator == "jemalloc":
+        found["MALLOC_CONF"] = _JEMALLOC
+    if cpu.openmp == "intel":
+        # Threads that wait longer after a parallel region take the cores from Horovod's own.
+        found["KMP_BLOCKTIME"] = "1"
+        if cpu.pinning != "none":
+            # Counted within what a rank is bound to; unbound ranks would all take the first cores.
+            found["KMP_AFFINITY"] = "granularity=fine,compact,1,0"
+    return found

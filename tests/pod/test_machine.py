@@ -1,0 +1,90 @@
+"""Sockets, NUMA nodes and cores as the kernel tells them, and the threads that a rank makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.errors import WrongTopology
+from bert_trainer.machine import Machine, bound_processors, read_machine, render_processors
+from bert_trainer.pod.rank import Declared, check_topology, choose_threads
+
+
+def make_sysfs(folder: Path, *, sockets: int, cores: int, nodes: int, memory_nodes: int = 0) -> Path:
+    """Write what Linux shows of a machine with two hyperthreads per core; the second ones come after all first ones."""
+    for thread in range(2):
+        for number in range(sockets * cores):
+            topology = folder / "cpu" / f"cpu{thread * sockets * cores + number}" / "topology"
+            topology.mkdir(parents=True)
+            (topology / "physical_package_id").write_text(f"{number // cores}\n")
+            (topology / "core_id").write_text(f"{number % cores}\n")
+    for number in range(nodes + memory_nodes):
+        node = folder / "node" / f"node{number}"
+        node.mkdir(parents=True)
+        (node / "cpulist").write_text("0-3\n" if number < nodes else "\n")
+    (folder / "cpu" / "cpufreq").mkdir()
+    (folder / "cpu" / "cpu999").mkdir()  # switched off
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return read_machine(make_sysfs(tmp_path, sockets=2, cores=28, nodes=4, memory_nodes=2))
+
+
+def test_hyperthreads_are_no_cores_and_memory_alone_is_no_node(machine: Machine) -> None:
+    assert (machine.sockets, machine.numa_nodes, len(machine.core_of)) == (2, 4, 112)
+    assert machine.count_cores(range(112)) == 56
+    assert machine.count_cores([0, 56]) == 1
+
+
+def test_a_machine_that_tells_nothing_counts_as_one_of_each(tmp_path: Path) -> None:
+    nothing = read_machine(tmp_path)
+    assert (nothing.sockets, nothing.numa_nodes, nothing.core_of) == (1, 1, {})
+
+
+def test_this_machine_has_the_processors_that_this_process_may_use() -> None:
+    assert set(bound_processors()) <= set(read_machine().core_of)
+
+
+@pytest.mark.parametrize(
+    ("processors", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 56, 57), "0-2,56-57"), ((5, 1, 0), "0-1,5")]
+)
+def test_processors_are_written_as_the_kernel_does(processors: tuple[int, ...], text: str) -> None:
+    assert render_processors(processors) == text
+
+
+def test_a_wrong_declaration_is_refused_and_none_is_not(machine: Machine) -> None:
+    check_topology(machine, Declared(), "w0")
+    check_topology(machine, Declared(sockets=2, numa_nodes=4), "w0")
+    with pytest.raises(WrongTopology, match="spec.cpu.sockets: got 4; allowed: 2, as many as w0 has"):
+        check_topology(machine, Declared(sockets=4), "w0")
+    with pytest.raises(WrongTopology, match="spec.cpu.numaNodes: got 2; allowed: 4"):
+        check_topology(machine, Declared(sockets=2, numa_nodes=2), "w0")
+
+
+SOCKET_0 = (*range(28), *range(56, 84))
+BESIDE = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "processors", "quota_cores", "threads"),
+    [
+        ({}, tuple(range(112)), None, "56"),
+        (BESIDE, tuple(range(112)), None, "28"),  # bound to nothing: shared out
+        (BESIDE, SOCKET_0, None, "28"),  # bound: all that it is bound to
+        ({"MPI_LOCALNRANKS": "8"}, tuple(range(112)), None, "7"),
+        ({"MPI_LOCALNRANKS": "200"}, tuple(range(112)), None, "1"),
+        ({}, tuple(range(112)), 16.0, "16"),
+        (BESIDE, SOCKET_0, 32.0, "16"),
+    ],
+)
+def test_a_rank_has_as_many_threads_as_cores(
+    machine: Machine, environment: dict[str, str], processors: tuple[int, ...], quota_cores: float | None, threads: str
+) -> None:
+    assert choose_threads(environment, machine, processors, quota_cores) == {"OMP_NUM_THREADS": threads}
+
+
+def test_threads_that_somebody_has_set_stay(machine: Machine) -> None:
+    assert choose_threads({"OMP_NUM_THREADS": "3"}, machine, SOCKET_0, None) == {}

@@ -1,0 +1,57 @@
+"""Ranks that announce themselves are counted, as values: enough of them, on as many hosts as were asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_trainer.pod.muster import Muster, render_announcement, render_end
+
+
+def muster(ranks: int, hosts: int, *places: str, size: int | None = None) -> Muster:
+    found = Muster(ranks, hosts)
+    for rank, host in enumerate(places):
+        environment = {"PMI_RANK": str(rank), "PMI_SIZE": str(size or ranks)}
+        assert found.take(render_announcement(environment, host))
+    return found
+
+
+def test_every_rank_in_its_place_is_no_problem() -> None:
+    found = muster(8, 2, *["w0"] * 4, *["w1"] * 4)
+    assert found.is_complete
+    assert found.problem is None
+    assert found.describe() == "8 ranks on 2 hosts: 0-3 on w0, 4-7 on w1"
+    assert muster(4, 2, "a", "b", "a", "b").describe() == "4 ranks on 2 hosts: 0, 2 on a, 1, 3 on b"
+
+
+def test_who_is_still_to_come_is_waited_for() -> None:
+    found = muster(4, 2, "w0", "w0")
+    assert (found.is_complete, found.problem) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (muster(2, 2, "launcher", "launcher"), "on 1 host (launcher), the job asks for 2 ranks on 2 hosts"),
+        (muster(4, 1, "a", "b"), "on 2 hosts (a, b), the job asks for 4 ranks on 1 host"),
+        (muster(4, 2, "a", size=1), "started 1 rank, the job asks for 4 ranks"),
+        (muster(2, 1, "a", size=8), "started 8 ranks, the job asks for 2 ranks"),
+    ],
+)
+def test_other_ranks_or_hosts_are_a_problem_as_soon_as_it_is_known(found: Muster, words: str) -> None:
+    assert words in (found.problem or "")
+
+
+def test_the_first_bad_end_counts_and_a_requested_one_is_none() -> None:
+    found = muster(3, 1, "a", "a", "a")
+    for rank, code in ((0, 3), (1, -9), (2, 1)):
+        assert found.take(render_end({"OMPI_COMM_WORLD_RANK": str(rank)}, code))
+    assert found.first_failure is not None
+    assert found.first_failure.to_json() == {"rank": 1, "host": "a", "signal": 9}
+    assert found.told_code == 137
+
+
+def test_a_program_s_own_lines_are_none_of_its_business() -> None:
+    found = Muster(1, 1)
+    for line in ("bert-pod/1 event=rank", "said bert-pod/1 event=rank rank=0 size=1 host=a", ""):
+        assert not found.take(line)
+    assert not found.is_complete

@@ -1,0 +1,113 @@
+"""Who has come: every rank tells where it runs before its program starts, and the launcher counts. Values only.
+
+A launcher that does not find its host file starts every rank in its own pod without a word (Open MPI 5 ignores Open
+MPI 4's variables), and one of another MPI than the program's starts as many worlds of a single rank. Whatever the
+program is, neither is to get as far as its first step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bert_trainer.errors import EXIT_STOPPED
+from bert_trainer.pod.story import FirstFailure, names_of
+
+_COME = re.compile(r"bert-pod/1 event=rank rank=(\d+) size=(\d+) host=(\S+)")
+_GONE = re.compile(r"bert-pod/1 event=rank_ended rank=(\d+) code=(-?\d+)")
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def read_number(environment: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    """Return the first of some variables that holds a number."""
+    return next((int(environment[name]) for name in names if environment.get(name, "").isdecimal()), default)
+
+
+def render_announcement(environment: Mapping[str, str], host: str) -> str:
+    """Return the line with which a rank announces itself; alone it is rank 0 of 1."""
+    rank, size = read_number(environment, RANK_VARIABLES, 0), read_number(environment, SIZE_VARIABLES, 1)
+    return f"bert-pod/1 event=rank rank={rank} size={size} host={host}"
+
+
+def render_end(environment: Mapping[str, str], return_code: int) -> str:
+    """Return the line with which a rank's end is told. return_code: -n for signal n."""
+    return f"bert-pod/1 event=rank_ended rank={read_number(environment, RANK_VARIABLES, 0)} code={return_code}"
+
+
+@dataclass(slots=True)
+class Muster:
+    """Counts the ranks of a launcher that was asked for so many on so many hosts."""
+
+    ranks: int
+    hosts: int
+    _size: int | None = None
+    first_failure: FirstFailure | None = None
+    """The first rank whose end was told and was no good one."""
+    _host_of: dict[int, str] = field(default_factory=dict)
+
+    def take(self, text: str) -> bool:
+        """Take a line of output; return whether it was an announcement."""
+        if match := _COME.fullmatch(text):
+            self._size = int(match[2])
+            self._host_of[int(match[1])] = match[3]
+        elif match := _GONE.fullmatch(text):
+            self._note_end(int(match[1]), int(match[2]))
+        return match is not None
+
+    def _note_end(self, rank: int, code: int) -> None:
+        if self.first_failure is None and code not in (0, EXIT_STOPPED):
+            kind = {"signal": -code} if code < 0 else {"exit_code": code}
+            self.first_failure = FirstFailure(rank=rank, host=self._host_of.get(rank), **kind)
+
+    @property
+    def told_code(self) -> int | None:
+        """The exit code of the first failure, 128 + n for signal n; None where none was told."""
+        if self.first_failure is None:
+            return None
+        return 128 + self.first_failure.signal if self.first_failure.signal else self.first_failure.exit_code
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has come."""
+        return len(self._host_of) == self.ranks
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with those who have come; None where nothing is, or where it cannot be known yet."""
+        asked = f"the job asks for {_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}"
+        if self._size is not None and self._size != self.ranks:
+            return f"world: the launcher started {_count(self._size, 'rank')}, {asked}"
+        found = self._ranks_by_host()
+        if len(found) > self.hosts or self.is_complete and len(found) < self.hosts:
+            named = f"{_count(len(found), 'host')} ({names_of(sorted(found))})"
+            return f"world: the launcher started ranks on {named}, {asked}"
+        return None
+
+    def describe(self) -> str:
+        """Return a sentence for the log: which rank is where."""
+        places = [f"{_list(ranks)} on {host}" for host, ranks in self._ranks_by_host().items()]
+        shown = ", ".join(places[:8]) + (f" and {len(places) - 8} hosts more" if len(places) > 8 else "")
+        return f"{_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}: {shown}"
+
+    def _ranks_by_host(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for rank in sorted(self._host_of):
+            found[self._host_of[rank]].append(rank)
+        return found
+
+
+def _list(ranks: list[int]) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1 else _join(ranks)
+
+
+def _join(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) < 3 else f"{', '.join(map(str, ranks[:3]))}, ..."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

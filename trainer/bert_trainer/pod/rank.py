@@ -1,0 +1,154 @@
+"""What stands between mpirun and a rank's program, on whatever machine that is: a few checks and the environment.
+
+The allocator, the OpenMP runtime and the number of threads depend on the machine that the rank runs on, so they are
+chosen there. Then this process becomes the program.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from bert_trainer.errors import InputError, TrainerError, WrongTopology
+from bert_trainer.last_words import tell_error
+from bert_trainer.machine import Machine, bound_processors, read_machine
+from bert_trainer.pod.muster import LOCAL_SIZE_VARIABLES, read_number, render_announcement, render_end
+from bert_trainer.pod.preload import choose_preload
+from bert_trainer.pod.ranks import die_with_parent
+
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA_1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_PERIOD_1 = _QUOTA_1.with_name("cpu.cfs_period_us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the job says of its machines; None: nothing."""
+
+    sockets: int | None = None
+    numa_nodes: int | None = None
+
+    def words(self) -> tuple[str, ...]:
+        """Return it as options of ``bert-pod``."""
+        named = (("--sockets", self.sockets), ("--numa-nodes", self.numa_nodes))
+        return tuple(word for name, value in named if value is not None for word in (name, str(value)))
+
+
+def wrap(program: tuple[str, ...], declared: Declared, *, tells_end: bool = False) -> tuple[str, ...]:
+    """Return the command by which a launcher starts a program as a rank."""
+    tell = ("--tell-end",) if tells_end else ()
+    return (sys.executable, "-m", "bert_trainer.pod", "rank", *tell, *declared.words(), "--", *program)
+
+
+def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, is_quiet: bool = False) -> int:
+    """Become the program, or wait for it and tell how it ended; returns the exit code.
+
+    tells_end: for launchers that do not notice when a rank fails before it has called MPI_Init. is_quiet: nobody
+    counts the ranks.
+    """
+    try:
+        host = socket.gethostname()
+        machine = read_machine()
+        if not is_quiet:
+            sys.stdout.write(render_announcement(os.environ, host) + "\n")
+            sys.stdout.flush()
+        check_topology(machine, declared, host)
+        extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), _read_quota())}
+        try:
+            if tells_end:
+                return _wait_for(program, {**os.environ, **extra})
+            os.execvpe(program[0], program, {**os.environ, **extra})
+        except OSError as error:
+            raise InputError(
+                f"{program[0]}: cannot be started ({error.strerror})",
+                hint="name a program that the image has, after --",
+            ) from error
+    except TrainerError as error:
+        tell_error("bert-pod", error)
+        return error.exit_code
+
+
+def _wait_for(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if child is None:
+            early.append(number)
+        elif child.returncode is None:
+            child.send_signal(number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    # Descriptors stay open: by one of them it talks to the launcher. A group of its own: some launchers signal this
+    # process's whole group, and it would be asked twice. It must not outlive this process, the one that they kill.
+    child = subprocess.Popen(
+        program, env=dict(environment), close_fds=False, process_group=0, preexec_fn=die_with_parent
+    )
+    for came_early in early:
+        child.send_signal(came_early)
+    code = child.wait()
+    sys.stdout.write(render_end(os.environ, code) + "\n")
+    sys.stdout.flush()
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own
+        if -code in _FORWARDED:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code if code >= 0 else 128 - code
+
+
+def check_topology(machine: Machine, declared: Declared, host: str) -> None:
+    """Make sure that the machine is what the job takes it for: ranks would be bound to the wrong cores.
+
+    Raises:
+        WrongTopology: it is not.
+    """
+    for path, said, found in (
+        ("spec.cpu.sockets", declared.sockets, machine.sockets),
+        ("spec.cpu.numaNodes", declared.numa_nodes, machine.numa_nodes),
+    ):
+        if said is not None and said != found:
+            raise WrongTopology(
+                f"{path}: got {said}; allowed: {found}, as many as {host} has",
+                hint="correct it in the job or its profile, or choose other nodes with spec.scheduling.nodeSelector",
+            )
+
+
+def choose_threads(
+    environment: Mapping[str, str], machine: Machine, processors: tuple[int, ...], quota_cores: float | None
+) -> dict[str, str]:
+    """Return OMP_NUM_THREADS for this rank where nobody has set it: the cores that it is bound to.
+
+    Ranks that are bound to nothing share the machine's cores, or the container's, with those beside them.
+    quota_cores: how many cores' time the container gets; None: no limit.
+    """
+    if environment.get("OMP_NUM_THREADS"):
+        return {}
+    beside = read_number(environment, LOCAL_SIZE_VARIABLES, 1)
+    cores = machine.count_cores(processors)
+    is_bound = beside > 1 and len(processors) < len(machine.core_of)
+    if not is_bound:
+        cores //= beside
+    if quota_cores is not None:
+        cores = min(cores, int(quota_cores) // beside)
+    return {"OMP_NUM_THREADS": str(max(1, cores))}
+
+
+def _read_quota() -> float | None:
+    """Return the container's limit in cores, of either version of cgroups; None where there is none."""
+    try:
+        words = _QUOTA.read_text().split() if _QUOTA.exists() else [_QUOTA_1.read_text(), _PERIOD_1.read_text()]
+        cores = int(words[0]) / int(words[1])
+    except (OSError, ValueError):  # version 2 writes "max"
+        return None
+    return cores if cores > 0 else None
