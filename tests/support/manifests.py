@@ -28,6 +28,15 @@ RELEASES = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 Json = dict[str, Any]
 
 
+class Loader(yaml.CSafeLoader):
+    """Reads 1e-06 as a number, as Kubernetes and YAML 1.2 do."""
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
+)
+
+
 class Refused(AssertionError):
     """A program that makes or checks manifests said no; the message is its own."""
 
@@ -60,7 +69,7 @@ def module_files() -> Path:
 
 def parse(text: str) -> list[Json]:
     """Return the documents of a stream."""
-    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+    return [document for document in yaml.load_all(text, Loader) if document]
 
 
 def kustomize(folder: Path) -> str:

@@ -40,7 +40,7 @@ package_of() {
 # Raise a number when this script changes what it builds from that module.
 recipe_of() {
     case $1 in
-        mpi-operator) echo 2 ;;
+        mpi-operator | helm) echo 2 ;;
         *) echo 1 ;;
     esac
 }
@@ -80,6 +80,17 @@ build_kubernetes() {
     compile "$part" "$program" "$here/$(module_of "$program")" "$flags"
 }
 
+# Helm takes the release of Kubernetes that it renders for, where no cluster says another, from its own build.
+build_helm() {
+    local part=$2 flags="-s -w" package=helm.sh/helm/v3 place
+    flags+=" -X $package/internal/version.version=$(version_of helm "$package")"
+    for place in pkg/lint/rules pkg/chartutil; do
+        flags+=" -X $package/$place.k8sVersionMajor=1 -X $package/$place.k8sVersionMinor=$(
+            version_of kubernetes k8s.io/kubernetes | cut -d. -f2)"
+    done
+    compile "$part" helm "$here/helm" "$flags"
+}
+
 # The release, with one change: it answers "are you healthy?" on port 8080 of every address and ends where that is
 # taken, so two test runs, or one beside any web server, would fail. Port 0 lets the kernel choose.
 build_mpi_operator() {
@@ -105,9 +116,8 @@ build() {
     say "building $program"
     rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
     case $program in
-        etcd | coredns | helm | kustomize | kubeconform)
-            compile "$folder.part" "$program" "$here/$program" "-s -w"
-            ;;
+        etcd | coredns | kustomize | kubeconform) compile "$folder.part" "$program" "$here/$program" "-s -w" ;;
+        helm) build_helm "$program" "$folder.part" ;;
         mpi-operator) build_mpi_operator "$program" "$folder.part" ;;
         kube*) build_kubernetes "$program" "$folder.part" ;;
     esac || die "building $program failed; what Go said is above"
