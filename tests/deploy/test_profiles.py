@@ -9,7 +9,7 @@ import yaml
 
 from bert_operator.api.v1alpha1 import JobSpec
 from bert_operator.api.validation import parse_job
-from manifests import KUSTOMIZE, Json, kustomize, parse
+from manifests import KUSTOMIZE, ROOT, Json, kustomize, parse
 
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
 PLATFORM_FIELDS = {
@@ -102,3 +102,11 @@ def test_only_where_memory_is_locked_jobs_may_do_more_than_restricted(overlay: s
     enforced = labels["bert"]["pod-security.kubernetes.io/enforce"]
     assert enforced == ("privileged" if asks_for_more else "restricted")
     assert labels["bert-operator"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_every_overlay_and_component_is_named_in_the_guides() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "docs/guides").glob("*.md"))
+    named = [f"overlays/{name}" for name in OVERLAYS]
+    named += [f"components/{path.name}" for path in (KUSTOMIZE / "components").iterdir()]
+    named += [f"| `{path.name}` |" for path in (KUSTOMIZE / "jobs/components").iterdir()]
+    assert [name for name in named if name not in text] == []
