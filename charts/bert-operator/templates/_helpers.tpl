@@ -1,0 +1,40 @@
+{{/* The name of all objects. */}}
+{{- define "bert-operator.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* The operator's account. */}}
+{{- define "bert-operator.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "bert-operator.fullname" .) -}}
+{{- end }}
+
+{{/* What pods are chosen by; must never change. */}}
+{{- define "bert-operator.selector" -}}
+app.kubernetes.io/name: bert-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Of every object. */}}
+{{- define "bert-operator.labels" -}}
+{{ include "bert-operator.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Repository with digest or tag. */}}
+{{- define "bert-operator.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* settings.yaml. As JSON, which is YAML too: Helm's toYaml would write 1000000 as 1e+06, which is no user id. */}}
+{{- define "bert-operator.settings" -}}
+{{- $settings := deepCopy .Values.settings -}}
+{{- if .Values.profiles }}{{ $_ := set $settings "profiles" .Values.profiles }}{{ end -}}
+{{- if .Values.defaultProfile }}{{ $_ := set $settings "defaultProfile" .Values.defaultProfile }}{{ end -}}
+{{- $settings | toPrettyJson -}}
+{{- end }}

@@ -1,0 +1,78 @@
+"""Alerts, PodMonitors and NetworkPolicies speak of metrics and labels that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_operator.api.job_status import Phase
+from bert_operator.cluster import service
+from bert_operator.cluster.metrics import Metrics
+from bert_operator.render import names
+from bert_trainer import metrics as trainer_metrics
+from manifests import KUSTOMIZE, Json, parse
+
+MONITORING = KUSTOMIZE / "components/monitoring"
+JOB_LABELS = {*names.labels("job", "training", 1), names.ROLE_LABEL, "training.kubeflow.org/replica-index"}
+PROMETHEUS_PORT = 9400
+
+
+def rules() -> list[Json]:
+    (document,) = parse((MONITORING / "alerts.yaml").read_text())
+    return [rule for group in document["spec"]["groups"] for rule in group["rules"]]
+
+
+def known_metrics() -> set[str]:
+    """Return the names that the operator and rank 0 serve; some the operator's parts register when they start."""
+    families = list(Metrics().registry.collect())
+    found = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    found |= set(re.findall(r'"(bert_operator_\w+)"', Path(service.__file__).read_text()))
+    return found | {f"bert_trainer_{name}" for name in trainer_metrics._GAUGES}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_uses_metrics_that_exist_and_says_what_to_do(rule: Json) -> None:
+    used = set(re.findall(r"bert_(?:operator|trainer)_\w+", rule["expr"]))
+    assert used
+    assert used <= known_metrics()
+    assert set(rule["annotations"]) == {"summary", "description", "remedy"}
+    assert all(rule["annotations"].values())
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+
+
+def test_phases_that_alerts_name_exist() -> None:
+    named = re.findall(r'phase="(\w+)"', " ".join(rule["expr"] for rule in rules()))
+    assert named
+    assert set(named) <= set(Phase.__args__)
+
+
+def selectors(value: Any) -> list[Json]:
+    """Return every selector of pods in a document."""
+    if isinstance(value, list):
+        return [found for item in value for found in selectors(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [item for key, item in value.items() if key in ("podSelector", "selector") and isinstance(item, dict)]
+    return own + [found for item in value.values() for found in selectors(item)]
+
+
+@pytest.mark.parametrize("file", ["monitoring/jobs.yaml", "network-policy/jobs.yaml"])
+def test_pods_of_jobs_are_found_by_labels_that_they_carry(file: str) -> None:
+    keys: set[str] = set()
+    for document in parse((KUSTOMIZE / "components" / file).read_text()):
+        for selector in selectors(document["spec"]):
+            keys |= set(selector.get("matchLabels", {}))
+            keys |= {expression["key"] for expression in selector.get("matchExpressions", [])}
+    assert keys
+    assert keys <= JOB_LABELS
+
+
+def test_prometheus_may_reach_the_port_that_it_is_told() -> None:
+    (policy,) = parse((KUSTOMIZE / "components/network-policy/jobs.yaml").read_text())
+    assert PROMETHEUS_PORT in [port["port"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", [])]
+    for monitor in parse((MONITORING / "jobs.yaml").read_text()):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["relabelings"][0]["replacement"] == f"$1:{PROMETHEUS_PORT}"
