@@ -44,7 +44,7 @@ class Followed:
 def followed(job: RealJob) -> Iterator[Followed]:
     """Follow the newest launcher as people do."""
     cluster = job.namespace.cluster
-    words = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "--namespace", job.namespace.name]
+    words = [cluster.program, "--kubeconfig", str(cluster.kubeconfig), "--namespace", job.namespace.name]
     command = [*words, "logs", "--follow", job.pod("launcher")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

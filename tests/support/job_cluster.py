@@ -71,10 +71,12 @@ class JobCluster:
     """None: volumes are folders of this machine's node."""
     node: Cluster | None
     """None: the reader's own cluster."""
+    program: str = "kubectl"
+    """Path of kubectl."""
 
     def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 120) -> str:
         """Run kubectl and return what it printed. Raises KubectlFailed."""
-        command = ["kubectl", "--kubeconfig", str(self.kubeconfig), *words]
+        command = [self.program, "--kubeconfig", str(self.kubeconfig), *words]
         answer = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s)
         if answer.returncode != 0:
             raise KubectlFailed(f"kubectl {' '.join(words)}: {answer.stderr.strip()}")
@@ -155,7 +157,7 @@ class Namespace:
     def shell(self, command: str, timeout_s: float = 120) -> str:
         """Run a line of shell in which kubectl means this cluster and this namespace; return what it printed."""
         config = shlex.quote(str(self.cluster.kubeconfig))
-        here = f'kubectl() {{ command kubectl --kubeconfig {config} --namespace {self.name} "$@"; }}'
+        here = f'kubectl() {{ command {shlex.quote(self.cluster.program)} --kubeconfig {config} --namespace {self.name} "$@"; }}'
         answer = subprocess.run(["bash", "-c", f"{here}\n{command}"], capture_output=True, text=True, timeout=timeout_s)
         assert answer.returncode == 0, f"{command}: exit code {answer.returncode}\n{answer.stderr}"
         return answer.stdout
@@ -240,7 +242,8 @@ def running_cluster(folder: Path) -> Iterator[JobCluster]:
         return
     with Cluster(folder) as node:
         import_images(node)
-        yield JobCluster(node.kubeconfig(node.admin_token), OPERATOR_IMAGE, TRAINER_IMAGE, None, node)
+        kubeconfig = node.kubeconfig(node.admin_token)
+        yield JobCluster(kubeconfig, OPERATOR_IMAGE, TRAINER_IMAGE, None, node, node.kubectl)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 # Print a folder that holds the named control-plane programs, building those that the cache lacks.
 #
 #   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
-#   tools/control_plane/build.sh kubelet kube-proxy coredns     # what a node needs besides containerd
+#   tools/control_plane/build.sh kubelet kube-proxy coredns kubectl     # what a node needs besides containerd
 #   tools/control_plane/build.sh helm kustomize kubeconform     # what checks deploy/ and charts/
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
@@ -13,13 +13,13 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
-PROGRAMS+=" helm kustomize kubeconform"
+PROGRAMS+=" kubectl helm kustomize kubeconform"
 
 . "$here/go.sh"
 
 module_of() {
     case $1 in
-        etcd | mpi-operator | coredns | helm | kustomize | kubeconform) echo "$1" ;;
+        etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform) echo "$1" ;;
         kubelet | kube-proxy) echo node ;;
         kube-*) echo kubernetes ;;
     esac
