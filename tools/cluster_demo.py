@@ -62,7 +62,8 @@ class Demo:
     def wait_for_first_step(self, name: str) -> float:
         """Return when the launcher's log first told of a step."""
         cluster = self.namespace.cluster
-        logs = f"{cluster.program} --kubeconfig {cluster.kubeconfig} --namespace {NAMESPACE} logs -f job/{name}-a1-launcher"
+        here = f"{cluster.program} --kubeconfig {cluster.kubeconfig} --namespace {NAMESPACE}"
+        logs = f"{here} logs -f job/{name}-a1-launcher"
         follow = subprocess.Popen(
             ["bash", "-c", f"until {logs} 2>/dev/null; do sleep 0.1; done"],
             stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
 from bert_operator.local_command import LocalOptions, on_these_machines, run_local
 from bert_operator.programs import find_programs
 from bert_operator.render.run_config import render_run_config
+from bert_operator.render_command import SHOWN, ClusterJob, read_for_cluster
 
 _NO_UID = "00000000-0000-0000-0000-000000000000"
 
@@ -33,6 +34,9 @@ must work without a password.
 Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 done, 1 failed, 2 the input was wrong,
 130 stopped by Ctrl-C.
 """
+
+
+_SETTINGS_HELP = "the operator's settings as YAML: its profiles complete the job; default: none, as without a cluster"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,9 +83,18 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="report everything that is wrong with a job")
     check.set_defaults(command=_check)
     check.add_argument("job", type=Path, metavar="JOB.yaml")
-    render = commands.add_parser("render", help="print the run configuration that the trainer would get, as JSON")
+    check.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
+    render = commands.add_parser("render", help="print what would be made of a job, and create nothing")
     render.set_defaults(command=_render)
     render.add_argument("job", type=Path, metavar="JOB.yaml")
+    render.add_argument(
+        "--show",
+        choices=SHOWN,
+        default="run-config",
+        help="run-config: what the trainer would be told on this machine, as JSON (default); job: the job in a "
+        "cluster, with its profile and all defaults; objects: what the operator would create for the first attempt",
+    )
+    render.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
     run = commands.add_parser("run", help="be the operator: watch BertPretrainJobs in a cluster and carry them out")
     run.set_defaults(command=_run)
     run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
@@ -124,12 +137,18 @@ def _local(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    _read_job(arguments.job)
+    if arguments.settings is None:
+        _read_job(arguments.job)
+    else:
+        _read_for_cluster(arguments)
     _print("valid")
     return EXIT_SUCCEEDED
 
 
 def _render(arguments: argparse.Namespace) -> int:
+    if arguments.show != "run-config" or arguments.settings is not None:
+        _print(_read_for_cluster(arguments).show(arguments.show))
+        return EXIT_SUCCEEDED
     # Ranks that are to be counted are counted here, as ``local`` does.
     job = on_these_machines(_read_job(arguments.job), (), None, find_programs())
     folder = str(Path(job.spec.output.path).expanduser().absolute())
@@ -138,12 +157,22 @@ def _render(arguments: argparse.Namespace) -> int:
     return EXIT_SUCCEEDED
 
 
+def _read_for_cluster(arguments: argparse.Namespace) -> ClusterJob:
+    found = read_for_cluster(arguments.job, arguments.settings)
+    _note(found.job)
+    return found
+
+
 def _read_job(path: Path) -> BertPretrainJob:
     """Read a valid job and pass remarks on what is seldom meant; raises OperatorError for anything else."""
     job = parse_job(read_job_document(path))
+    _note(job)
+    return job
+
+
+def _note(job: BertPretrainJob) -> None:
     for remark in advise(job):
         _remark(f"note: {remark}")
-    return job
 
 
 def _count(text: str) -> int:

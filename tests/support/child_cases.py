@@ -182,6 +182,11 @@ CHILD_CASES: dict[str, ChildCase] = {
     "two-workers-intel-mpi": ChildCase(change=two_workers("Intel")),
     "two-workers-mpich": ChildCase(change=two_workers("MPICH"), attempt=12),
     "gpus-and-rdma": ChildCase(change=GPUS, security="privileged", refused_for="IPC_LOCK"),
+    "network-of-the-node": ChildCase(
+        change=both(two_workers("OpenMPI"), put("network", value={"hostNetwork": True, "lockMemory": True})),
+        security="privileged",
+        refused_for="host",
+    ),
     "xeon-by-sockets": ChildCase(change=XEON_SOCKETS),
     "xeon-counted": ChildCase(
         change=both(

@@ -156,8 +156,8 @@ class Namespace:
 
     def shell(self, command: str, timeout_s: float = 120) -> str:
         """Run a line of shell in which kubectl means this cluster and this namespace; return what it printed."""
-        config = shlex.quote(str(self.cluster.kubeconfig))
-        here = f'kubectl() {{ command {shlex.quote(self.cluster.program)} --kubeconfig {config} --namespace {self.name} "$@"; }}'
+        words = [self.cluster.program, "--kubeconfig", str(self.cluster.kubeconfig), "--namespace", self.name]
+        here = f'kubectl() {{ command {shlex.join(words)} "$@"; }}'
         answer = subprocess.run(["bash", "-c", f"{here}\n{command}"], capture_output=True, text=True, timeout=timeout_s)
         assert answer.returncode == 0, f"{command}: exit code {answer.returncode}\n{answer.stderr}"
         return answer.stdout

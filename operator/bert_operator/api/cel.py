@@ -37,8 +37,11 @@ class CelRule:
     """The server's word for the kind of mistake; empty: that the value is invalid."""
 
 
-CONTROLLER_ONLY = ("predictions_fit_sequence, for an evaluate stage that takes its length from an earlier stage",)
-"""Rules that CEL cannot say at a bearable cost; breaking them ends in the condition Invalid."""
+CONTROLLER_ONLY = (
+    "predictions_fit_sequence, for an evaluate stage that takes its length from an earlier stage",
+    "slots_fill_what_they_are_pinned_to, for a job without slotsPerWorker, which its profile may fill in",
+)
+"""Rules that CEL cannot say at a bearable cost, or cannot judge; breaking them ends in the condition Invalid."""
 
 MUTABLE = ("runPolicy",)
 """Fields of the spec that may change once the job has started."""
@@ -82,10 +85,28 @@ _WORKSPACE_MOUNT = (
     f"self.workspace.volume.mountPath : '{mounts.WORKSPACE_MOUNT}') : 'no workspace')"
 )
 
+
+def _cpu(field: str) -> str:
+    return f"(has(self.cpu) && has(self.cpu.{field}))"
+
+
+def _pinned(place: str) -> str:
+    return f"({_cpu('pinning')} && self.cpu.pinning == '{place}')"
+
+
+# Fields that a profile may fill in have no defaults in the API server (profiles).
 _SLOTS = (
-    "(!has(self.cpu.ranksPerNode) ? self.slotsPerWorker : self.cpu.pinning == 'numa' ? "
-    "(has(self.cpu.numaNodes) ? self.cpu.numaNodes : 1) : (has(self.cpu.sockets) ? self.cpu.sockets : 1))"
+    f"({_cpu('ranksPerNode')} ? ({_pinned('numa')} ? ({_cpu('numaNodes')} ? self.cpu.numaNodes : 1) : "
+    f"({_cpu('sockets')} ? self.cpu.sockets : 1)) : (has(self.slotsPerWorker) ? self.slotsPerWorker : 1))"
 )
+
+
+def _slots_fill(places: str, place: str) -> str:
+    """Return the rule for ranks pinned to a place, where the job itself says how many there are of both."""
+    slots_are_known = f"({_cpu('ranksPerNode')} || has(self.slotsPerWorker))"
+    return f"!({_pinned(place)} && {_cpu(places)} && {slots_are_known}) || {_SLOTS} % self.cpu.{places} == 0"
+
+
 _HAS_DEVICES = (
     "has(self.worker) && has(self.worker.resources) ? has(self.worker.resources.accelerator) : "
     "has(self.resources) && has(self.resources.accelerator)"
@@ -250,19 +271,19 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "slotsPerWorker ranks; next: it counts all ranks: multiply it by their number if it was meant for one",
             ),
             CelRule(
-                f"self.cpu.pinning != 'socket' || !has(self.cpu.sockets) || {_SLOTS} % self.cpu.sockets == 0",
+                _slots_fill("sockets", "socket"),
                 "allowed: a multiple of cpu.sockets with pinning: socket; "
                 "next: write slotsPerWorker as the number of sockets, or choose another pinning",
                 "slotsPerWorker",
             ),
             CelRule(
-                f"self.cpu.pinning != 'numa' || !has(self.cpu.numaNodes) || {_SLOTS} % self.cpu.numaNodes == 0",
+                _slots_fill("numaNodes", "numa"),
                 "allowed: a multiple of cpu.numaNodes with pinning: numa; "
                 "next: write slotsPerWorker as the number of NUMA nodes, or choose another pinning",
                 "slotsPerWorker",
             ),
             CelRule(
-                "!has(self.cpu.ranksPerNode) || self.slotsPerWorker == 1",
+                f"!{_cpu('ranksPerNode')} || !has(self.slotsPerWorker) || self.slotsPerWorker == 1",
                 "allowed: none with cpu.ranksPerNode: auto, which counts sockets or NUMA nodes; "
                 "next: leave one of the two out",
                 "slotsPerWorker",

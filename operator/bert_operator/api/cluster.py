@@ -211,6 +211,19 @@ class MpiSpec(Section):
     """Seconds that the launcher waits for name and ssh of every worker before the attempt counts as failed."""
 
 
+class NetworkSpec(Section):
+    """What pods get of their node's network and memory beyond the ordinary: for InfiniBand and RoCE.
+
+    Pod Security forbids both below ``privileged``, and jobs may set them only where the operator's settings allow
+    it; a profile may always.
+    """
+
+    host_network: bool = False
+    """true: pods use the node's own network; then one worker fits on a node."""
+    lock_memory: bool = False
+    """true: the capability IPC_LOCK, since RDMA locks the memory that it registers. Implied by resources.rdma."""
+
+
 class SecurityContextSpec(Section):
     """As whom pods run. Any user works without rebuilding an image: its passwd entry is mounted."""
 

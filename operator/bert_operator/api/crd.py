@@ -14,10 +14,11 @@ from pydantic import BaseModel
 from bert_operator import names
 from bert_operator.api.cel import CEL_RULES, CelRule, immutability_rules
 from bert_operator.api.job_status import JobStatus
+from bert_operator.api.profiles import PLATFORM_FIELDS
 from bert_operator.api.scheduling import QUALIFIED_NAME_PATTERN
 from bert_operator.api.section import NAME_PATTERN, Section
 from bert_operator.api.section_rules import SECTION_RULES
-from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
 
 Document = dict[str, Any]
 
@@ -127,17 +128,18 @@ class _Translator:
     def translate_root(self) -> Document:
         return self._object(self._root)
 
-    def _translate(self, schema: Mapping[str, Any], name: str = "") -> Document:
+    def _translate(self, schema: Mapping[str, Any], name: str = "", *, profiled: bool = False) -> Document:
+        """Profiled: a profile may fill the field in, which a default written by the server would prevent."""
         description = schema.get("description")
         nullable = any(choice.get("type") == "null" for choice in schema.get("anyOf", ()))
         choices = [choice for choice in schema.get("anyOf", (schema,)) if choice.get("type") != "null"]
-        result = self._quantity(choices) if len(choices) > 1 else self._single(choices[0], name)
+        result = self._quantity(choices) if len(choices) > 1 else self._single(choices[0], name, profiled)
         if description:
             result["description"] = _one_line(description)
         default = schema.get("default")
         if default is None and nullable and "default" not in schema:
             raise ValueError(f"{name}: a field that may be null needs a default")
-        if default is not None:
+        if default is not None and not profiled:
             if nullable:
                 # null has a meaning of its own here, and must not be replaced by the default.
                 result["nullable"] = True
@@ -146,10 +148,11 @@ class _Translator:
                 result["default"] = default
         return result
 
-    def _single(self, schema: Mapping[str, Any], name: str) -> Document:
+    def _single(self, schema: Mapping[str, Any], name: str, profiled: bool) -> Document:
         if "$ref" in schema:
             definition = self._definitions[schema["$ref"].rsplit("/", 1)[-1]]
-            return self._translate(definition) if definition.get("type") != "object" else self._object(definition)
+            is_object = definition.get("type") == "object"
+            return self._object(definition, profiled) if is_object else self._translate(definition)
         if "const" in schema:
             return {"type": "string", "enum": [schema["const"]]}
         result = {key: schema[key] for key in _KEPT if key in schema}
@@ -185,12 +188,14 @@ class _Translator:
             "maximum": number["maximum"],
         }
 
-    def _object(self, schema: Mapping[str, Any]) -> Document:
+    def _object(self, schema: Mapping[str, Any], profiled: bool = False) -> Document:
+        is_spec = schema.get("title") == JobSpec.__name__
         result: Document = {"type": "object"}
         if schema.get("description"):
             result["description"] = _one_line(schema["description"])
         result["properties"] = {
-            name: self._translate(field, name) for name, field in schema.get("properties", {}).items()
+            name: self._translate(field, name, profiled=profiled or (is_spec and name in PLATFORM_FIELDS))
+            for name, field in schema.get("properties", {}).items()
         }
         if schema.get("required"):
             result["required"] = sorted(schema["required"])

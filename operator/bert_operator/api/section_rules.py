@@ -150,7 +150,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         cluster.CpuSpec: (
             SectionRule(
                 holds=lambda cpu: cpu.pinning != "socket" or cpu.sockets is not None,
-                cel="self.pinning != 'socket' || has(self.sockets)",
+                cel="!has(self.pinning) || self.pinning != 'socket' || has(self.sockets)",
                 field="sockets",
                 allowed="the number of sockets of a node, to pin by socket",
                 next_step="add sockets, or choose another pinning",
@@ -158,7 +158,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             ),
             SectionRule(
                 holds=lambda cpu: cpu.pinning != "numa" or cpu.numa_nodes is not None,
-                cel="self.pinning != 'numa' || has(self.numaNodes)",
+                cel="!has(self.pinning) || self.pinning != 'numa' || has(self.numaNodes)",
                 field="numaNodes",
                 allowed="the number of NUMA nodes of a node, to pin by numa",
                 next_step="add numaNodes, or choose another pinning",
@@ -166,7 +166,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             ),
             SectionRule(
                 holds=lambda cpu: cpu.pinning != "core" or cpu.cores_per_rank is not None,
-                cel="self.pinning != 'core' || has(self.coresPerRank)",
+                cel="!has(self.pinning) || self.pinning != 'core' || has(self.coresPerRank)",
                 field="coresPerRank",
                 allowed="the cores of one rank, to pin by core",
                 next_step="add coresPerRank, or choose another pinning",

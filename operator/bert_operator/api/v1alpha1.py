@@ -17,6 +17,7 @@ from bert_operator.api.cluster import (
     EnvironmentVariable,
     ImagePullSecret,
     MpiSpec,
+    NetworkSpec,
     ProxySpec,
     ResourcesSpec,
     RoleSpec,
@@ -357,6 +358,10 @@ class RunPolicy(Section):
 class JobSpec(Section):
     """Everything that the user decides."""
 
+    profile: Name | None = None
+    """Name of a profile in the operator's settings, which fills in what this job leaves out of the fields that belong
+    to a cluster: image, resources, volumes, users and the like. Empty: the settings' default one, if any. Without a
+    cluster it is not looked at."""
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = None
     """Container image of the trainer. Empty: the one that the operator was installed with."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
@@ -399,6 +404,8 @@ class JobSpec(Section):
     """What one worker gets: cores, memory, GPUs, network devices."""
     cpu: CpuSpec = CpuSpec()
     """How ranks use a Xeon's cores."""
+    network: NetworkSpec = NetworkSpec()
+    """The node's network, for InfiniBand."""
     security_context: SecurityContextSpec = SecurityContextSpec()
     """As whom pods run."""
     scheduling: SchedulingSpec = SchedulingSpec()

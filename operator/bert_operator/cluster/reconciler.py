@@ -7,6 +7,7 @@ against the version that was read, so that of two operators one is refused and l
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 from bert_operator.api.conditions import FailureReason, ObstacleReason
 from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, JobStatus
+from bert_operator.api.profiles import complete
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError
@@ -25,7 +27,7 @@ from bert_operator.cluster.news import News, news_between
 from bert_operator.cluster.observation import has_ended, is_settling, observe_child
 from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal
 from bert_operator.cluster.paths import job_path, path_of
-from bert_operator.cluster.rules import cluster_problems
+from bert_operator.cluster.rules import read_cluster_job
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.work_queue import Retry
 from bert_operator.errors import InvalidJob
@@ -139,12 +141,13 @@ class Reconciler:
         await self._carry_out(job, entry, status, step)
 
     def _read(self, document: Document, status: JobStatus) -> BertPretrainJob:
-        """Return the job; raises InvalidJob where it cannot be carried out here."""
-        job = parse_job(document)
-        # Once started a job is not judged again: a release with stricter rules must not end what runs.
-        if status.attempt == 0 and (problems := list(cluster_problems(job, self._settings))):
-            raise InvalidJob(problems)
-        return job
+        """Return the job with what its profile adds; raises InvalidJob where it cannot be carried out here."""
+        if status.attempt == 0:
+            return read_cluster_job(document, self._settings)
+        # Once started a job is not judged again, by stricter rules or other profiles: what it runs is frozen.
+        with contextlib.suppress(InvalidJob):
+            return parse_job(complete(document, self._settings.profiles, self._settings.default_profile))
+        return parse_job(document)
 
     async def _plan(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Plan:
         step = plan(job, self._observe(job, entry, status), self._now_s())

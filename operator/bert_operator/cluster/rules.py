@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from bert_operator.api import mounts
+from bert_operator.api.profiles import complete, find_privileges
 from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
+from bert_operator.api.validation import parse_job
 from bert_operator.cluster.settings import Settings
+from bert_operator.errors import InvalidJob
 from bert_operator.problems import ABSENT, Problem, render_value
+
+Document = dict[str, Any]
+
+
+def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
+    """Return a job with what its profile adds.
+
+    Raises:
+        InvalidJob: with everything that keeps it from running in this cluster.
+    """
+    job = parse_job(complete(document, settings.profiles, settings.default_profile))
+    problems = [*privilege_problems(document, settings), *cluster_problems(job, settings)]
+    if problems:
+        raise InvalidJob(problems)
+    return job
 
 
 def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Problem]:
     """Yield what keeps a valid job from running in this cluster."""
     yield from _output_is_on_a_volume(job.spec)
     yield from _ranks_can_be_counted(job.spec)
-    if not settings.allow_host_path:
-        yield from _no_folders_of_the_node(job.spec)
+
+
+def privilege_problems(document: Document, settings: Settings) -> Iterator[Problem]:
+    """Yield what a job asks for itself, beyond its pods, and may not. A profile may ask for it: see ``profiles``."""
+    allowed = {
+        "hostPath": (
+            settings.allow_host_path,
+            "allowHostPath",
+            "persistentVolumeClaim or nfs, not folders of the node",
+        ),
+        "hostNetwork": (settings.allow_host_network, "allowHostNetwork", "false, or a profile that has it"),
+        "lockMemory": (settings.allow_lock_memory, "allowLockMemory", "false, or a profile that has it"),
+    }
+    spec = document["spec"]
+    for path, got in find_privileges(spec):
+        is_allowed, setting, instead = allowed[path.rpartition(".")[2]]
+        if not is_allowed:
+            yield Problem(
+                path=path,
+                got=render_value(got),
+                allowed=instead,
+                next_step=f"leave it out, or have {setting} set in the operator's settings",
+            )
 
 
 def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
@@ -51,20 +91,3 @@ def _ranks_can_be_counted(spec: JobSpec) -> Iterator[Problem]:
             allowed=f"the number of {noun} of a node, from which cpu.ranksPerNode: auto counts the ranks",
             next_step=f"add cpu.{field}, as lscpu on a node shows it, or write slotsPerWorker in place of auto",
         )
-
-
-def _no_folders_of_the_node(spec: JobSpec) -> Iterator[Problem]:
-    volumes = [
-        ("dataset.volume", spec.dataset.volume),
-        ("output.volume", spec.output.volume),
-        ("workspace.volume", spec.workspace.volume if spec.workspace else None),
-        *((f"volumes[{number}].source", entry.source) for number, entry in enumerate(spec.volumes)),
-    ]
-    for path, volume in volumes:
-        if volume is not None and volume.host_path is not None:
-            yield Problem(
-                path=f"spec.{path}.hostPath",
-                got=render_value(volume.host_path.path),
-                allowed="persistentVolumeClaim or nfs: this operator does not allow folders of the node",
-                next_step="use a claim, or have allowHostPath set in the operator's settings",
-            )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from bert_operator.api.profiles import find_profile_problems
 from bert_operator.errors import SettingsError
 
 DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.1.0"
@@ -28,6 +29,14 @@ class Settings(BaseModel):
     """Namespaces to work in. Empty: all of them."""
     allow_host_path: bool = False
     """Whether jobs may mount folders of the node. Default: no, since that reaches past every other limit."""
+    allow_host_network: bool = False
+    """Whether jobs may use the node's network. Default: no; a profile may nevertheless."""
+    allow_lock_memory: bool = False
+    """Whether jobs may lock memory. Default: no; a profile may nevertheless."""
+    profiles: dict[str, dict[str, Any]] = {}
+    """Named fields of a job's spec that belong to the cluster; a job's own win over them."""
+    default_profile: str | None = None
+    """Profile of jobs that name none. Empty: none."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
     """Jobs that are looked at side by side."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 60.0
@@ -55,12 +64,16 @@ def load_settings(path: Path | None) -> Settings:
         return Settings()
     try:
         document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
-        return Settings.model_validate(document)
+        settings = Settings.model_validate(document)
+        problems = [str(problem) for problem in find_profile_problems(settings.profiles, settings.default_profile)]
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:
         raise SettingsError(f"{path}: not YAML ({error})") from error
     except ValidationError as error:
-        found = [(".".join(map(str, item["loc"])), item) for item in error.errors()]
-        lines = [f"  {field}: got {item['input']!r}; {item['msg']}" for field, item in found]
-        raise SettingsError(f"{path}: {len(lines)} problem(s)\n" + "\n".join(lines)) from error
+        problems = [
+            f"{'.'.join(map(str, item['loc']))}: got {item['input']!r}; {item['msg']}" for item in error.errors()
+        ]
+    if problems:
+        raise SettingsError(f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
+    return settings

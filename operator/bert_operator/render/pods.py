@@ -72,6 +72,7 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _pod_security(parts.user),
+        **_network(parts),
         **_scheduling(parts),
         "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets],
         "containers": [_container(parts, arguments, [mount for _, mounted in volumes for mount in mounted])],
@@ -279,10 +280,20 @@ def _container_security(role: _Role) -> Document:
     if role.user.run_as_user != users.ROOT:
         # The sshd of root changes its root folder and its user, which takes capabilities.
         security["capabilities"] = {"drop": ["ALL"]}
-    if role.has_devices and role.resources.rdma is not None:
+    if role.has_devices and (role.resources.rdma is not None or role.spec.network.lock_memory):
         # Registering memory with the network device locks it.
         security.setdefault("capabilities", {})["add"] = ["IPC_LOCK"]
     return security
+
+
+def _network(role: _Role) -> Document:
+    """Return what puts ranks on their node's network; the launcher runs none, and keeps a name that DNS knows.
+
+    sshd's port is then the node's: Kubernetes takes containerPort for hostPort, and finds every worker its own node.
+    """
+    if not role.spec.network.host_network or role.name == names.LAUNCHER:
+        return {}
+    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
 
 
 def _scheduling(role: _Role) -> Document:
