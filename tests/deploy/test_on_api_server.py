@@ -13,7 +13,20 @@ import pytest
 
 from cluster_api import wait_until
 from control_plane import ControlPlane, namespace_of
-from manifests import KUSTOMIZE, Json, copy_tree, helm_template, kustomize, module_files, parse, switch_on
+from manifests import (
+    CHART,
+    KUSTOMIZE,
+    Json,
+    Refused,
+    copy_tree,
+    helm_template,
+    kustomize,
+    module_files,
+    parse,
+    program,
+    run,
+    switch_on,
+)
 
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
 
@@ -130,3 +143,28 @@ def test_people_get_their_rights_from_roles_that_they_have(bench: ControlPlane) 
     assert allowed(bench, "eve", "patch", "apps/deployments", namespace="bert-operator")
     assert not allowed(bench, "eve", "patch", "apps/deployments")
     assert not allowed(bench, "eve", "get", "secrets", namespace="bert-operator")
+
+
+def test_helm_takes_over_what_kustomize_made_goes_back_and_keeps_jobs(bench: ControlPlane) -> None:
+    apply(bench, parse(kustomize(KUSTOMIZE / "base")))
+    apply(bench, parse(kustomize(KUSTOMIZE / "jobs/single-node")), "bert-operator")
+    config = bench.kubeconfig(bench.admin_token)
+
+    def helm(*words: str) -> str:
+        return run(program("helm"), *words, "--kubeconfig", config, "--namespace", "bert-operator")
+
+    def is_bound_everywhere() -> bool:
+        return bench.api.get("rbac.authorization.k8s.io/v1/clusterrolebindings", "bert-operator").status == 200
+
+    with pytest.raises(Refused, match="invalid ownership metadata"):
+        helm("install", "bert-operator", str(CHART))
+    helm("install", "bert-operator", str(CHART), "--take-ownership")
+    helm("upgrade", "bert-operator", str(CHART), "--set", "watchNamespaces={default}")
+    assert not is_bound_everywhere()
+    helm("rollback", "bert-operator")
+    assert is_bound_everywhere()
+    helm("uninstall", "bert-operator")
+    assert bench.api.get("apps/v1/deployments", "bert-operator", "bert-operator").status == 404
+    jobs = bench.api.list("bert-operator.dev/v1alpha1/bertpretrainjobs", "bert-operator")
+    assert [job["metadata"]["name"] for job in jobs] == ["bert-single-node"]
+    helm("install", "bert-operator", str(CHART))
