@@ -43,7 +43,7 @@ test-api: setup ## Run the tests against a real Kubernetes API server, built the
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
 
-test-manifests: setup ## Check deploy/ and charts/ for every release of Kubernetes; builds its tools once (2 minutes)
+test-manifests: setup ## Check deploy/ and charts/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
 
 check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated

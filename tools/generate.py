@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import subprocess
@@ -25,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 HELP_COLUMNS = 100
 YAML_COLUMNS = 120
 ALERTS = Path("deploy/kustomize/components/monitoring/alerts.yaml")
+VALUES_SCHEMA = "charts/bert-operator/values.schema.json"
+SET_BY_CHART = {"namespaces", "httpPort", "httpHost", "profiles", "defaultProfile"}
 FOLDED = 60
 """Characters of the longest text on the line of its key."""
 COMMANDS = {
@@ -137,6 +140,20 @@ def render_chart_definition() -> str:
     return f"{{{{- if .Values.crds.install }}}}\n{text.replace(metadata, metadata + keep)}{{{{- end }}}}\n"
 
 
+def render_chart_values_schema() -> str:
+    """The schema of the chart's values with what `settings` may hold; the rest of the file is written by hand."""
+    from bert_operator.cluster.settings import Settings
+
+    path = ROOT / VALUES_SCHEMA
+    schema = json.loads(path.read_text())
+    settings = Settings.model_json_schema(by_alias=True)
+    # These the chart sets by itself, from values of their own.
+    fields = {key: value for key, value in settings["properties"].items() if key not in SET_BY_CHART}
+    assert "$ref" not in json.dumps(fields), "the schema of a setting has parts elsewhere; carry them over as well"
+    schema["properties"]["settings"] = {"type": "object", "additionalProperties": False, "properties": fields}
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def render_chart_alerts() -> str:
     """The alerts of deploy/kustomize, for the chart, which cannot read files outside its folder."""
     mark = MARK.removeprefix("<!-- ").removesuffix(" -->").replace("the code", str(ALERTS))
@@ -164,6 +181,7 @@ FILES: dict[str, Callable[[], str]] = {
     "deploy/kustomize/base/crd.yaml": render_definition,
     "charts/bert-operator/templates/crd.yaml": render_chart_definition,
     "charts/bert-operator/files/alerts.yaml": render_chart_alerts,
+    VALUES_SCHEMA: render_chart_values_schema,
 }
 
 

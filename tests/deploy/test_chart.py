@@ -195,6 +195,8 @@ def test_every_value_is_explained_and_in_the_schema() -> None:
         ({"crds": {"keep": "yes"}}, "keep"),
         ({"watchNamespaces": "team-a"}, "watchNamespaces"),
         ({"settings": {"profiles": {}}}, "profiles"),
+        ({"settings": {"sweepSecond": 60}}, "sweepSecond"),
+        ({"settings": {"workers": 0}}, "workers"),
         ({"monitoring": {"podMonitor": {"interval": "soon"}}}, "interval"),
         ({"networkPolicy": {"apiServerPorts": [0]}}, "apiServerPorts"),
     ],

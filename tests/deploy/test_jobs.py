@@ -11,7 +11,17 @@ from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_job
 from bert_operator.cluster.rules import cluster_problems
 from bert_operator.cluster.settings import Settings
-from manifests import KUSTOMIZE, Json, copy_tree, edit_environment, kustomize, parse, switch_on
+from manifests import (
+    KUSTOMIZE,
+    PLATFORM_FIELDS,
+    Json,
+    copy_tree,
+    edit_environment,
+    kustomize,
+    parse,
+    switch_on,
+    take_out,
+)
 
 EDITED = {
     "REGISTRY": "registry.example.com:5000/team/bert",
@@ -84,9 +94,13 @@ def test_with_a_claim_no_share_is_named(tmp_path: Path) -> None:
 
 
 def test_with_a_profile_nothing_of_the_cluster_is_left_in_the_job(tmp_path: Path) -> None:
-    spec = job_of(build(tmp_path, "multi-node", "profile")).spec
-    assert (spec.image, spec.output.volume, spec.security_context.run_as_user) == (None, None, None)
-    assert spec.output.path == "/mnt/share/results/bert-multi-node"
+    jobs = copy_tree(tmp_path, "jobs")
+    switch_on(jobs / "multi-node", "profile")
+    take_out(jobs / "multi-node", "pods.yaml")
+    (document,) = (item for item in parse(kustomize(jobs / "multi-node")) if item["kind"] == "BertPretrainJob")
+    assert PLATFORM_FIELDS & set(document["spec"]) == {"envFrom", "dataset", "output"}
+    assert document["spec"]["output"] == {"ifExists": "Resume", "path": "/mnt/bert/output/bert-multi-node"}
+    assert document["spec"]["dataset"] == {"path": "/mnt/bert/data"}
 
 
 def test_ready_data_is_read_with_the_vocabulary_of_the_model_folder(tmp_path: Path) -> None:

@@ -9,14 +9,9 @@ import yaml
 
 from bert_operator.api.v1alpha1 import JobSpec
 from bert_operator.api.validation import parse_job
-from manifests import KUSTOMIZE, ROOT, Json, kustomize, parse
+from manifests import KUSTOMIZE, PLATFORM_FIELDS, ROOT, Json, kustomize, parse
 
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
-PLATFORM_FIELDS = {
-    *("image", "imagePullPolicy", "imagePullSecrets", "slotsPerWorker", "mpi", "resources", "cpu", "securityContext"),
-    *("scheduling", "launcher", "worker", "env", "envFrom", "volumes", "dataset", "output", "proxy", "queueName"),
-    "network",
-}
 JOB = """
 apiVersion: bert-operator.dev/v1alpha1
 kind: BertPretrainJob

@@ -33,6 +33,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 # Those that these tests see at work. What is left out would cost memory and time for nodes, volumes and addresses
 # that do not exist here.
 CONTROLLERS = (
+    "clusterrole-aggregation-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",

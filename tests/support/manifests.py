@@ -25,6 +25,13 @@ MODULES = ROOT / "tools/control_plane/modules.sh"
 MPI_OPERATOR = "deploy/v2beta1/mpi-operator.yaml"
 RELEASES = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 
+# What a profile may hold.
+PLATFORM_FIELDS = {
+    *("image", "imagePullPolicy", "imagePullSecrets", "slotsPerWorker", "mpi", "resources", "cpu", "securityContext"),
+    *("scheduling", "launcher", "worker", "env", "envFrom", "volumes", "dataset", "output", "proxy", "queueName"),
+    "network",
+}
+
 Json = dict[str, Any]
 
 
@@ -96,6 +103,14 @@ def switch_on(folder: Path, *components: str) -> None:
     for name in components:
         text, count = re.subn(rf"^#( +- \S*components/{name})\b", r"\1", text, flags=re.MULTILINE)
         assert count == 1, f"{file} offers no component {name}"
+    file.write_text(text)
+
+
+def take_out(folder: Path, patch: str) -> None:
+    """Take a patch out of a kustomization."""
+    file = folder / "kustomization.yaml"
+    text, count = re.subn(rf"^ +- path: {re.escape(patch)}\b.*\n", "", file.read_text(), flags=re.MULTILINE)
+    assert count == 1, f"{file} has no patch {patch}"
     file.write_text(text)
 
 
