@@ -416,7 +416,7 @@ FROM_INTEL: dict[str, Mistake] = {
     "bfloat16": Mistake(
         put("precision", value="bfloat16"),
         "spec.precision",
-        ('"fp32", "tf32", "bf16", "fp16", "fp64"',),
+        ('"fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"',),
         ("did you mean bf16",),
     ),
     "AMX as an instruction set": Mistake(
