@@ -113,7 +113,7 @@ class _Starter:
             binding,
             threads=launch.threads_per_rank(programs.cores, world.ranks_per_node),
         )
-        self._through = _start_through(job, programs, binding)
+        self._through = start_through(job, programs, binding)
         self._world = replace(world, hostfile=str(hostfile) if hostfile else None, binding=binding)
 
     def make_launch(self, child: ChildSpec, record: Path) -> Launch:
@@ -135,7 +135,7 @@ class _Starter:
         )
 
 
-def _start_through(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
+def start_through(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
     """Return what ranks are started through: nothing where the job asks for nothing special."""
     cpu, options = job.spec.cpu, tuple[str, ...]()
     if binding is not None:

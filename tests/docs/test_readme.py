@@ -39,7 +39,8 @@ def code_blocks(*languages: str) -> list[tuple[str, str]]:
 
 def commands() -> list[list[str]]:
     """Return every command line of every shell block, split into words; comments are left out."""
-    lines = [line for _, text in code_blocks("sh", "shell", "bash") for line in text.splitlines()]
+    blocks = [text.replace("\\\n", " ") for _, text in code_blocks("sh", "shell", "bash")]
+    lines = [line for text in blocks for line in text.splitlines()]
     return [words for line in lines if (words := shlex.split(line.removeprefix("$ "), comments=True))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_job
 from bert_operator.errors import InvalidJob
 from bert_operator.launch import Binding, World
-from bert_operator.local_command import on_these_machines
+from bert_operator.local_command import on_these_machines, start_through
 from bert_operator.programs import Programs, count_numa_nodes, count_sockets
 from sample_job import sample_document
 
@@ -70,6 +71,16 @@ def test_ranks_are_bound_where_the_machine_is_large_enough(cpu: dict[str, Any], 
     world = World(ranks=2, ranks_per_node=2, binding=launch.choose_binding(here.spec.cpu, world, XEON.physical_cores))
     command = launch.launch_training(XEON, "open-mpi", world, "c.json", {}, through=("rank", "--")).command
     assert " ".join(command) == f"mpirun -np 2 {words} rank -- train --config c.json"
+
+
+def test_ranks_are_started_through_bert_pod_only_where_something_is_asked_for() -> None:
+    programs = replace(XEON, rank=("rank", "--quiet"))
+    binding = Binding(place="socket", ranks_per_place=1, cores_per_rank=None)
+    plain = on_these_machines(job(slotsPerWorker=2), (), None, XEON)
+    assert start_through(plain, programs, None) == ()
+    assert start_through(plain, programs, binding) == ("rank", "--quiet", "--sockets", "2", "--numa-nodes", "4", "--")
+    fast = on_these_machines(job(slotsPerWorker=2, cpu={"allocator": "jemalloc"}), (), None, XEON)
+    assert start_through(fast, programs, None) == ("rank", "--quiet", "--")
 
 
 def test_a_machine_that_is_too_small_gets_no_more_threads_than_cores() -> None:

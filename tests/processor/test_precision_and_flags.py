@@ -123,17 +123,19 @@ def test_onednn_names_its_kernel_and_obeys_the_cap(capfd: pytest.CaptureFixture[
 
 @pytest.mark.horovod
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_every_rank_says_it_before_the_first_step_and_a_refusal_comes_before_the_folder(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
     stages = [pretrain_stage(length={"steps": 3})]
     run = run_document(tmp_path / "out", dataset, stages=stages, world={"ranks": 2, "hosts": 1}, precision="avx-fp32")
-    finished = run_trainer(run, tmp_path / "run.json")
+    finished = run_trainer(run, tmp_path / "run.json", timeout_s=120)
     assert finished.returncode == 0, finished.stderr
     for rank in (0, 1):
         assert re.search(rf"^rank {rank} on \S+: .*avx-fp32 products by", finished.stderr, re.MULTILINE)
     if "amx_bf16" in read_flags(Path("/proc/cpuinfo").read_text()):
         return
-    refused = run_trainer({**run, "precision": "bf32", "output_folder": str(tmp_path / "no")}, tmp_path / "no.json")
+    another = {**run, "precision": "bf32", "output_folder": str(tmp_path / "no")}
+    refused = run_trainer(another, tmp_path / "no.json", timeout_s=120)
     assert refused.returncode == 2
     assert "reason: UnsupportedPrecision" in refused.stderr
     assert not (tmp_path / "no").exists()

@@ -6,6 +6,9 @@ Open MPI 5 comes with ``make setup``. The others are used where a variable names
     BERT_TEST_MPICH      a virtual environment with mpich (5.0.2)
     BERT_TEST_INTEL_MPI  a virtual environment with impi-rt (2021.17.2)
     BERT_TEST_OPEN_MPI_4 Open MPI 4, for example usr of Debian's openmpi-bin, libopenmpi3 and what they depend on
+
+Training needs a Horovod that was built for the MPI as well (tools/horovod_wheel.sh), unpacked below the prefix in
+``lib/python3.X/site-packages``. MPICH's also runs with Intel MPI.
 """
 
 from __future__ import annotations
@@ -32,6 +35,19 @@ class Flavour:
     @property
     def prefix(self) -> Path:
         return Path(sys.prefix) if self.variable is None else Path(os.environ.get(self.variable, ""))
+
+    @property
+    def horovod(self) -> Path | None:
+        """Where its Horovod is; None: beside the interpreter's other packages."""
+        if self.variable is None:
+            return None
+        return next((path.parent for path in self.prefix.glob("lib/python3.*/site-packages/horovod")), Path("/missing"))
+
+    def require_horovod(self) -> None:
+        """Skip the test where there is no Horovod for it."""
+        self.require()
+        if self.horovod == Path("/missing"):
+            pytest.skip(f"requires a Horovod for {self.name} below {self.prefix}/lib")
 
     def require(self) -> None:
         """Skip the test where this MPI is not there."""

@@ -35,7 +35,7 @@ class Cluster:
         """Start a worker's pod."""
         program = [*pods.POD, "worker", "--port", str(PORT), "--key-folder", str(self.keys)]
         namespace = ["ip", "netns", "exec", ssh_hosts._name("host", number + 1)]
-        pod = [*namespace, "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        pod = [*namespace, "unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
         script = self._script(f"hostname run-worker-{number}", program)
         with pods.running([*pod, "sh", "-c", script], self.folder / f"worker-{number}.log", **variables) as running:
             yield running

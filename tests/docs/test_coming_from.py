@@ -1,0 +1,110 @@
+"""The table of the replaced recipes names fields that exist, or says why there is none."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from pathlib import Path
+
+import pytest
+
+from bert_operator.api.section import Section
+from bert_operator.api.v1alpha1 import BertPretrainJob
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from.md"
+FIELD = re.compile(r"`((?:spec|metadata)\.[^`\s]*)`")
+# What people look for first; they stand in the project's promises.
+NAMES = [
+    "MPI_NUM_PROCESSES",
+    "NNODES",
+    "HOSTFILE",
+    "NPROCESS",
+    "PROCESS_PER_NODE",
+    "GBS",
+    "REGISTRY",
+    "DATASET_DIR",
+    "WORKSPACE",
+    "MODEL_DIR",
+    "OUTPUT_DIR",
+    "ROOT",
+    "DNNL_MAX_CPU_ISA",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MALLOC_CONF",
+    "LD_PRELOAD",
+    "PRECISION",
+    "BATCH_SIZE",
+    "TRAINING_PHASE",
+    "gpu_memory_limit_gb",
+    "deepspeed_zero_stage",
+    "train_batch_size",
+    "--phase1_end_step",
+    "--max_samples_termination",
+]
+
+
+def rows() -> list[list[str]]:
+    """Return every row of every table, as cells."""
+    lines = [line for line in GUIDE.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row[0] not in ("there", "---") and not row[0].startswith("---")]
+
+
+def sections_of(annotation: object) -> list[type[Section]]:
+    """Return the sections that a field may hold: itself, in a union, in a tuple."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return [annotation] if issubclass(annotation, Section) else []
+    return [found for part in typing.get_args(annotation) for found in sections_of(part)]
+
+
+def exists(path: str) -> bool:
+    section: type[Section] | None = BertPretrainJob
+    names = path.split(".")
+    for number, name in enumerate(names, start=1):
+        if section is None:
+            return False
+        wanted = name.removesuffix("[]")
+        field = next((field for key, field in section.model_fields.items() if wanted in (field.alias, key)), None)
+        if field is None:
+            return False
+        # A list is written as one where something of its entries is named.
+        is_list = "tuple" in str(field.annotation)
+        if name.endswith("[]") and not is_list or is_list and name == wanted and number < len(names):
+            return False
+        section = next(iter(sections_of(field.annotation)), None)
+    return True
+
+
+def test_every_field_that_is_named_exists() -> None:
+    named = {path for row in rows() for cell in row for path in FIELD.findall(cell)}
+    assert len(named) > 50
+    assert {path for path in named if not exists(path)} == set()
+
+
+@pytest.mark.parametrize("path", ["spec.gbs", "spec.stages.pretrain", "spec.workers.count", "spec.env.name", "kind.x"])
+def test_a_path_that_does_not_exist_is_noticed(path: str) -> None:
+    assert not exists(path)
+
+
+def test_every_row_has_an_answer_and_a_reason_where_there_is_no_field() -> None:
+    for there, here, remarks in rows():
+        assert there.startswith("`"), there
+        assert FIELD.fullmatch(here) or here in ("not needed", "planned"), (there, here)
+        assert FIELD.fullmatch(here) or remarks, f"{there}: why is it not needed?"
+
+
+def test_nothing_stands_twice_in_one_recipe() -> None:
+    for recipe in GUIDE.read_text().split("\n## ")[1:]:
+        names = [
+            name
+            for line in recipe.splitlines()
+            if line.startswith("| `")
+            for name in line.split(" | ")[0].split("`, `")
+        ]
+        assert sorted(set(names)) == sorted(names), recipe.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_names_that_everybody_knows_are_there(name: str) -> None:
+    assert any(f"`{name}`" in row[0] or f"`{name}" in row[0] for row in rows())
