@@ -93,8 +93,13 @@ forget_older() {
 import json, pathlib, sys
 layout = pathlib.Path(sys.argv[1])
 blobs = layout / "blobs/sha256"
+index = json.loads((layout / "index.json").read_text())
+# skopeo takes the name from the image that had it, and leaves that in the index.
+index["manifests"] = [image for image in index["manifests"] if image.get("annotations")]
+(layout / "index.part").write_text(json.dumps(index))
+(layout / "index.part").replace(layout / "index.json")
 needed = set()
-for image in json.loads((layout / "index.json").read_text())["manifests"]:
+for image in index["manifests"]:
     digest = image["digest"].removeprefix("sha256:")
     manifest = json.loads((blobs / digest).read_text())
     parts = [manifest["config"], *manifest["layers"]]
