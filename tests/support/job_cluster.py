@@ -83,10 +83,16 @@ class JobCluster:
         return answer.stdout
 
     def trainer_with(self, mpi: str) -> str:
-        """Return the trainer's image with another MPI: open-mpi, open-mpi-4, mpich or intel-mpi."""
+        """Return the trainer's image with another MPI: open-mpi, open-mpi-4, mpich or intel-mpi; empty: not to be had.
+
+        On a cluster of the reader's own it is what BERT_TRAINER_IMAGE_OPEN_MPI_4 and the like name.
+        """
         if mpi == "open-mpi":
             return self.trainer_image
-        raise KubectlFailed(f"no image with {mpi}")
+        if self.node is None:
+            return os.environ.get(f"BERT_TRAINER_IMAGE_{mpi.upper().replace('-', '_')}", "")
+        import_images(self.node, f"trainer-{mpi}")
+        return f"bert-operator.test/trainer-{mpi}:dev"
 
     def install_operator(self, folder: Path, settings: Json | None = None) -> None:
         """Install CRD, rights and operator as they are shipped, and wait until it is ready; folder: to write into."""

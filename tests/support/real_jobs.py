@@ -139,6 +139,15 @@ class RealJob:
         """Return the status once the job is in a phase."""
         return self.wait(lambda status: status.get("phase") == phase, phase, timeout_s)
 
+    def wait_end(self, timeout_s: float = PATIENCE_S) -> Json:
+        """Return the status once the job has ended, well or not."""
+
+        def ended() -> Json:
+            status = self.status()
+            return status if status.get("phase") in ("Succeeded", "Failed") else {}
+
+        return poll(ended, timeout_s, f"{self.name} to end")
+
     def pods(self, role: str) -> list[Json]:
         """Return the pods of a role: launcher, worker or single; those of the newest attempt last."""
         found = self.namespace.list("pods", f"{GROUP}/job={self.name},{GROUP}/role={role}")
