@@ -19,12 +19,12 @@ from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
 from bert_trainer.dataset.corpus import Corpus, open_corpus
 from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.preparation import PASSES, Prepared, prepare_tokens
+from bert_trainer.dataset.preparation import LEAST_SHARDS, PASSES, Preparation, Prepared, token_path
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
-from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard
+from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
 from bert_trainer.dataset.shards import ShardHeader, Split, read_header, shard_folder_name
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
+from bert_trainer.dataset.worker_pool import WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.folder_lock import exclusive
 
@@ -54,7 +54,7 @@ def build_dataset(
     _check_lengths(lengths)
     corpus = open_corpus(stage.text)
     root = Path(dataset.folder)
-    progress = BuildProgress(stage, reporter, steps=PASSES + len(lengths) * (stage.num_shards + 1))
+    progress = BuildProgress(stage, reporter, steps=PASSES + len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1))
 
     def check_and_tick() -> None:
         check()
@@ -67,7 +67,10 @@ def build_dataset(
         with exclusive(root):
             record = open_record(stage, dataset, corpus, root, lengths)
             try:
-                record = _build(stage, dataset, corpus, record, lengths, progress=progress, check=check_and_tick)
+                with WorkerPool(stage.num_processes or usable_cores(), check_and_tick) as pool:
+                    record = _build(
+                        stage, dataset, corpus, record, lengths, pool=pool, progress=progress, check=check_and_tick
+                    )
             except TrainerError:
                 _note_time(record, root, progress)
                 raise
@@ -82,6 +85,7 @@ def _build(
     record: DatasetRecord,
     lengths: list[Length],
     *,
+    pool: WorkerPool,
     progress: BuildProgress,
     check: Callable[[], None],
 ) -> DatasetRecord:
@@ -94,16 +98,16 @@ def _build(
     trained = known is not None and read_vocabulary(vocabulary_path(dataset)).sha256 == known
     with disk_errors(work_folder):
         work_folder.mkdir(exist_ok=True)
-        prepared = prepare_tokens(
-            stage,
-            corpus,
-            record.settings,
-            vocabulary_path=vocabulary_path(dataset),
-            vocabulary_size=None if trained else record.settings.vocabulary_size,
+        passes = Preparation(
+            stage=stage,
+            corpus=corpus,
             work_folder=work_folder,
+            vocabulary_path=vocabulary_path(dataset),
+            pool=pool,
             check=check,
             pass_done=progress.advance,
         )
+        prepared = passes.run(record.settings, vocabulary_size=None if trained else record.settings.vocabulary_size)
     vocabulary = read_vocabulary(vocabulary_path(dataset))
     record = _note_prepared(record, prepared, vocabulary, root, progress)
     _keep_vocabulary(vocabulary_path(dataset), root)
@@ -112,8 +116,7 @@ def _build(
     rows = {task.target: found for task in tasks if (found := _kept_rows(task))}
     progress.set_steps(PASSES + len(tasks), done=PASSES + len(rows))
     missing = [task for task in tasks if task.target not in rows]
-    num_processes = stage.num_processes or usable_cores()
-    for task, num_rows in run_tasks(build_shard, missing, num_processes=num_processes, check=check):
+    for task, num_rows in pool.run(build_shard, missing):
         rows[task.target] = num_rows
         progress.advance()
     # 3) What is there now.
@@ -185,23 +188,33 @@ def _shard_tasks(
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
         mask_id=vocabulary.mask_id,
+        continuations=vocabulary.continuations if stage.whole_word_masking else None,
     )
-    shards: list[tuple[Split, int]] = [("training", number) for number in range(prepared.num_training_shards)]
+    num_training = prepared.num_training_shards
+    # Evaluation needs every held-out document once.
+    shards: list[tuple[Split, int, tuple[int, ...]]] = [
+        *(
+            ("training", number, groups_of_shard(number, num_training, stage.dupe_factor))
+            for number in range(num_training)
+        ),
+        *(("held_out", number, (num_training + number,)) for number in range(prepared.num_held_out_shards)),
+    ]
+    token_paths = tuple(token_path(root / WORK_FOLDER, number) for number in range(prepared.num_blocks))
     return [
         ShardTask(
             target=folder / f"{split}_{number:04d}.hdf5",
-            spool_folder=root / WORK_FOLDER,
+            token_paths=token_paths,
+            num_groups=prepared.num_groups,
+            groups=groups,
             split=split,
             shard=number,
             sequence_length=sequence_length,
-            # Evaluation needs every held-out document once.
-            dupe_factor=stage.dupe_factor if split == "training" else 1,
             short_sequence_probability=stage.short_sequence_probability,
             seed=stage.seed,
             masking=rule,
             vocabulary_sha256=vocabulary.sha256,
         )
-        for split, number in [*shards, ("held_out", 0)]
+        for split, number, groups in shards
     ]
 
 

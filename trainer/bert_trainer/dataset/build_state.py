@@ -107,6 +107,7 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         masked_lm_probability=stage.masked_lm_probability,
         short_sequence_probability=stage.short_sequence_probability,
         seed=stage.seed,
+        whole_word_masking=stage.whole_word_masking,
         num_shards=stage.num_shards,
     )
 

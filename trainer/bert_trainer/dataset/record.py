@@ -37,7 +37,9 @@ class BuildSettings(_Part):
     masked_lm_probability: float
     short_sequence_probability: float
     seed: int
-    num_shards: int
+    whole_word_masking: bool = False
+    num_shards: int | None
+    """Empty where the size of the text decided."""
 
 
 class Counts(_Part):
