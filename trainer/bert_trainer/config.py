@@ -124,6 +124,9 @@ class DataRange(Section):
     end: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
+RecipeName = Literal["nvidia", "mlperf"]
+
+
 class PrepareStage(Section):
     """Text to a vocabulary and shards, by ``bert-data build``."""
 
@@ -144,6 +147,8 @@ class PrepareStage(Section):
     masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     seed: Seed = 12345
+    recipe: RecipeName | None = None
+    """Whose names folders and files get; empty: our own. Settings are not changed by it."""
     whole_word_masking: bool = False
     """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
     num_shards: Positive | None = None

@@ -27,6 +27,7 @@ from bert_trainer.config import (
     load_run_config,
 )
 from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
 from bert_trainer.dataset.build_state import Length
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.record import DatasetRecord
@@ -55,6 +56,9 @@ _SETTINGS = {
     "num_processes": "--processes",
 }
 """Fields of ``PrepareStage`` and the option that sets each by hand."""
+
+
+_EMPTY_SHOWN = {"num_shards": "8, more for large text", "num_processes": "one per core"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +141,7 @@ def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest) -> int:
     if "text" not in given or arguments.output is None:
         raise InputError("build: needs either --config, or --text and --output")
     try:
-        stage = PrepareStage(**given, lower_case=not arguments.cased)
+        stage = PrepareStage(**{**recipe_settings(arguments), **given}, lower_case=not arguments.cased)
     except ValidationError as error:
         problems = [(_SETTINGS[str(item["loc"][0])], item) for item in error.errors()]
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
@@ -157,7 +161,7 @@ def _lengths_by_hand(arguments: argparse.Namespace) -> list[Length]:
             "allowed: as many of one as of the other"
         )
     lengths = list(dict.fromkeys([*(arguments.length or []), *zip(tokens, predictions, strict=True)]))
-    if not lengths:
+    if not (lengths := lengths or recipe_lengths(arguments)):
         raise InputError("build: needs at least one length", hint="add --length 128:20, for example")
     return lengths
 
@@ -271,12 +275,13 @@ def _add_build(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-predictions", type=int, action="append", metavar="P", help="as in --length")
     command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
     command.add_argument("--cased", action="store_true", help="keep upper case and accents")
+    add_build_options(command)
     defaults = PrepareStage(text="")
     for field, option in _SETTINGS.items():
         if field != "text":
             default = getattr(defaults, field)
             kind = type(default) if default is not None else int
-            shown = "one per core" if default is None else default
+            shown = _EMPTY_SHOWN[field] if default is None else default
             command.add_argument(option, dest=field, type=kind, help=f"default: {shown}")
 
 

@@ -19,10 +19,12 @@ from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
 from bert_trainer.dataset.corpus import Corpus, open_corpus
 from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.preparation import LEAST_SHARDS, PASSES, Preparation, Prepared, token_path
+from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
+from bert_trainer.dataset.preparation import PASSES, Preparation, Prepared, token_path
+from bert_trainer.dataset.recipes import file_name, folder_name
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
-from bert_trainer.dataset.shards import ShardHeader, Split, read_header, shard_folder_name
+from bert_trainer.dataset.shards import ShardHeader, Split, read_header
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".work"
 """Scratch files below the dataset's folder; removed when the dataset is complete."""
+_COMPRESSION = 0.35
+"""Bytes of a shard's file over those of its rows, as gzip leaves them at most."""
 
 
 def build_dataset(
@@ -64,6 +68,7 @@ def build_dataset(
     progress.start(record)
     # Asked before the lock is taken: a complete dataset may lie on a read-only mount.
     if not is_complete(record, root, vocabulary_path(dataset), lengths):
+        _check_needs(stage, corpus, lengths, root)
         with exclusive(root):
             record = open_record(stage, dataset, corpus, root, lengths)
             try:
@@ -121,7 +126,7 @@ def _build(
         progress.advance()
     # 3) What is there now.
     kept = [old for old in record.lengths if (old.sequence_length, old.max_predictions) not in lengths]
-    made = [_length_record(length, root, rows) for length in lengths]
+    made = [_length_record(stage, length, root, rows) for length in lengths]
     by_length = sorted([*kept, *made], key=lambda length: (length.sequence_length, length.max_predictions))
     update: dict[str, Any] = {"complete": True, "lengths": tuple(by_length), **progress.time_spent()}
     record = record.model_copy(update=update)
@@ -141,6 +146,20 @@ def _check_lengths(lengths: list[Length]) -> None:
             )
 
 
+def _check_needs(stage: PrepareStage, corpus: Corpus, lengths: list[Length], root: Path) -> None:
+    """Refuse a build that cannot fit; what an earlier attempt left counts as free, since it is part of the needs."""
+    needs = estimate_needs(
+        text_bytes=sum(path.stat().st_size for path in corpus.files),
+        lengths=lengths,
+        dupe_factor=stage.dupe_factor,
+        num_shards=stage.num_shards,
+        num_processes=stage.num_processes or usable_cores(),
+        compression=_COMPRESSION,
+    )
+    there = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=free_memory())
+
+
 def _note_prepared(
     record: DatasetRecord, prepared: Prepared, vocabulary: Vocabulary, root: Path, progress: BuildProgress
 ) -> DatasetRecord:
@@ -150,6 +169,7 @@ def _note_prepared(
         "vocabulary_sha256": vocabulary.sha256,
         "vocabulary_entries": vocabulary.size,
         "counts": prepared.counts,
+        "word_hit_rate": prepared.word_hit_rate,
         **progress.time_spent(),
     }
     for name in ("corpus_sha256", "vocabulary_sha256"):
@@ -176,7 +196,7 @@ def _shard_tasks(
     stage: PrepareStage, length: Length, prepared: Prepared, vocabulary: Vocabulary, root: Path
 ) -> list[ShardTask]:
     sequence_length, max_predictions = length
-    folder = root / shard_folder_name(*length)
+    folder = root / folder_name(stage, length)
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
@@ -199,10 +219,11 @@ def _shard_tasks(
         ),
         *(("held_out", number, (num_training + number,)) for number in range(prepared.num_held_out_shards)),
     ]
+    counts: dict[Split, int] = {"training": num_training, "held_out": prepared.num_held_out_shards}
     token_paths = tuple(token_path(root / WORK_FOLDER, number) for number in range(prepared.num_blocks))
     return [
         ShardTask(
-            target=folder / f"{split}_{number:04d}.hdf5",
+            target=folder / file_name(stage, split, number, counts[split]),
             token_paths=token_paths,
             num_groups=prepared.num_groups,
             groups=groups,
@@ -231,10 +252,10 @@ def _kept_rows(task: ShardTask) -> int | None:
     return header.rows if header == wanted else None
 
 
-def _length_record(length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:
-    folder = shard_folder_name(*length)
+def _length_record(stage: PrepareStage, length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:
+    folder = folder_name(stage, length)
     by_name = {path.name: count for path, count in sorted(rows.items()) if path.parent == root / folder}
-    training = {name: count for name, count in by_name.items() if name.startswith("training")}
+    training = {name: count for name, count in by_name.items() if not name.startswith("held_out")}
     held_out = {name: count for name, count in by_name.items() if name.startswith("held_out")}
     return LengthRecord(
         sequence_length=length[0],

@@ -25,6 +25,7 @@ from bert_trainer.config import PrepareStage
 from bert_trainer.dataset.corpus import Corpus
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.near_duplicates import NearDuplicates
+from bert_trainer.dataset.needs import LEAST_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.record import BuildSettings, Counts
 from bert_trainer.dataset.spool import TextBlock, write_text_blocks
 from bert_trainer.dataset.text_survey import EncodeTask, Survey, SurveyTask, encode_block, survey_block
@@ -39,9 +40,6 @@ _PREPARED_FILE = "prepared.json"
 _DOCUMENTS_PER_CHECK = 256
 _DOCUMENTS_PER_GROUP = 2
 """At least: in a group with one document no next sentence could be a random one."""
-LEAST_SHARDS = 8
-_SHARD_BYTES = 20_000_000
-"""Of text, repetitions counted, that one shard is made of where their number is not given: about 50 MB of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +286,7 @@ def deal_documents(
             raise InputError(f"{stage.text}: no token of the vocabulary in the {name} documents")
     sizes = texts.sizes
     num_bytes = [int(sizes[side].sum()) for side in sides]
-    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] * stage.dupe_factor / _SHARD_BYTES))
+    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] * stage.dupe_factor / SHARD_BYTES))
     num_training = max(1, min(wanted, len(sides[0]) // _DOCUMENTS_PER_GROUP))
     if stage.num_shards and num_training < stage.num_shards and not empty.any():
         logger.warning(
