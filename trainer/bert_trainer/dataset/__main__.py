@@ -26,9 +26,10 @@ from bert_trainer.config import (
     RunConfig,
     load_run_config,
 )
-from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.build import OpenPool, build_dataset
 from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
 from bert_trainer.dataset.build_state import Length
+from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.record import DatasetRecord
 from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
@@ -78,16 +79,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(arguments: argparse.Namespace) -> int:
     """Build what a run configuration asks for, or what the options say."""
+    if world_size() == 1:
+        return _build(arguments, None)
+    with MpiWorld() as world:
+        if world.rank == 0:
+            return _build(arguments, world.pool)
+        world.serve()
+        return 0
+
+
+def _build(arguments: argparse.Namespace, open_pool: OpenPool | None) -> int:
     with _StopRequest() as stop:
-        return _build_by_hand(arguments, stop) if arguments.config is None else _build_as_child(arguments, stop)
+        function = _build_by_hand if arguments.config is None else _build_as_child
+        return function(arguments, stop, open_pool)
 
 
-def _build_as_child(arguments: argparse.Namespace, stop: _StopRequest) -> int:
+def _build_as_child(arguments: argparse.Namespace, stop: _StopRequest, open_pool: OpenPool | None) -> int:
     try:
         config = load_run_config(arguments.config)
         attempt = int(os.environ.get("BERT_ATTEMPT", "1"))
         folder = RunFolder.claim(config, attempt=attempt)
-        _build_for_job(config, Reporter(config.job.uid, attempt), folder, stop)
+        _build_for_job(config, Reporter(config.job.uid, attempt), folder, stop, open_pool)
     except TrainerError as error:
         write_termination(type(error).__name__, error.exit_code, str(error), stage=stop.stage)
         raise
@@ -100,7 +112,9 @@ def _build_as_child(arguments: argparse.Namespace, stop: _StopRequest) -> int:
     return 0
 
 
-def _build_for_job(config: RunConfig, reporter: Reporter, folder: RunFolder, stop: _StopRequest) -> None:
+def _build_for_job(
+    config: RunConfig, reporter: Reporter, folder: RunFolder, stop: _StopRequest, open_pool: OpenPool | None
+) -> None:
     """Run every prepare stage, in order."""
     checked_at_s = 0.0
 
@@ -116,7 +130,7 @@ def _build_for_job(config: RunConfig, reporter: Reporter, folder: RunFolder, sto
         for stage in config.stages:
             if isinstance(stage, PrepareStage):
                 stop.stage = stage.name
-                build_dataset(stage, config.dataset, wanted_lengths(config), reporter, check=check)
+                build_dataset(stage, config.dataset, wanted_lengths(config), reporter, check=check, open_pool=open_pool)
     except Stopped as stopped:
         reporter.report("stopped", stage=stop.stage, message=str(stopped))
         raise
@@ -136,7 +150,7 @@ def wanted_lengths(config: RunConfig) -> list[Length]:
     return list(dict.fromkeys(lengths)) or [(128, 20), (512, 80)]
 
 
-def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest) -> int:
+def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool: OpenPool | None) -> int:
     given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
     if "text" not in given or arguments.output is None:
         raise InputError("build: needs either --config, or --text and --output")
@@ -148,7 +162,7 @@ def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest) -> int:
         raise InputError("build: wrong options\n" + "\n".join(lines)) from error
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
     with ProgressBar() as bar:
-        record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check)
+        record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check, open_pool=open_pool)
     _say(sys.stdout, _summary(arguments.output, record))
     return 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
 from bert_trainer.dataset.shards import ShardHeader, Split, read_header
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.dataset.worker_pool import WorkerPool, usable_cores
+from bert_trainer.dataset.worker_pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.folder_lock import exclusive
 
@@ -38,6 +38,9 @@ _COMPRESSION = 0.35
 """Bytes of a shard's file over those of its rows, as gzip leaves them at most."""
 
 
+OpenPool = Callable[[Callable[[], None]], AbstractContextManager[TaskPool]]
+
+
 def build_dataset(
     stage: PrepareStage,
     dataset: DatasetConfig,
@@ -45,11 +48,13 @@ def build_dataset(
     reporter: Reports,
     *,
     check: Callable[[], None] = lambda: None,
+    open_pool: OpenPool | None = None,
 ) -> DatasetRecord:
     """Make whatever of a dataset is not there yet, and return what ``dataset.json`` then says.
 
     lengths: one folder of shards each; lengths that an earlier build made stay. check: called between shards
     and several times a second while they are made; what it raises stops the build, which can go on later.
+    open_pool: gives the processes that work, for a check of theirs; by default processes of this machine.
 
     Raises:
         InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
@@ -59,6 +64,9 @@ def build_dataset(
     corpus = open_corpus(stage.text)
     root = Path(dataset.folder)
     progress = BuildProgress(stage, reporter, steps=PASSES + len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1))
+
+    def local_pool(check: Callable[[], None]) -> WorkerPool:
+        return WorkerPool(stage.num_processes or usable_cores(), check)
 
     def check_and_tick() -> None:
         check()
@@ -72,7 +80,7 @@ def build_dataset(
         with exclusive(root):
             record = open_record(stage, dataset, corpus, root, lengths)
             try:
-                with WorkerPool(stage.num_processes or usable_cores(), check_and_tick) as pool:
+                with (open_pool or local_pool)(check_and_tick) as pool:
                     record = _build(
                         stage, dataset, corpus, record, lengths, pool=pool, progress=progress, check=check_and_tick
                     )
@@ -90,7 +98,7 @@ def _build(
     record: DatasetRecord,
     lengths: list[Length],
     *,
-    pool: WorkerPool,
+    pool: TaskPool,
     progress: BuildProgress,
     check: Callable[[], None],
 ) -> DatasetRecord:

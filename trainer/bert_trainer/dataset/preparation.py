@@ -30,7 +30,7 @@ from bert_trainer.dataset.record import BuildSettings, Counts
 from bert_trainer.dataset.spool import TextBlock, write_text_blocks
 from bert_trainer.dataset.text_survey import EncodeTask, Survey, SurveyTask, encode_block, survey_block
 from bert_trainer.dataset.wordpiece import read_vocabulary, train_vocabulary
-from bert_trainer.dataset.worker_pool import WorkerPool
+from bert_trainer.dataset.worker_pool import TaskPool
 from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Preparation:
     work_folder: Path
     vocabulary_path: Path
     """Read, after it was written where one is to be learnt."""
-    pool: WorkerPool
+    pool: TaskPool
     check: Callable[[], None]
     """Called every few hundred documents; may raise."""
     pass_done: Callable[[], None]

@@ -20,7 +20,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bert_trainer.errors import TrainerError
 
@@ -41,6 +41,13 @@ def usable_cores() -> int:
         if quota != "max":
             cores = min(cores, math.ceil(int(quota) / int(period)))
     return max(1, cores)
+
+
+class TaskPool(Protocol):
+    """Whoever carries out tasks on several processes: ``WorkerPool``, or ``mpi_pool.MpiPool``."""
+
+    def run(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
+        """Yield every task with its result as they come; errors as ``WorkerPool.run``."""
 
 
 class WorkerPool:
@@ -143,18 +150,14 @@ class _Worker:
         """Take the answer that is waiting in the pipe."""
         self.busy = False
         try:
-            result, error, trace = self.connection.recv()
+            answered = self.connection.recv()
         except (EOFError, ConnectionResetError) as broken:
             self.process.join()
             raise TrainerError(
                 f"a worker process died (exit code {self.process.exitcode})",
                 hint="if memory ran out: more shards or fewer processes need less",
             ) from broken
-        if isinstance(error, TrainerError):
-            raise error
-        if trace:
-            raise RuntimeError(f"a worker failed\n{trace}")
-        return self._task, result
+        return self._task, result_of(answered)
 
 
 def _end(workers: list[_Worker]) -> None:
@@ -178,7 +181,10 @@ def _serve(connection: Connection) -> None:
             connection.send(answer(*connection.recv()))
 
 
-def answer(function: Callable[[Task], Result], task: Task) -> tuple[Result | None, TrainerError | None, str]:
+Answer = tuple[Result | None, TrainerError | None, str]
+
+
+def answer(function: Callable[[Task], Result], task: Task) -> Answer[Result]:
     """Return the result of a task, or our error, or the traceback of another one."""
     try:
         return function(task), None, ""
@@ -186,3 +192,18 @@ def answer(function: Callable[[Task], Result], task: Task) -> tuple[Result | Non
         return None, error, ""
     except Exception:  # a bug: told to the parent, which raises it
         return None, None, traceback.format_exc()
+
+
+def result_of(answered: Answer[Any]) -> Any:
+    """Return what a task returned, or raise what it raised, in another process.
+
+    Raises:
+        TrainerError: as the task raised it.
+        RuntimeError: a bug; the text holds its traceback.
+    """
+    result, error, trace = answered
+    if error is not None:
+        raise error
+    if trace:
+        raise RuntimeError(f"a worker failed\n{trace}")
+    return result
