@@ -20,11 +20,12 @@ from bert_trainer.dataset.build_state import Length, is_complete, open_record, v
 from bert_trainer.dataset.corpus import Corpus, open_corpus
 from bert_trainer.dataset.masking import MaskingRule
 from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
-from bert_trainer.dataset.preparation import PASSES, Preparation, Prepared, token_path
+from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
 from bert_trainer.dataset.recipes import file_name, folder_name
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
 from bert_trainer.dataset.shards import ShardHeader, Split, read_header
+from bert_trainer.dataset.spool import expected_blocks
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
@@ -63,7 +64,12 @@ def build_dataset(
     _check_lengths(lengths)
     corpus = open_corpus(stage.text)
     root = Path(dataset.folder)
-    progress = BuildProgress(stage, reporter, steps=PASSES + len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1))
+    progress = BuildProgress(
+        stage,
+        reporter,
+        blocks=expected_blocks(text_bytes(corpus)),
+        shards=len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1),
+    )
 
     def local_pool(check: Callable[[], None]) -> WorkerPool:
         return WorkerPool(stage.num_processes or usable_cores(), check)
@@ -118,7 +124,7 @@ def _build(
             vocabulary_path=vocabulary_path(dataset),
             pool=pool,
             check=check,
-            pass_done=progress.advance,
+            progress=progress,
         )
         prepared = passes.run(record.settings, vocabulary_size=None if trained else record.settings.vocabulary_size)
     vocabulary = read_vocabulary(vocabulary_path(dataset))
@@ -127,7 +133,7 @@ def _build(
     # 2) Tokens to shards.
     tasks = [task for length in lengths for task in _shard_tasks(stage, length, prepared, vocabulary, root)]
     rows = {task.target: found for task in tasks if (found := _kept_rows(task))}
-    progress.set_steps(PASSES + len(tasks), done=PASSES + len(rows))
+    progress.set_shards(blocks=prepared.num_blocks, shards=len(tasks), done=len(rows))
     missing = [task for task in tasks if task.target not in rows]
     for task, num_rows in pool.run(build_shard, missing):
         rows[task.target] = num_rows
@@ -154,10 +160,15 @@ def _check_lengths(lengths: list[Length]) -> None:
             )
 
 
+def text_bytes(corpus: Corpus) -> int:
+    """Return the size of a corpus' files; 0 where it has none."""
+    return sum(path.stat().st_size for path in corpus.files)
+
+
 def _check_needs(stage: PrepareStage, corpus: Corpus, lengths: list[Length], root: Path) -> None:
     """Refuse a build that cannot fit; what an earlier attempt left counts as free, since it is part of the needs."""
     needs = estimate_needs(
-        text_bytes=sum(path.stat().st_size for path in corpus.files),
+        text_bytes=text_bytes(corpus),
         lengths=lengths,
         dupe_factor=stage.dupe_factor,
         num_shards=stage.num_shards,

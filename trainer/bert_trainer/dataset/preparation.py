@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from bert_trainer.atomic_files import disk_errors, write_atomically, write_json_atomically
 from bert_trainer.config import PrepareStage
+from bert_trainer.dataset.build_progress import BuildProgress
 from bert_trainer.dataset.corpus import Corpus
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.near_duplicates import NearDuplicates
@@ -35,7 +36,6 @@ from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-PASSES = 4
 _PREPARED_FILE = "prepared.json"
 _DOCUMENTS_PER_CHECK = 256
 _DOCUMENTS_PER_GROUP = 2
@@ -113,8 +113,7 @@ class Preparation:
     pool: TaskPool
     check: Callable[[], None]
     """Called every few hundred documents; may raise."""
-    pass_done: Callable[[], None]
-    """Called after each of the four passes."""
+    progress: BuildProgress
 
     def run(self, settings: BuildSettings, *, vocabulary_size: int | None) -> Prepared:
         """Run the passes that the work folder does not have behind it already.
@@ -128,8 +127,6 @@ class Preparation:
         key: dict[str, Any] = {"settings": settings.model_dump(), "fingerprint": self.corpus.fingerprint}
         done = _read_prepared(self.work_folder, key, self.vocabulary_path)
         if done is not None:
-            for _ in range(PASSES):
-                self.pass_done()
             return done
         texts = self._read_texts()
         held_out = split_documents(self.stage, texts.scores, texts.dropped)
@@ -137,11 +134,10 @@ class Preparation:
             sentences = _TrainingSentences(texts, held_out, self.check)
             content = train_vocabulary(sentences, size=vocabulary_size, lower_case=self.stage.lower_case)
             write_atomically(self.vocabulary_path, content)
-        self.pass_done()
+        self.progress.advance()
         prepared = self._encode(texts, held_out)
         for block in texts.blocks:
             block.path.unlink()
-        self.pass_done()
         document = {"key": key, **asdict(prepared), "counts": prepared.counts.model_dump()}
         write_json_atomically(self.work_folder / _PREPARED_FILE, document)
         return prepared
@@ -156,17 +152,18 @@ class Preparation:
         try:
             for task, survey in self.pool.run(survey_block, self._survey_tasks(blocks)):
                 found[task.block.first_document] = survey
+                self.progress.advance()
                 # Processes finish in any order; what is kept does not depend on it.
                 while (first := sum(map(len, scores))) in found:
                     ready = found.pop(first)
                     digest.update(ready.digests)
                     duplicates.add(ready.bands)
                     scores.append(ready.scores)
-            self.pass_done()
+            self.progress.set_blocks(len(blocks))
             dropped = np.zeros(sum(map(len, scores)), dtype=np.bool_)
             with disk_errors(self.work_folder):
                 dropped[list(duplicates.find(_reader(blocks)))] = True
-            self.pass_done()
+            self.progress.advance()
         finally:
             duplicates.close()
         return _Texts(blocks, np.concatenate(scores), dropped, digest.hexdigest())
@@ -225,6 +222,7 @@ class Preparation:
         words = unseen = 0
         for task, encoded in self.pool.run(encode_block, tasks):
             tokens[texts.in_block(task.block)] = encoded.tokens
+            self.progress.advance()
             words, unseen = words + encoded.hit_rate.words, unseen + encoded.hit_rate.unseen
         return tokens, round(1 - unseen / max(1, words), 6)
 

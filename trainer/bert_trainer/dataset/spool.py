@@ -79,6 +79,15 @@ def block_bytes(number: int) -> int:
     return min(_LARGEST_BLOCK_BYTES, _FIRST_BLOCK_BYTES << (number // _BLOCKS_PER_SIZE))
 
 
+def expected_blocks(num_bytes: int) -> int:
+    """Return about how many blocks so much text makes, at least one."""
+    number = 0
+    while num_bytes > 0:
+        num_bytes -= block_bytes(number)
+        number += 1
+    return max(1, number)
+
+
 def _write_block(folder: Path, number: int, first: int, documents: list[bytes]) -> TextBlock:
     path = folder / f"text_{number:05d}"
     with disk_errors(path):
