@@ -192,6 +192,7 @@ class Preparation:
             if not newly_empty.any():
                 break
             empty |= newly_empty
+            held_out = self._split_again(texts, empty)
         training, held = (tokens[(groups >= 0) & (held_out == which)] for which in (False, True))
         counts = Counts(
             documents_read=len(held_out),
@@ -203,6 +204,17 @@ class Preparation:
         )
         sha256 = read_vocabulary(self.vocabulary_path).sha256
         return Prepared(texts.corpus_sha256, sha256, counts, num_training, num_held_out, len(texts.blocks), hit_rate)
+
+    def _split_again(self, texts: _Texts, empty: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Split the documents that have a token; those of before stay on their side, unless one is empty now."""
+        num_left = int((~(texts.dropped | empty)).sum())
+        if num_left < _DOCUMENTS_PER_GROUP:
+            raise InputError(
+                f"{self.stage.text}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
+                "at least 2 are needed, one to train on and one to hold out",
+                hint="is it the vocabulary of another language, or cased where the text is lower-cased?",
+            )
+        return split_documents(self.stage, texts.scores, texts.dropped | empty)
 
     def _encode_blocks(
         self, texts: _Texts, groups: NDArray[np.int32], num_groups: int
@@ -273,15 +285,9 @@ def deal_documents(
     """Return the group of every document, int32 (D,), -1 for none, and the numbers of groups of both kinds.
 
     Every document goes to the group with the least text, so a group has documents from all over the corpus.
-
-    Raises:
-        InputError: one side has no document with a token.
     """
     groups = np.full(len(held_out), -1, dtype=np.int32)
     sides = [np.flatnonzero((held_out == which) & ~texts.dropped & ~empty) for which in (False, True)]
-    for name, side in zip(("training", "held_out"), sides, strict=True):
-        if not len(side):
-            raise InputError(f"{stage.text}: no token of the vocabulary in the {name} documents")
     sizes = texts.sizes
     num_bytes = [int(sizes[side].sum()) for side in sides]
     wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] * stage.dupe_factor / SHARD_BYTES))
