@@ -113,7 +113,7 @@ def test_documents_without_a_token_count_for_nothing(tmp_path: Path) -> None:
 
 
 def test_lengths_and_rates_of_many_rows_are_the_published_ones(tmp_path: Path) -> None:
-    # benchmarks/data/statistics.py prints the same for a million samples of English.
+    # benchmarks/data/sample_statistics.py prints the same for a million samples of English.
     rng = np.random.default_rng(1)
     documents = [
         "\n".join("word " * int(n) + f"{d}" for n in rng.integers(1, 6, rng.integers(10, 60))) for d in range(300)

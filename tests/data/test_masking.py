@@ -94,3 +94,10 @@ def test_a_word_that_is_too_much_is_passed_over() -> None:
 def test_words_of_one_piece_are_masked_as_often_as_tokens_are() -> None:
     masked = mask_many([[2, *[10] * 60, 3, *[11] * 65, 3]] * 20, whole_words(20), bits_of(4))
     assert {len(one.positions) for one in masked} == {19}
+
+
+def test_a_row_of_words_that_are_all_too_much_has_one_of_them() -> None:
+    row = [2, 10, 501, 502, 3, 11, 503, 3]
+    masked = mask_many([row] * 200, whole_words(20), bits_of(5))
+    assert {tuple(one.positions) for one in masked} == {(1, 2, 3), (5, 6)}
+    assert {tuple(one.positions) for one in mask_many([row] * 200, whole_words(1), bits_of(5))} == {(1,), (5,)}

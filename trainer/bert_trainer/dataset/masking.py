@@ -109,7 +109,7 @@ def _choose_words(
     """Return chosen positions as ``_choose_tokens`` does, and how many they are, (N,).
 
     Words are taken in random order; one that would be too much is passed over, so there may be fewer than
-    wanted.
+    wanted. Where every word is too much, one is taken, cut to the most predictions that there may be.
     """
     assert rule.continuations is not None
     num_rows, num_columns = tokens.shape
@@ -132,6 +132,10 @@ def _choose_words(
         fits = is_word & (counts + sizes[rows, word] <= wanted)
         counts += np.where(fits, sizes[rows, word], 0)
         is_taken[rows[fits], word[fits]] = True
+    # Short rows of long words: a row without a prediction teaches nothing, so one word is taken all the same.
+    empty = np.flatnonzero(counts == 0)
+    is_taken[empty, order[empty, 0]] = True
+    counts[empty] = np.minimum(sizes[empty, order[empty, 0]], rule.max_predictions)
     is_taken[:, 0] = False
     chosen = is_taken[rows[:, None], words]
     positions = np.sort(np.where(chosen, np.arange(num_columns), num_columns), axis=1)
@@ -142,9 +146,9 @@ def _choose_words(
 
 
 def _random_keys(shape: tuple[int, ...], bits: RandomBits) -> tuple[NDArray[np.uint32], int]:
-    """Return random keys, (N, T), that sort into a random order and hold their column in their lowest bits.
+    """Return random keys, (N, T), and how many of their lowest bits hold their column.
 
-    Below 2**22 columns at least 10 bits are random... the column breaks ties, so no two keys of a row are equal.
+    The column breaks ties, so no two keys of a row are equal, and none is ``_NEVER``.
     """
     num_rows, num_columns = shape
     position_bits = max(1, (num_columns).bit_length())

@@ -1,4 +1,4 @@
-"""A million samples against what is published about them: ``python benchmarks/data/statistics.py DATASET``.
+"""A million samples against what is published about them: ``python benchmarks/data/sample_statistics.py DATASET``.
 
 DATASET: made by ``bert-data build``; by default one is built of generated English at lengths 128 and 512. Published
 are the rates of masking and of random next sentences (Devlin et al. 2019), and, for English Wikipedia, the lengths of
