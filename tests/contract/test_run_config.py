@@ -182,6 +182,7 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (v1alpha1.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
         (v1alpha1.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
         (v1alpha1.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
+        (v1alpha1.PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
         (v1alpha1.ExportSpec, "format", trainer.ExportStage, "format"),
     ],
 )

@@ -1,15 +1,14 @@
-"""Masks follow BERT's 80/10/10 rule, its count, and never touch [CLS] and [SEP]."""
+"""Masks follow BERT's count, never touch [CLS] and [SEP], and can be undone; their rates are tested in sampling."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-
+import numpy as np
 import pytest
 
-from bert_trainer.dataset.masking import MaskingRule, count_predictions, mask_tokens
+from bert_trainer.dataset.masking import MaskingRule, count_predictions
+from sampling_cases import masking_rule
+from walks import bits_of, mask_many
 
-RULE = MaskingRule(probability=0.15, max_predictions=20, vocabulary_size=1000, cls_id=2, sep_id=3, mask_id=4)
 TOKENS = [2, *range(100, 160), 3, *range(200, 264), 3]
 
 
@@ -36,46 +35,69 @@ def test_the_count_is_the_rounded_share_within_its_limits(num_tokens: int, max_p
 
 def test_one_token_is_masked_however_small_the_probability_is() -> None:
     rule = MaskingRule(probability=0.001, max_predictions=5, vocabulary_size=9, cls_id=2, sep_id=3, mask_id=4)
-    assert len(mask_tokens([2, 7, 3, 8, 3], rule, random.Random(0)).positions) == 1
+    assert len(mask_many([[2, 7, 3, 8, 3]], rule, bits_of(0))[0].positions) == 1
 
 
 def test_no_more_are_masked_than_there_are_candidates() -> None:
     rule = MaskingRule(probability=0.99, max_predictions=9, vocabulary_size=9, cls_id=2, sep_id=3, mask_id=4)
-    assert mask_tokens([2, 7, 3, 8, 3], rule, random.Random(0)).positions == [1, 3]
+    assert mask_many([[2, 7, 3, 8, 3]], rule, bits_of(0))[0].positions == [1, 3]
 
 
-def test_labels_put_back_give_the_input_which_stays_as_it_was() -> None:
-    tokens = list(TOKENS)
-    for seed in range(50):
-        masked = mask_tokens(tokens, RULE, random.Random(seed))
-        assert tokens == TOKENS
+def test_labels_put_back_give_the_input() -> None:
+    for masked in mask_many([TOKENS] * 50, masking_rule(), bits_of(1)):
         assert masked.positions == sorted(set(masked.positions))
         restored = list(masked.tokens)
         for position, label in zip(masked.positions, masked.labels, strict=True):
             restored[position] = label
         assert restored == TOKENS
+        assert len(masked.positions) == 19
         assert not {0, 61, 126} & set(masked.positions)
 
 
-def test_shares_of_mask_kept_and_random_tokens_are_bert_s() -> None:
-    rng = random.Random(1)
-    kinds: Counter[str] = Counter()
-    replacements: Counter[int] = Counter()
-    positions: Counter[int] = Counter()
-    for _ in range(4000):
-        masked = mask_tokens(TOKENS, RULE, rng)
-        positions.update(masked.positions)
-        for position, label in zip(masked.positions, masked.labels, strict=True):
-            shown = masked.tokens[position]
-            kinds["mask" if shown == 4 else "kept" if shown == label else "random"] += 1
-            if shown not in (4, label):
-                replacements[shown] += 1
-    total = sum(kinds.values())
-    assert total == 4000 * 19
-    assert kinds["mask"] / total == pytest.approx(0.8001, abs=0.005)
-    assert kinds["kept"] / total == pytest.approx(0.1001, abs=0.004)
-    assert kinds["random"] / total == pytest.approx(0.0998, abs=0.004)
-    # Any entry of the vocabulary may stand in, special ones too.
-    assert {0, 1, 2, 3, 999} <= set(replacements)
-    assert max(replacements) <= 999
-    assert max(positions.values()) < 1.25 * min(positions.values())
+def whole_words(max_predictions: int, probability: float = 0.15) -> MaskingRule:
+    """Entries from 500 on go on with a word."""
+    return MaskingRule(
+        probability=probability,
+        max_predictions=max_predictions,
+        vocabulary_size=1000,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        continuations=np.arange(1000) >= 500,
+    )
+
+
+def test_whole_words_are_masked_whole_or_not_at_all() -> None:
+    # Words of one to four pieces; the second span begins inside a word, as truncation leaves it.
+    spans = [[10, 11, 501, 12, 502, 503, 13, 504, 505, 506], [507, 508, 20, 21, 509]]
+    row = [2, *spans[0], 3, *spans[1], 3]
+    words = [{1}, {2, 3}, {4, 5, 6}, {7, 8, 9, 10}, {12, 13}, {14}, {15, 16}]
+    taken = [0] * len(words)
+    for masked in mask_many([row] * 4000, whole_words(9, probability=0.28), bits_of(2)):
+        chosen = set(masked.positions)
+        assert 1 <= len(chosen) <= 5
+        whole = [word for word in words if word <= chosen]
+        assert set().union(*whole) == chosen
+        for number, word in enumerate(words):
+            taken[number] += word <= chosen
+    # Every word is taken now and then, short ones more often: they fit where others do not.
+    assert min(taken) > 300
+    assert taken[0] > taken[3]
+
+
+def test_a_word_that_is_too_much_is_passed_over() -> None:
+    row = [2, 10, 501, 502, 503, 3, 11, 3]
+    # One prediction: the only word that fits is the last.
+    assert {tuple(masked.positions) for masked in mask_many([row] * 50, whole_words(1), bits_of(3))} == {(6,)}
+
+
+def test_words_of_one_piece_are_masked_as_often_as_tokens_are() -> None:
+    masked = mask_many([[2, *[10] * 60, 3, *[11] * 65, 3]] * 20, whole_words(20), bits_of(4))
+    assert {len(one.positions) for one in masked} == {19}
+
+
+def test_a_row_of_words_that_are_all_too_much_has_one_of_them() -> None:
+    row = [2, 10, 501, 502, 3, 11, 503, 3]
+    masked = mask_many([row] * 200, whole_words(20), bits_of(5))
+    assert {tuple(one.positions) for one in masked} == {(1, 2, 3), (5, 6)}
+    assert {tuple(one.positions) for one in mask_many([row] * 200, whole_words(1), bits_of(5))} == {(1,), (5,)}

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.dataset.document import Document
-from bert_trainer.dataset.near_duplicates import NearDuplicates, jaccard, shingle_hashes
+from bert_trainer.dataset.near_duplicates import NearDuplicates, Signatures, jaccard
 
 
-def document(words: Iterable[str]) -> Document:
-    return Document("test", (" ".join(words),))
+def document(words: Iterable[str]) -> list[str]:
+    return [" ".join(words)]
 
 
 def words_of(seed: int, count: int = 400) -> list[str]:
@@ -21,12 +20,13 @@ def words_of(seed: int, count: int = 400) -> list[str]:
     return [f"w{rng.randrange(5000)}" for _ in range(count)]
 
 
-def find(folder: Path, documents: list[Document], similarity: float) -> set[int]:
+def find(folder: Path, documents: list[list[str]], similarity: float, batch: int = 2) -> set[int]:
     duplicates = NearDuplicates(folder, similarity)
-    for one in documents:
-        duplicates.add(one)
+    signatures = Signatures(similarity)
+    for start in range(0, len(documents), batch):
+        duplicates.add(signatures.bands(documents[start : start + batch]))
     try:
-        return duplicates.find()
+        return duplicates.find(documents.__getitem__)
     finally:
         duplicates.close()
 
@@ -47,8 +47,8 @@ def test_pairs_are_dropped_exactly_from_the_threshold_on(tmp_path: Path, similar
 
 
 def test_case_and_punctuation_do_not_matter(tmp_path: Path) -> None:
-    first = Document("a", ("The quick brown fox, it jumps over.", "The lazy dog sleeps."))
-    second = Document("b", ("the quick brown fox it jumps", "over the lazy dog - sleeps"))
+    first = ["The quick brown fox, it jumps over.", "The lazy dog sleeps."]
+    second = ["the quick brown fox it jumps", "over the lazy dog - sleeps"]
     assert find(tmp_path, [first, second], 1.0) == {1}
 
 
@@ -76,7 +76,16 @@ def test_nothing_is_left_in_the_scratch_folder(tmp_path: Path) -> None:
 
 
 def test_similarity_is_shared_over_all_shingles() -> None:
-    first = shingle_hashes(document(["a", "b", "c", "d", "e", "f"]))
-    second = shingle_hashes(document(["b", "c", "d", "e", "f", "g"]))
+    first = Signatures(0.8).shingles(document(["a", "b", "c", "d", "e", "f"]))
+    second = Signatures(0.8).shingles(document(["b", "c", "d", "e", "f", "g"]))
     assert len(first) == len(second) == 2
     assert jaccard(first, second) == pytest.approx(1 / 3)
+
+
+def test_bands_do_not_depend_on_the_documents_beside(tmp_path: Path) -> None:
+    sizes = [400, 3, 0, 1, 2100, 7, 4, 5, 6, 5000]
+    documents = [document(words_of(10 + number, size)) for number, size in enumerate(sizes)]
+    documents += [["...", "! ?"], [""]]
+    together = Signatures(0.8).bands(documents)
+    alone = [Signatures(0.8).bands([one])[0] for one in documents]
+    assert together.tolist() == [bands.tolist() for bands in alone]

@@ -5,11 +5,17 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.dataset.word_cache import WordCache
+from bert_trainer.dataset.wordpiece import Encoder, Vocabulary, read_vocabulary, train_vocabulary
 from bert_trainer.errors import InputError
 
 SENTENCES = [
@@ -86,12 +92,45 @@ def test_encoding_agrees_with_an_independent_implementation(tmp_path: Path) -> N
     assert Encoder(read_vocabulary(path), lower_case=True).encode(SENTENCES) == expected
 
 
-def test_documents_keep_their_sentences_but_those_without_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.txt"
-    path.write_text(SPECIAL + "a\nb\n")
-    documents = [("a b", "\u0000", "b")] * 1500
-    encoded = list(Encoder(read_vocabulary(path), lower_case=True).encode_documents(documents))
-    assert encoded == [[[5, 6], [6]]] * 1500
+ANYTHING = st.text(
+    st.one_of(
+        st.sampled_from("aB\u00e9\u0301\u4e2d\u3042 \t\r\u00a0\u2003\u200b\x1c\x00\ufffd#[]\u03a3.,-'\U0001f600"),
+        st.characters(exclude_categories=("Cs",)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sentences=st.lists(ANYTHING, max_size=8), lower_case=st.booleans())
+def test_words_looked_up_are_what_the_tokenizer_makes_of_the_sentence(sentences: list[str], lower_case: bool) -> None:
+    # Wrong encodings, controls, marks without a letter, scripts without spaces: only a space is a cut.
+    ids = {token: number for number, token in enumerate([*SPECIAL.split(), *"abcdefg\u00e9\u4e2d#[].,", "##a", "##b"])}
+    vocabulary = Vocabulary(tuple(ids), "0" * 64, 0, 1, 2, 3, 4)
+    encoder = Encoder(vocabulary, lower_case=lower_case)
+    cache = WordCache(encoder.encode_words, most_words=5)
+    expected = encoder.encode(sentences)
+    for _ in range(2):
+        for sentence, tokens in zip(sentences, expected, strict=True):
+            found, counts = cache.look_up(sentence.split(" "))
+            assert found.tolist() == tokens
+            assert counts.sum() == len(tokens)
+
+
+def test_a_cache_forgets_and_counts_what_it_has_not_seen() -> None:
+    computed: list[list[str]] = []
+
+    def lengths(words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        computed.append(list(words))
+        return np.array([len(word) for word in words], dtype=np.int64), np.ones(len(words), dtype=np.int64)
+
+    cache = WordCache(lengths, most_words=3)
+    assert cache.look_up(["a", "bb", "a"])[0].tolist() == [1, 2, 1]
+    assert cache.look_up(["bb", "ccc", "dddd"])[0].tolist() == [2, 3, 4]
+    assert cache.look_up(["a"])[0].tolist() == [1]
+    assert [words for words in computed if words] == [["a", "bb"], ["ccc", "dddd"], ["a"]]
+    assert (cache.hit_rate.words, cache.hit_rate.unseen) == (7, 5)
+    assert cache.hit_rate.share == pytest.approx(2 / 7)
 
 
 @pytest.mark.parametrize(

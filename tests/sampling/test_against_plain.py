@@ -1,8 +1,7 @@
 """The package's sampling and a plain implementation of the published description give the same samples.
 
-The walk over a document draws in the original's order and is compared draw for draw. Whole shards are not
-(positions are drawn otherwise, and documents are not shuffled), so they are compared as two samples of one
-distribution. Samples of one walk share its target length, so walks and shards are the independent units here.
+Nothing is drawn in the original's order, so walks and shards are compared as two samples of one distribution.
+Samples of one walk share its target length, so walks and shards are the independent units here.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from statistics import fmean, stdev
 
 import pytest
 
-from bert_trainer.dataset.sampling import make_samples, random_stream
-from bert_trainer.dataset.sentence_pairs import SentencePair, draw_pairs
+from bert_trainer.dataset.sampling import random_bits
 from confidence import FIVE_SIGMA, difference_z, smirnov_z, two_sample_chi_square_z
 from plain_sampling import PlainPair, PlainSettings, plain_pairs, plain_samples
 from sampling_cases import MASK, SEP, VOCABULARY_SIZE, Document, mixed_documents, original_rows, place, shard_task
+from walks import Pair, bits_of, samples_of, walk_many
 
 T = 64
 DOCUMENTS = mixed_documents(31, documents=12, most_sentences=40, most_tokens=20)
@@ -30,26 +29,8 @@ def settings(sequence_length: int = T, short: float = 0.1) -> PlainSettings:
     return PlainSettings(sequence_length=sequence_length, short_probability=short, passes=PASSES)
 
 
-def as_pair(pair: PlainPair) -> SentencePair:
-    return SentencePair(pair.first, pair.second, pair.is_random_next)
-
-
-@pytest.mark.parametrize(("sequence_length", "short"), [(8, 0.5), (64, 0.1), (128, 0.1), (512, 0.0)])
-def test_the_walk_is_the_plain_one_draw_for_draw(sequence_length: int, short: float) -> None:
-    num_pairs = 0
-    for seed in range(25):
-        documents = mixed_documents(seed, documents=1 + seed % 6, most_sentences=60, most_tokens=40)
-        ours, plain = random.Random(seed), random.Random(seed)
-        for index in range(len(documents)):
-            pairs = list(
-                draw_pairs(documents, index, ours, capacity=sequence_length - 3, short_sequence_probability=short)
-            )
-            expected = plain_pairs(documents, index, settings(sequence_length, short), plain)
-            assert pairs == [as_pair(pair) for pair in expected]
-            # Not one draw more or less.
-            assert ours.getstate() == plain.getstate()
-            num_pairs += len(pairs)
-    assert num_pairs > 200
+def as_pair(pair: PlainPair) -> Pair:
+    return Pair(pair.first, pair.second, pair.is_random_next)
 
 
 @dataclass
@@ -98,7 +79,7 @@ class Shard:
 
 def our_shard(seed: int, short: float = 0.1) -> Shard:
     task = shard_task(sequence_length=T, passes=PASSES, short=short)
-    samples = make_samples(DOCUMENTS, task, random_stream(seed, T, "training", 0))
+    samples = samples_of(DOCUMENTS, task, random_bits(seed, T, "training", 0))
     originals = original_rows(samples)
     return Shard(
         originals,
@@ -148,17 +129,17 @@ def test_shards_with_more_short_walks_would_be_told_apart(plain_summaries: list[
         assert difference_z([s[name] for s in ours], [s[name] for s in plain_summaries]) < -FIVE_SIGMA
 
 
-def one_pair_per_walk(seed: int, *, plain: bool, capacity: int = T - 3, walks: int = 6000) -> Iterator[SentencePair]:
+def one_pair_per_walk(seed: int, *, plain: bool, capacity: int = T - 3, walks: int = 6000) -> Iterator[Pair]:
     """A random pair of every walk, over the documents in turn: pairs that are independent of one another."""
     rng, choice = random.Random(seed), random.Random(-seed)
     documents: list[Document] = DOCUMENTS
-    for number in range(walks):
-        index = number % len(documents)
-        if plain:
-            pairs = [as_pair(pair) for pair in plain_pairs(documents, index, settings(capacity + 3), rng)]
-        else:
-            pairs = list(draw_pairs(documents, index, rng, capacity=capacity, short_sequence_probability=0.1))
-        yield choice.choice(pairs)
+    indexes = [number % len(documents) for number in range(walks)]
+    if plain:
+        for index in indexes:
+            yield as_pair(choice.choice(plain_pairs(documents, index, settings(capacity + 3), rng)))
+    else:
+        for pairs in walk_many(documents, indexes, bits_of(seed), capacity=capacity, short=0.1):
+            yield choice.choice(pairs)
 
 
 def test_lengths_have_the_plain_distribution() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -12,17 +11,13 @@ import pytest
 
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.random_bits import RandomBits
 from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.sampling import make_samples
-from bert_trainer.dataset.sentence_pairs import SentencePair, draw_pairs
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.wordpiece import read_vocabulary
-from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, share_z
+from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, share_z
 from sampling_cases import Document, coded, coded_documents, mixed_documents, original_rows, place, shard_task
-
-
-def walk(documents: list[Document], index: int, seed: int, *, capacity: int, short: float = 0.0) -> list[SentencePair]:
-    return list(draw_pairs(documents, index, random.Random(seed), capacity=capacity, short_sequence_probability=short))
+from walks import Pair, bits_of, samples_of, walk, walk_many
 
 
 def test_a_lone_document_never_gives_a_random_next() -> None:
@@ -39,7 +34,7 @@ def test_a_lone_document_never_gives_a_random_next() -> None:
 def test_a_lone_sentence_is_paired_with_itself() -> None:
     for seed in range(50):
         (pair,) = walk(coded_documents([[7]]), 0, seed, capacity=40)
-        assert pair == SentencePair([coded(0, 0)] * 7, [coded(0, 0)] * 7, False)
+        assert pair == Pair([coded(0, 0)] * 7, [coded(0, 0)] * 7, False)
 
 
 def test_a_document_of_one_sentence_gives_one_random_pair() -> None:
@@ -55,9 +50,7 @@ def test_a_document_of_one_sentence_gives_one_random_pair() -> None:
 
 def test_the_partner_is_drawn_ten_times_and_no_more_or_less() -> None:
     def not_random(documents: list[Document], draws: int) -> int:
-        rng = random.Random(11)
-        pairs = (next(draw_pairs(documents, 0, rng, capacity=8, short_sequence_probability=0.0)) for _ in range(draws))
-        return sum(not pair.is_random_next for pair in pairs)
+        return sum(not pairs[0].is_random_next for pairs in walk_many(documents, [0] * draws, bits_of(11), capacity=8))
 
     # Of two documents, ten draws are the same one with chance 1/1024. Nine would be 14 standard deviations
     # away, eleven 7, a label that is always "random" 14.
@@ -67,10 +60,10 @@ def test_the_partner_is_drawn_ten_times_and_no_more_or_less() -> None:
     assert share_z(found, 200_000, 2**-11) > FIVE_SIGMA
 
 
-def starts_z(lengths: list[int], rng: random.Random) -> float:
+def starts_z(lengths: list[int], bits: RandomBits) -> float:
     """z-value of random spans starting evenly in the other documents, and in their sentences, of these lengths."""
     documents = coded_documents([[9], *([9] * length for length in lengths)])
-    pairs = (next(draw_pairs(documents, 0, rng, capacity=10, short_sequence_probability=0.0)) for _ in range(50_000))
+    pairs = [pairs[0] for pairs in walk_many(documents, [0] * 50_000, bits, capacity=10)]
     counts = Counter(pair.tokens_b[0] for pair in pairs if pair.is_random_next)
     chances = {coded(1 + d, s): 1 / (len(lengths) * n) for d, n in enumerate(lengths) for s in range(n)}
     assert set(counts) == set(chances)
@@ -79,10 +72,10 @@ def starts_z(lengths: list[int], rng: random.Random) -> float:
 
 
 def test_random_spans_start_at_any_sentence_of_any_other_document() -> None:
-    assert abs(starts_z([2, 5, 3], random.Random(12))) < FIVE_SIGMA
-    assert abs(starts_z([19], random.Random(12))) < FIVE_SIGMA
+    assert abs(starts_z([2, 5, 3], bits_of(12))) < FIVE_SIGMA
+    assert abs(starts_z([19], bits_of(12))) < FIVE_SIGMA
     # One draw in a hundred that takes the first sentence.
-    assert starts_z([19], SkewedRandom(12, first_tenth=True)) > FIVE_SIGMA
+    assert starts_z([19], SkewedBits(12, first_tenth=True)) > FIVE_SIGMA
 
 
 def test_random_spans_end_with_the_first_sentence_that_is_enough() -> None:
@@ -123,9 +116,9 @@ def test_unused_sentences_come_again_and_none_is_lost() -> None:
     # With 1001 documents ten draws always find another one, so the label says which way B was made.
     documents = [*coded_documents([[1] * num_sentences]), *coded_documents([[1] * 500]) * 1000]
     moved_back = 0
-    for seed in range(300):
+    for pairs in walk_many(documents, [0] * 300, bits_of(16), capacity=capacity):
         position = 0
-        for pair in walk(documents, 0, seed, capacity=capacity):
+        for pair in pairs:
             last = min(position + capacity, num_sentences)
             # A is the next sentences of the document, always.
             assert pair.tokens_a == [coded(0, position + k) for k in range(len(pair.tokens_a))]
@@ -167,10 +160,8 @@ def test_all_walks_over_a_small_document_have_their_exact_chances(sentences: int
     expected = outcomes(sentences, per_chunk)
     assert sum(expected.values()) == 1
     documents = [*coded_documents([[3] * sentences]), *coded_documents([[3] * 8]) * 1000]
-    rng = random.Random(13)
     counts: Counter[Outcome] = Counter()
-    for _ in range(12_000):
-        pairs = draw_pairs(documents, 0, rng, capacity=3 * per_chunk, short_sequence_probability=0.0)
+    for pairs in walk_many(documents, [0] * 12_000, bits_of(13), capacity=3 * per_chunk):
         counts[tuple((len(pair.tokens_a) // 3, pair.is_random_next) for pair in pairs)] += 1
     assert set(counts) <= set(expected)
     common = [outcome for outcome, chance in expected.items() if 12_000 * chance >= 20]
@@ -186,7 +177,7 @@ def test_all_walks_over_a_small_document_have_their_exact_chances(sentences: int
 
 def test_two_documents_of_one_sentence_leave_no_choice_but_the_partner() -> None:
     documents = coded_documents([[3], [4]])
-    samples = make_samples(documents, shard_task(passes=500), random.Random(14))
+    samples = samples_of(documents, shard_task(passes=500), bits_of(14))
     first, second = [coded(0, 0)] * 3, [coded(1, 0)] * 4
     rows = {(*row,): 0 for row in original_rows(samples)}
     for row, label in zip(original_rows(samples), samples.next_sentence_labels.tolist(), strict=True):
@@ -200,7 +191,7 @@ def test_two_documents_of_one_sentence_leave_no_choice_but_the_partner() -> None
 
 def test_rows_have_segments_zero_to_the_first_separator_and_one_to_the_second() -> None:
     documents = mixed_documents(15, documents=9, most_sentences=20, most_tokens=15)
-    samples = make_samples(documents, shard_task(sequence_length=64, passes=10, short=0.3), random.Random(15))
+    samples = samples_of(documents, shard_task(sequence_length=64, passes=10, short=0.3), bits_of(15))
     assert len(samples) > 150
     for row, tokens in enumerate(original_rows(samples)):
         first, second = (position for position, token in enumerate(tokens) if token == 3)

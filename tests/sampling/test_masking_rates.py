@@ -13,9 +13,12 @@ from math import comb
 
 import pytest
 
-from bert_trainer.dataset.masking import MaskingRule, mask_tokens
-from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, share_z
+from bert_trainer.dataset import masking
+from bert_trainer.dataset.masking import MaskingRule
+from bert_trainer.dataset.random_bits import RandomBits
+from confidence import FIVE_SIGMA, chi_square_z, share_z
 from plain_sampling import PlainPair, PlainSettings, plain_sample
+from walks import bits_of, mask_many
 
 LABEL, MASK = 5000, 6000
 # Replacements may be 2 and 3 as well, which are [CLS] and [SEP].
@@ -39,14 +42,11 @@ def row(num_tokens: int) -> list[int]:
     return [2, *[LABEL] * first, 3, *[LABEL] * (num_tokens - 3 - first), 3]
 
 
-def shown_tokens(rng: random.Random, *, num_tokens: int, rows: int, probability: float) -> list[int]:
+def shown_tokens(bits: RandomBits, *, num_tokens: int, rows: int, probability: float) -> list[int]:
     """What stands at all selected positions."""
     tokens = row(num_tokens)
-    shown: list[int] = []
-    for _ in range(rows):
-        masked = mask_tokens(tokens, rule(probability), rng)
-        shown += [masked.tokens[position] for position in masked.positions]
-    return shown
+    masked = mask_many([tokens] * rows, rule(probability, num_tokens), bits)
+    return [one.tokens[position] for one in masked for position in one.positions]
 
 
 def treatment_z(shown: list[int]) -> tuple[float, float]:
@@ -56,7 +56,7 @@ def treatment_z(shown: list[int]) -> tuple[float, float]:
 
 
 def test_eighty_percent_become_mask_and_half_of_the_rest_stays() -> None:
-    shown = shown_tokens(random.Random(1), num_tokens=128, rows=16_000, probability=0.15)
+    shown = shown_tokens(bits_of(1), num_tokens=128, rows=16_000, probability=0.15)
     assert len(shown) == 16_000 * 19
     # Standard deviations at 304,000 positions: 0.07 points of the 80 %, 0.20 points of the 50 %.
     assert max(map(abs, treatment_z(shown))) < FIVE_SIGMA
@@ -64,21 +64,27 @@ def test_eighty_percent_become_mask_and_half_of_the_rest_stays() -> None:
         assert abs(share_z(count, len(shown), expected)) < FIVE_SIGMA
 
 
-def dense(rng: random.Random, rows: int) -> list[int]:
+def dense(bits: RandomBits, rows: int) -> list[int]:
     # What becomes of a position does not depend on how many there are; this gives the most of them at once.
-    return shown_tokens(rng, num_tokens=1003, rows=rows, probability=0.99)
+    return shown_tokens(bits, num_tokens=1003, rows=rows, probability=0.99)
 
 
 @pytest.fixture(scope="module")
 def dense_tokens() -> list[int]:
-    return dense(random.Random(2), rows=800)
+    return dense(bits_of(2), rows=800)
 
 
-def test_one_point_more_or_less_of_any_treatment_would_be_seen(dense_tokens: list[int]) -> None:
+def test_one_point_more_or_less_of_any_treatment_would_be_seen(
+    dense_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert max(map(abs, treatment_z(dense_tokens))) < FIVE_SIGMA
     # 81 % [MASK]: 11 standard deviations at 198,600 positions; 51 % kept: 8 at the 159,000 that 800 rows leave.
-    assert treatment_z(dense(SkewedRandom(2, chance=0.8), rows=200))[0] > FIVE_SIGMA
-    assert treatment_z(dense(SkewedRandom(2, chance=0.5), rows=800))[1] > FIVE_SIGMA
+    with monkeypatch.context() as patch:
+        patch.setattr(masking, "MASK_SHARE", 0.81)
+        assert treatment_z(dense(bits_of(2), rows=200))[0] > FIVE_SIGMA
+    with monkeypatch.context() as patch:
+        patch.setattr(masking, "KEEP_SHARE", 0.2 * 0.51)
+        assert treatment_z(dense(bits_of(2), rows=800))[1] > FIVE_SIGMA
 
 
 def replaced(shown: list[int]) -> list[int]:
@@ -100,16 +106,14 @@ def test_replacements_are_spread_evenly_over_the_whole_vocabulary(dense_tokens: 
     assert abs(chi_square_z(counts, [sum(counts) / 1000] * 1000)) < FIVE_SIGMA
     assert abs(tenths_z(counts)) < FIVE_SIGMA
     # The first tenth gets 0.9 points too many: 8 standard deviations of its count at the 79,000 that 800 rows replace.
-    assert tenths_z(replaced(dense(SkewedRandom(3, first_tenth=True), rows=800))) > FIVE_SIGMA
+    moved = sum(counts) // 100
+    skewed = [count + moved // 100 if token < 100 else count for token, count in enumerate(counts)]
+    assert tenths_z(skewed) > FIVE_SIGMA
 
 
 def test_treatments_of_one_row_are_independent() -> None:
-    rng = random.Random(4)
-    tokens = row(128)
-    masks_per_row = []
-    for _ in range(10_000):
-        masked = mask_tokens(tokens, rule(), rng)
-        masks_per_row.append(sum(masked.tokens[position] == MASK for position in masked.positions))
+    masked = mask_many([row(128)] * 10_000, rule(), bits_of(4))
+    masks_per_row = [sum(one.tokens[position] == MASK for position in one.positions) for one in masked]
     # Of 19 tokens, k become [MASK] with the binomial chance; rows with 9 or fewer count as one cell.
     binomial = [comb(19, k) * 0.8**k * 0.2 ** (19 - k) for k in range(20)]
     counts = Counter(max(9, masks) for masks in masks_per_row)
@@ -130,16 +134,14 @@ def position_z(counts: Counter[int], rows: int, candidates: list[int], chosen: i
     return together, max((share_z(value, rows, chance) for value in values), key=abs)
 
 
-# Few words are drawn by shuffling, many by drawing until new (`random.sample`): both ways are taken here.
 @pytest.mark.parametrize(("num_tokens", "rows", "chosen"), [(20, 60_000, 3), (128, 12_000, 19), (512, 3_000, 77)])
 def test_every_word_of_a_row_is_equally_likely_and_separators_are_never_chosen(
     num_tokens: int, rows: int, chosen: int
 ) -> None:
-    rng = random.Random(5)
     tokens = row(num_tokens)
     counts: Counter[int] = Counter()
-    for _ in range(rows):
-        counts.update(mask_tokens(tokens, rule(), rng).positions)
+    for masked in mask_many([tokens] * rows, rule(max_predictions=80), bits_of(5)):
+        counts.update(masked.positions)
     candidates = [position for position in range(num_tokens) if tokens[position] == LABEL]
     assert len(candidates) == num_tokens - 3
     assert max(map(abs, position_z(counts, rows, candidates, chosen))) < FIVE_SIGMA
@@ -159,9 +161,9 @@ def test_one_point_more_for_a_single_word_would_be_seen() -> None:
 
 
 def test_every_set_of_positions_is_equally_likely() -> None:
-    rng = random.Random(7)
     tokens = [2, LABEL, LABEL, LABEL, 3, LABEL, LABEL, LABEL, 3]
-    sets = Counter(tuple(mask_tokens(tokens, rule(probability=0.34), rng).positions) for _ in range(40_000))
+    rows = mask_many([tokens] * 40_000, rule(probability=0.34, max_predictions=6), bits_of(7))
+    sets = Counter(tuple(masked.positions) for masked in rows)
     expected = list(combinations((1, 2, 3, 5, 6, 7), 3))
     assert set(sets) == set(expected)
     assert abs(chi_square_z([sets[chosen] for chosen in expected], [40_000 / 20] * 20)) < FIVE_SIGMA

@@ -6,77 +6,67 @@ pairs and of random ones follow by recursion; sentences of one token make a walk
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 
 import pytest
 
-from bert_trainer.dataset.sentence_pairs import SentencePair, draw_pairs
-from confidence import FIVE_SIGMA, SkewedRandom, chi_square_z, mean_z, share_z
+from bert_trainer.dataset.random_bits import RandomBits
+from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, mean_z, share_z
 from sampling_cases import coded_documents
+from walks import Pair, bits_of, walk_many
 
 CAPACITY = 13
 
 
-def first_pairs(rng: random.Random, draws: int, short: float) -> Iterator[SentencePair]:
+def first_pairs(bits: RandomBits, draws: int, short: float) -> list[Pair]:
     """First pairs of walks over a document of one-token sentences; ten draws always find another document."""
     documents = [*coded_documents([[1] * 60]), *coded_documents([[1] * 60]) * 1000]
-    for _ in range(draws):
-        yield next(draw_pairs(documents, 0, rng, capacity=CAPACITY, short_sequence_probability=short))
+    return [pairs[0] for pairs in walk_many(documents, [0] * draws, bits, capacity=CAPACITY, short=short)]
 
 
 def test_a_chunk_of_several_sentences_gets_a_random_next_half_of_the_time() -> None:
-    def z(rng: random.Random) -> float:
-        hits = sum(pair.is_random_next for pair in first_pairs(rng, 130_000, short=0.0))
+    def z(bits: RandomBits) -> float:
+        hits = sum(pair.is_random_next for pair in first_pairs(bits, 130_000, short=0.0))
         return share_z(hits, 130_000, 0.5)
 
     # A standard deviation is 0.14 points: 51 % is 7.2 of them away.
-    assert abs(z(random.Random(21))) < FIVE_SIGMA
-    assert z(SkewedRandom(21, chance=0.5)) > FIVE_SIGMA
+    assert abs(z(bits_of(21))) < FIVE_SIGMA
+    assert z(SkewedBits(21, chance=0.5)) > FIVE_SIGMA
 
 
 def test_one_walk_in_ten_aims_at_a_uniform_shorter_length() -> None:
-    def targets(rng: random.Random) -> Counter[int]:
+    def targets(bits: RandomBits) -> Counter[int]:
         # B follows A in these, so together they are the chunk: exactly the target.
         return Counter(
             len(pair.tokens_a) + len(pair.tokens_b)
-            for pair in first_pairs(rng, 100_000, short=0.1)
+            for pair in first_pairs(bits, 100_000, short=0.1)
             if not pair.is_random_next
         )
 
     # 2 ... 13, both included: the longest is drawn as a short one, too.
     chances = dict.fromkeys(range(2, CAPACITY), 0.1 / 12) | {CAPACITY: 0.9 + 0.1 / 12}
-    counts = targets(random.Random(22))
+    counts = targets(bits_of(22))
     total = sum(counts.values())
     assert set(counts) == set(chances)
     expected = [total * chance for chance in chances.values()]
     assert abs(chi_square_z([counts[length] for length in chances], expected)) < FIVE_SIGMA
     assert abs(share_z(total - counts[CAPACITY], total, 0.1 * 11 / 12)) < FIVE_SIGMA
     # 11 % short walks instead of 10 %: 7 standard deviations.
-    skewed = targets(SkewedRandom(22, chance=0.1))
+    skewed = targets(SkewedBits(22, chance=0.1))
     assert share_z(sum(skewed.values()) - skewed[CAPACITY], sum(skewed.values()), 0.1 * 11 / 12) > FIVE_SIGMA
 
 
 def test_the_first_span_ends_behind_any_sentence_but_the_last() -> None:
-    def z(rng: random.Random) -> float:
-        counts = Counter(len(pair.tokens_a) for pair in first_pairs(rng, 75_000, short=0.0))
+    def z(bits: RandomBits) -> float:
+        counts = Counter(len(pair.tokens_a) for pair in first_pairs(bits, 75_000, short=0.0))
         assert set(counts) == set(range(1, CAPACITY))
         return chi_square_z([counts[length] for length in range(1, CAPACITY)], [75_000 / 12] * 12)
 
-    assert abs(z(random.Random(23))) < FIVE_SIGMA
+    assert abs(z(bits_of(23))) < FIVE_SIGMA
     # One draw in a hundred that takes a single sentence.
-    assert z(SkewedSplit(23)) > FIVE_SIGMA
-
-
-class SkewedSplit(random.Random):
-    """A `randint` that gives its least value once in a hundred times too often."""
-
-    def randint(self, a: int, b: int) -> int:
-        """Return an integer of [a, b]."""
-        return a if self.random() < 0.01 else super().randint(a, b)
+    assert z(SkewedBits(23, first_tenth=True)) > FIVE_SIGMA
 
 
 def expectations(sentences: int, per_chunk: int, found: Fraction) -> tuple[Fraction, Fraction]:
@@ -109,13 +99,9 @@ def test_pairs_and_random_nexts_of_a_document_are_as_many_as_the_chain_implies(
 ) -> None:
     pairs, labels = expectations(sentences, per_chunk, 1 - Fraction(1, documents**10))
     shard = coded_documents([[5] * sentences] * documents)
-    rng = random.Random(24)
     walks = [
-        [
-            pair.is_random_next
-            for pair in draw_pairs(shard, 0, rng, capacity=5 * per_chunk, short_sequence_probability=0.0)
-        ]
-        for _ in range(4000)
+        [pair.is_random_next for pair in pairs]
+        for pairs in walk_many(shard, [0] * 4000, bits_of(24), capacity=5 * per_chunk)
     ]
     if per_chunk == 1:
         assert pairs == sentences

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from bert_trainer.dataset.masking import count_predictions, mask_tokens
-from bert_trainer.dataset.sampling import make_samples
+from bert_trainer.dataset.masking import count_predictions
 from plain_sampling import plain_prediction_count
 from sampling_cases import CLS, SEP, coded_documents, masking_rule, mixed_documents, original_rows, shard_task
+from walks import bits_of, mask_many, samples_of
 
 LENGTHS = range(5, 513)
 
@@ -24,14 +22,17 @@ def exact_count(num_tokens: int, max_predictions: int) -> int:
 
 @pytest.mark.parametrize("max_predictions", [20, 76, 80])
 def test_the_count_is_exact_for_every_length(max_predictions: int) -> None:
-    rule, rng = masking_rule(max_predictions), random.Random(0)
+    rule = masking_rule(max_predictions)
+    rows = []
     for num_tokens in LENGTHS:
         tokens = [CLS, *[500] * (num_tokens // 2 - 1), SEP, *[500] * (num_tokens - num_tokens // 2 - 2), SEP]
         assert len(tokens) == num_tokens
         expected = exact_count(num_tokens, max_predictions)
         assert count_predictions(num_tokens, rule) == expected
         assert plain_prediction_count(num_tokens, max_predictions) == expected
-        assert len(mask_tokens(tokens, rule, rng).positions) == expected
+        rows.append(tokens)
+    masked = mask_many(rows, rule, bits_of(0))
+    assert [len(row.positions) for row in masked] == [exact_count(length, max_predictions) for length in LENGTHS]
 
 
 def test_halves_are_rounded_to_even_and_not_up_or_down() -> None:
@@ -66,7 +67,7 @@ def test_rows_of_a_shard_hold_the_count_of_their_length(
 ) -> None:
     documents = mixed_documents(3, documents=8, most_sentences=60, most_tokens=25)
     task = shard_task(sequence_length=sequence_length, max_predictions=max_predictions, passes=5, short=0.4)
-    samples = make_samples(documents, task, random.Random(1))
+    samples = samples_of(documents, task, bits_of(1))
     lengths = samples.input_mask.sum(axis=1).tolist()
     counts = (samples.masked_lm_positions > 0).sum(axis=1).tolist()
     assert counts == [exact_count(length, max_predictions) for length in lengths]
@@ -77,7 +78,7 @@ def test_rows_of_a_shard_hold_the_count_of_their_length(
 def test_the_shortest_row_has_one_prediction() -> None:
     # At 15 % rounding alone gives that much; the lower limit is for smaller shares.
     assert count_predictions(5, masking_rule(20, probability=0.05)) == 1
-    samples = make_samples(coded_documents([[1], [1]]), shard_task(), random.Random(0))
+    samples = samples_of(coded_documents([[1], [1]]), shard_task(), bits_of(0))
     assert [len(row) for row in original_rows(samples)] == [5, 5]
     assert (samples.masked_lm_positions > 0).sum(axis=1).tolist() == [1, 1]
     assert set(samples.masked_lm_positions[:, 0].tolist()) <= {1, 3}

@@ -5,13 +5,17 @@ serves all: beyond ``FIVE_SIGMA`` chance alone comes once in 1.7 million compari
 that passed once passes always; the bound says what a change of the code could get away with. A shift of ``d`` in
 a share is found with 97.7 % certainty where ``d`` is at least 7 standard deviations.
 
-``SkewedRandom`` is how tests show that their bound bites: the code under test draws from it, and must be caught.
+``SkewedBits`` is how tests show that their bound bites: the code under test draws from it, and must be caught.
 """
 
-import random
 from collections.abc import Sequence
 from math import cbrt, exp, sqrt
 from statistics import NormalDist, fmean, variance
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.random_bits import RandomBits
 
 FIVE_SIGMA = 5.0
 
@@ -89,28 +93,32 @@ def _chi_square_z(statistic: float, degrees: int) -> float:
     return (cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / sqrt(2 / (9 * degrees))
 
 
-class SkewedRandom(random.Random):
-    """Random numbers that are wrong by one percentage point.
+class SkewedBits(RandomBits):
+    """Random bits that are wrong by one percentage point.
 
-    chance: a comparison ``random() < chance`` holds with a chance that is 0.01 larger. first_tenth: in one draw of
-    a hundred, ``randrange`` takes the first tenth of its range. Anything else is as it should be.
+    chance: draws that should hit with this chance hit with one that is 0.01 larger. first_tenth: in one draw of a
+    hundred, numbers come from the first tenth of their range. coin: so do heads. Anything else is as it should be.
     """
 
-    def __init__(self, seed: int, *, chance: float | None = None, first_tenth: bool = False) -> None:
-        self._factor = 1.0 if chance is None else chance / (chance + 0.01)
-        self._first_tenth = first_tenth
-        super().__init__(seed)
+    def __init__(
+        self, seed: int, *, chance: float | None = None, first_tenth: bool = False, coin: bool = False
+    ) -> None:
+        super().__init__(str(seed))
+        self._chance, self._first_tenth, self._coin = chance, first_tenth, coin
 
-    def random(self) -> float:
-        """Return a number in [0, 1) that is slightly too small."""
-        return super().random() * self._factor
+    def hits(self, chance: float, count: int) -> NDArray[np.bool_]:
+        """Return draws that hit slightly too often."""
+        return super().hits(chance + 0.01 * (chance == self._chance), count)
 
-    def getrandbits(self, k: int) -> int:
-        """Return right bits: naming this method keeps ``randrange`` and ``sample`` on them."""
-        return super().getrandbits(k)
+    def below(self, limits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return numbers that are slightly too small."""
+        numbers = super().below(limits)
+        if self._first_tenth:
+            numbers = np.where(super().hits(0.01, len(limits)), super().below(np.maximum(1, limits // 10)), numbers)
+        return numbers
 
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """Return an integer of the range."""
-        if self._first_tenth and stop is None and super().random() < 0.01:
-            return super().randrange(max(1, start // 10))
-        return super().randrange(start, stop, step)
+    def coins(self, tosses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return heads that are slightly too many."""
+        heads = super().coins(tosses)
+        # Of the tails, one in fifty is turned: 51 % are heads.
+        return heads + super().coins((tosses - heads) // 25) if self._coin else heads

@@ -61,15 +61,17 @@ def shard_task(
     passes: int = 1,
     short: float = 0.1,
     seed: int = 12345,
+    num_groups: int = 1,
 ) -> ShardTask:
-    """Return the task of one training shard whose tokens lie in ``folder``."""
+    """Return the task of one training shard whose tokens lie in ``folder``, made of one group."""
     return ShardTask(
         target=folder / f"training_{shard:04d}.hdf5",
-        spool_folder=folder,
+        token_paths=(folder / "tokens",),
+        num_groups=num_groups,
+        groups=(shard,) * passes,
         split="training",
         shard=shard,
         sequence_length=sequence_length,
-        dupe_factor=passes,
         short_sequence_probability=short,
         seed=seed,
         masking=masking_rule(max_predictions),

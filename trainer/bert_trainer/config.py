@@ -124,6 +124,9 @@ class DataRange(Section):
     end: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
+RecipeName = Literal["nvidia", "mlperf"]
+
+
 class PrepareStage(Section):
     """Text to a vocabulary and shards, by ``bert-data build``."""
 
@@ -144,8 +147,13 @@ class PrepareStage(Section):
     masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     seed: Seed = 12345
-    num_shards: Positive = 8
-    """Training files per sequence length; the text held in memory at a time shrinks with their number."""
+    recipe: RecipeName | None = None
+    """Whose names folders and files get; empty: our own. Settings are not changed by it."""
+    whole_word_masking: bool = False
+    """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
+    num_shards: Positive | None = None
+    """Training files per sequence length. Empty: 8, and more where the text is large, so that the samples of a
+    file, which are held in memory together, stay about 50 MB."""
     num_processes: Positive | None = None
     """Empty: one per core."""
 

@@ -155,8 +155,14 @@ class PrepareSpec(Section):
     """Share of the sequences that are made shorter than the length allows. Default: 0.1, as published."""
     seed: Seed = 12345
     """Of masks, pairs and lengths. Default: 12345, that of the published scripts."""
-    num_shards: Annotated[int, Field(ge=1, le=65536)] = 8
-    """Training files per sequence length; memory needed at a time shrinks with their number."""
+    recipe: Literal["nvidia", "mlperf"] | None = None
+    """Whose names folders and files of shards get, for loaders that look for them. Empty: our own. Settings stay
+    as they are given."""
+    whole_word_masking: bool = False
+    """Mask all pieces of a word or none, as Google's ``whole word masking`` models."""
+    num_shards: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Training files per sequence length; memory needed at a time shrinks with their number. Empty: 8, and more
+    where the text is large: about one for every 4 MB of text."""
     num_processes: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processes that work side by side. Empty: one per core."""
 

@@ -26,8 +26,11 @@ from bert_trainer.config import (
     RunConfig,
     load_run_config,
 )
-from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.build import OpenPool, build_dataset, text_bytes
+from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
 from bert_trainer.dataset.build_state import Length
+from bert_trainer.dataset.corpus import open_corpus
+from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.record import DatasetRecord
 from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
@@ -57,6 +60,9 @@ _SETTINGS = {
 """Fields of ``PrepareStage`` and the option that sets each by hand."""
 
 
+_EMPTY_SHOWN = {"num_shards": "8, more for large text", "num_processes": "one per core"}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request."""
     arguments = _parser().parse_args(argv)
@@ -74,16 +80,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(arguments: argparse.Namespace) -> int:
     """Build what a run configuration asks for, or what the options say."""
+    if world_size() == 1:
+        return _build(arguments, None)
+    with MpiWorld() as world:
+        if world.rank == 0:
+            return _build(arguments, world.pool)
+        world.serve()
+        return 0
+
+
+def _build(arguments: argparse.Namespace, open_pool: OpenPool | None) -> int:
     with _StopRequest() as stop:
-        return _build_by_hand(arguments, stop) if arguments.config is None else _build_as_child(arguments, stop)
+        function = _build_by_hand if arguments.config is None else _build_as_child
+        return function(arguments, stop, open_pool)
 
 
-def _build_as_child(arguments: argparse.Namespace, stop: _StopRequest) -> int:
+def _build_as_child(arguments: argparse.Namespace, stop: _StopRequest, open_pool: OpenPool | None) -> int:
     try:
         config = load_run_config(arguments.config)
         attempt = int(os.environ.get("BERT_ATTEMPT", "1"))
         folder = RunFolder.claim(config, attempt=attempt)
-        _build_for_job(config, Reporter(config.job.uid, attempt), folder, stop)
+        _build_for_job(config, Reporter(config.job.uid, attempt), folder, stop, open_pool)
     except TrainerError as error:
         write_termination(type(error).__name__, error.exit_code, str(error), stage=stop.stage)
         raise
@@ -96,7 +113,9 @@ def _build_as_child(arguments: argparse.Namespace, stop: _StopRequest) -> int:
     return 0
 
 
-def _build_for_job(config: RunConfig, reporter: Reporter, folder: RunFolder, stop: _StopRequest) -> None:
+def _build_for_job(
+    config: RunConfig, reporter: Reporter, folder: RunFolder, stop: _StopRequest, open_pool: OpenPool | None
+) -> None:
     """Run every prepare stage, in order."""
     checked_at_s = 0.0
 
@@ -112,7 +131,7 @@ def _build_for_job(config: RunConfig, reporter: Reporter, folder: RunFolder, sto
         for stage in config.stages:
             if isinstance(stage, PrepareStage):
                 stop.stage = stage.name
-                build_dataset(stage, config.dataset, wanted_lengths(config), reporter, check=check)
+                build_dataset(stage, config.dataset, wanted_lengths(config), reporter, check=check, open_pool=open_pool)
     except Stopped as stopped:
         reporter.report("stopped", stage=stop.stage, message=str(stopped))
         raise
@@ -132,19 +151,19 @@ def wanted_lengths(config: RunConfig) -> list[Length]:
     return list(dict.fromkeys(lengths)) or [(128, 20), (512, 80)]
 
 
-def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest) -> int:
+def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool: OpenPool | None) -> int:
     given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
     if "text" not in given or arguments.output is None:
         raise InputError("build: needs either --config, or --text and --output")
     try:
-        stage = PrepareStage(**given, lower_case=not arguments.cased)
+        stage = PrepareStage(**{**recipe_settings(arguments), **given}, lower_case=not arguments.cased)
     except ValidationError as error:
         problems = [(_SETTINGS[str(item["loc"][0])], item) for item in error.errors()]
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
         raise InputError("build: wrong options\n" + "\n".join(lines)) from error
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
-    with ProgressBar() as bar:
-        record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check)
+    with ProgressBar(text_bytes(open_corpus(stage.text))) as bar:
+        record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check, open_pool=open_pool)
     _say(sys.stdout, _summary(arguments.output, record))
     return 0
 
@@ -157,7 +176,7 @@ def _lengths_by_hand(arguments: argparse.Namespace) -> list[Length]:
             "allowed: as many of one as of the other"
         )
     lengths = list(dict.fromkeys([*(arguments.length or []), *zip(tokens, predictions, strict=True)]))
-    if not lengths:
+    if not (lengths := lengths or recipe_lengths(arguments)):
         raise InputError("build: needs at least one length", hint="add --length 128:20, for example")
     return lengths
 
@@ -271,12 +290,13 @@ def _add_build(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-predictions", type=int, action="append", metavar="P", help="as in --length")
     command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
     command.add_argument("--cased", action="store_true", help="keep upper case and accents")
+    add_build_options(command)
     defaults = PrepareStage(text="")
     for field, option in _SETTINGS.items():
         if field != "text":
             default = getattr(defaults, field)
             kind = type(default) if default is not None else int
-            shown = "one per core" if default is None else default
+            shown = _EMPTY_SHOWN[field] if default is None else default
             command.add_argument(option, dest=field, type=kind, help=f"default: {shown}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
 from bert_trainer.dataset.corpus import Corpus, open_corpus
 from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.preparation import PASSES, Prepared, prepare_tokens
+from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
+from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
+from bert_trainer.dataset.recipes import file_name, folder_name
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
-from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard
-from bert_trainer.dataset.shards import ShardHeader, Split, read_header, shard_folder_name
+from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
+from bert_trainer.dataset.shards import ShardHeader, Split, read_header
+from bert_trainer.dataset.spool import expected_blocks
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
+from bert_trainer.dataset.worker_pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.folder_lock import exclusive
 
@@ -32,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".work"
 """Scratch files below the dataset's folder; removed when the dataset is complete."""
+_COMPRESSION = 0.35
+"""Bytes of a shard's file over those of its rows, as gzip leaves them at most."""
+
+
+OpenPool = Callable[[Callable[[], None]], AbstractContextManager[TaskPool]]
 
 
 def build_dataset(
@@ -41,11 +49,13 @@ def build_dataset(
     reporter: Reports,
     *,
     check: Callable[[], None] = lambda: None,
+    open_pool: OpenPool | None = None,
 ) -> DatasetRecord:
     """Make whatever of a dataset is not there yet, and return what ``dataset.json`` then says.
 
     lengths: one folder of shards each; lengths that an earlier build made stay. check: called between shards
     and several times a second while they are made; what it raises stops the build, which can go on later.
+    open_pool: gives the processes that work, for a check of theirs; by default processes of this machine.
 
     Raises:
         InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
@@ -54,7 +64,15 @@ def build_dataset(
     _check_lengths(lengths)
     corpus = open_corpus(stage.text)
     root = Path(dataset.folder)
-    progress = BuildProgress(stage, reporter, steps=PASSES + len(lengths) * (stage.num_shards + 1))
+    progress = BuildProgress(
+        stage,
+        reporter,
+        blocks=expected_blocks(text_bytes(corpus)),
+        shards=len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1),
+    )
+
+    def local_pool(check: Callable[[], None]) -> WorkerPool:
+        return WorkerPool(stage.num_processes or usable_cores(), check)
 
     def check_and_tick() -> None:
         check()
@@ -64,10 +82,14 @@ def build_dataset(
     progress.start(record)
     # Asked before the lock is taken: a complete dataset may lie on a read-only mount.
     if not is_complete(record, root, vocabulary_path(dataset), lengths):
+        _check_needs(stage, corpus, lengths, root)
         with exclusive(root):
             record = open_record(stage, dataset, corpus, root, lengths)
             try:
-                record = _build(stage, dataset, corpus, record, lengths, progress=progress, check=check_and_tick)
+                with (open_pool or local_pool)(check_and_tick) as pool:
+                    record = _build(
+                        stage, dataset, corpus, record, lengths, pool=pool, progress=progress, check=check_and_tick
+                    )
             except TrainerError:
                 _note_time(record, root, progress)
                 raise
@@ -82,6 +104,7 @@ def _build(
     record: DatasetRecord,
     lengths: list[Length],
     *,
+    pool: TaskPool,
     progress: BuildProgress,
     check: Callable[[], None],
 ) -> DatasetRecord:
@@ -94,31 +117,30 @@ def _build(
     trained = known is not None and read_vocabulary(vocabulary_path(dataset)).sha256 == known
     with disk_errors(work_folder):
         work_folder.mkdir(exist_ok=True)
-        prepared = prepare_tokens(
-            stage,
-            corpus,
-            record.settings,
-            vocabulary_path=vocabulary_path(dataset),
-            vocabulary_size=None if trained else record.settings.vocabulary_size,
+        passes = Preparation(
+            stage=stage,
+            corpus=corpus,
             work_folder=work_folder,
+            vocabulary_path=vocabulary_path(dataset),
+            pool=pool,
             check=check,
-            pass_done=progress.advance,
+            progress=progress,
         )
+        prepared = passes.run(record.settings, vocabulary_size=None if trained else record.settings.vocabulary_size)
     vocabulary = read_vocabulary(vocabulary_path(dataset))
     record = _note_prepared(record, prepared, vocabulary, root, progress)
     _keep_vocabulary(vocabulary_path(dataset), root)
     # 2) Tokens to shards.
     tasks = [task for length in lengths for task in _shard_tasks(stage, length, prepared, vocabulary, root)]
     rows = {task.target: found for task in tasks if (found := _kept_rows(task))}
-    progress.set_steps(PASSES + len(tasks), done=PASSES + len(rows))
+    progress.set_shards(blocks=prepared.num_blocks, shards=len(tasks), done=len(rows))
     missing = [task for task in tasks if task.target not in rows]
-    num_processes = stage.num_processes or usable_cores()
-    for task, num_rows in run_tasks(build_shard, missing, num_processes=num_processes, check=check):
+    for task, num_rows in pool.run(build_shard, missing):
         rows[task.target] = num_rows
         progress.advance()
     # 3) What is there now.
     kept = [old for old in record.lengths if (old.sequence_length, old.max_predictions) not in lengths]
-    made = [_length_record(length, root, rows) for length in lengths]
+    made = [_length_record(stage, length, root, rows) for length in lengths]
     by_length = sorted([*kept, *made], key=lambda length: (length.sequence_length, length.max_predictions))
     update: dict[str, Any] = {"complete": True, "lengths": tuple(by_length), **progress.time_spent()}
     record = record.model_copy(update=update)
@@ -138,6 +160,25 @@ def _check_lengths(lengths: list[Length]) -> None:
             )
 
 
+def text_bytes(corpus: Corpus) -> int:
+    """Return the size of a corpus' files; 0 where it has none."""
+    return sum(path.stat().st_size for path in corpus.files)
+
+
+def _check_needs(stage: PrepareStage, corpus: Corpus, lengths: list[Length], root: Path) -> None:
+    """Refuse a build that cannot fit; what an earlier attempt left counts as free, since it is part of the needs."""
+    needs = estimate_needs(
+        text_bytes=text_bytes(corpus),
+        lengths=lengths,
+        dupe_factor=stage.dupe_factor,
+        num_shards=stage.num_shards,
+        num_processes=stage.num_processes or usable_cores(),
+        compression=_COMPRESSION,
+    )
+    there = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=free_memory())
+
+
 def _note_prepared(
     record: DatasetRecord, prepared: Prepared, vocabulary: Vocabulary, root: Path, progress: BuildProgress
 ) -> DatasetRecord:
@@ -147,6 +188,7 @@ def _note_prepared(
         "vocabulary_sha256": vocabulary.sha256,
         "vocabulary_entries": vocabulary.size,
         "counts": prepared.counts,
+        "word_hit_rate": prepared.word_hit_rate,
         **progress.time_spent(),
     }
     for name in ("corpus_sha256", "vocabulary_sha256"):
@@ -173,7 +215,7 @@ def _shard_tasks(
     stage: PrepareStage, length: Length, prepared: Prepared, vocabulary: Vocabulary, root: Path
 ) -> list[ShardTask]:
     sequence_length, max_predictions = length
-    folder = root / shard_folder_name(*length)
+    folder = root / folder_name(stage, length)
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
@@ -185,23 +227,34 @@ def _shard_tasks(
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
         mask_id=vocabulary.mask_id,
+        continuations=vocabulary.continuations if stage.whole_word_masking else None,
     )
-    shards: list[tuple[Split, int]] = [("training", number) for number in range(prepared.num_training_shards)]
+    num_training = prepared.num_training_shards
+    # Evaluation needs every held-out document once.
+    shards: list[tuple[Split, int, tuple[int, ...]]] = [
+        *(
+            ("training", number, groups_of_shard(number, num_training, stage.dupe_factor))
+            for number in range(num_training)
+        ),
+        *(("held_out", number, (num_training + number,)) for number in range(prepared.num_held_out_shards)),
+    ]
+    counts: dict[Split, int] = {"training": num_training, "held_out": prepared.num_held_out_shards}
+    token_paths = tuple(token_path(root / WORK_FOLDER, number) for number in range(prepared.num_blocks))
     return [
         ShardTask(
-            target=folder / f"{split}_{number:04d}.hdf5",
-            spool_folder=root / WORK_FOLDER,
+            target=folder / file_name(stage, split, number, counts[split]),
+            token_paths=token_paths,
+            num_groups=prepared.num_groups,
+            groups=groups,
             split=split,
             shard=number,
             sequence_length=sequence_length,
-            # Evaluation needs every held-out document once.
-            dupe_factor=stage.dupe_factor if split == "training" else 1,
             short_sequence_probability=stage.short_sequence_probability,
             seed=stage.seed,
             masking=rule,
             vocabulary_sha256=vocabulary.sha256,
         )
-        for split, number in [*shards, ("held_out", 0)]
+        for split, number, groups in shards
     ]
 
 
@@ -218,10 +271,10 @@ def _kept_rows(task: ShardTask) -> int | None:
     return header.rows if header == wanted else None
 
 
-def _length_record(length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:
-    folder = shard_folder_name(*length)
+def _length_record(stage: PrepareStage, length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:
+    folder = folder_name(stage, length)
     by_name = {path.name: count for path, count in sorted(rows.items()) if path.parent == root / folder}
-    training = {name: count for name, count in by_name.items() if name.startswith("training")}
+    training = {name: count for name, count in by_name.items() if not name.startswith("held_out")}
     held_out = {name: count for name, count in by_name.items() if name.startswith("held_out")}
     return LengthRecord(
         sequence_length=length[0],

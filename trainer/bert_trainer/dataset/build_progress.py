@@ -19,13 +19,19 @@ class Reports(Protocol):
         """Take one record, as in ``progress``."""
 
 
-class BuildProgress:
-    """Units of work done and time spent: one unit for each pass over the text and for each shard."""
+_PASSES_OVER_BLOCKS = 2
+_OTHER_PASSES = 2
+"""Near-duplicates, vocabulary."""
 
-    def __init__(self, stage: PrepareStage, reporter: Reports, *, steps: int) -> None:
-        """steps: units of work at most."""
+
+class BuildProgress:
+    """Units of work done and time spent: a block of text read, one encoded, a pass in between, a shard."""
+
+    def __init__(self, stage: PrepareStage, reporter: Reports, *, blocks: int, shards: int) -> None:
+        """blocks, shards: as many as are expected."""
         self._stage, self._reporter = stage, reporter
-        self._steps, self._done = steps, 0
+        self._blocks, self._shards = blocks, shards
+        self._done = 0
         self._started_at_s = time.monotonic()
         self._told_at_s = self._started_at_s
         self._cpu_before_s = _cpu_s()
@@ -35,9 +41,19 @@ class BuildProgress:
         self._before = record
         self._reporter.report("stage_started", stage=self._stage.name, kind=self._stage.kind, steps=self._steps)
 
-    def set_steps(self, steps: int, *, done: int) -> None:
-        """Say how much there is to do in all, now that it is known, and how much is done."""
-        self._steps, self._done = steps, done
+    @property
+    def _steps(self) -> int:
+        return max(self._done, _PASSES_OVER_BLOCKS * self._blocks + _OTHER_PASSES + self._shards)
+
+    def set_blocks(self, blocks: int) -> None:
+        """Say how many blocks of text there are, once all are read."""
+        self._blocks = self._done = blocks
+        self._tell()
+
+    def set_shards(self, *, blocks: int, shards: int, done: int) -> None:
+        """Say how many shards there are, now that the text is encoded, and how many an earlier attempt made."""
+        self._blocks, self._shards = blocks, shards
+        self._done = _PASSES_OVER_BLOCKS * blocks + _OTHER_PASSES + done
         self._tell()
 
     def advance(self) -> None:
@@ -49,7 +65,8 @@ class BuildProgress:
         """Say that the stage is over."""
         elapsed_s = self._elapsed_s()
         if self._done < self._steps:  # there was nothing to do
-            self.set_steps(self._steps, done=self._steps)
+            self._done = self._steps
+            self._tell()
         self._reporter.report("stage_finished", stage=self._stage.name, seconds=elapsed_s)
 
     def time_spent(self) -> dict[str, float]:

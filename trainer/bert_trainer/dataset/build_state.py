@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.corpus import Corpus, digest_corpus
+from bert_trainer.dataset.recipes import folder_name
 from bert_trainer.dataset.record import BuildSettings, DatasetRecord, read_record
 from bert_trainer.dataset.sampling import GENERATOR_VERSION
-from bert_trainer.dataset.shards import list_shards, shard_folder_name
+from bert_trainer.dataset.shards import list_shards
 from bert_trainer.dataset.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 
@@ -37,7 +38,7 @@ def open_record(
     given = _given_vocabulary(dataset, root, record)
     settings = _settings(stage, given)
     if record is None:
-        _refuse_foreign_shards(root, lengths)
+        _refuse_foreign_shards(stage, root, lengths)
         return DatasetRecord(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
     if given is not None and given == record.vocabulary_sha256:
         # The dataset's own vocabulary, trained by it, is named as the one to use.
@@ -107,6 +108,8 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         masked_lm_probability=stage.masked_lm_probability,
         short_sequence_probability=stage.short_sequence_probability,
         seed=stage.seed,
+        recipe=stage.recipe,
+        whole_word_masking=stage.whole_word_masking,
         num_shards=stage.num_shards,
     )
 
@@ -119,9 +122,9 @@ def _differences(old: BuildSettings, new: BuildSettings) -> list[str]:
     ]
 
 
-def _refuse_foreign_shards(root: Path, lengths: list[Length]) -> None:
+def _refuse_foreign_shards(stage: PrepareStage, root: Path, lengths: list[Length]) -> None:
     for length in lengths:
-        folder = root / shard_folder_name(*length)
+        folder = root / folder_name(stage, length)
         if folder.is_dir() and list_shards(folder):
             raise InputError(
                 f"{folder}: holds shards, but {root} has no dataset.json to say how they were made",

@@ -6,100 +6,130 @@ of their sets is at least a threshold. MinHash signatures cut into bands name th
 compared exactly, so that nothing is dropped by mistake; a true pair is missed with a probability below 1e-4.
 It decides nothing about what happens to a duplicate.
 
-Disk per document, in a scratch folder: 8 bytes per distinct shingle and per band. Memory per document: 8
-bytes, and while one band is examined 24 more; documents that share a band with another cost about 200 bytes
-per shared band.
+Documents come in blocks, whose signatures any process can work out. Disk per document, in a scratch folder: 8
+bytes per band. Memory per document: 24 bytes while one band is examined; documents that share a band with
+another cost about 200 bytes per shared band, and are read again to be compared.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from array import array
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.word_cache import WordCache, ragged_indexes
 
 SHINGLE_WORDS = 5
 _NUM_HASHES = 128
 _MISSED = 1e-4
 """Largest accepted probability that a pair at the threshold never becomes a candidate."""
-_CHUNK = 8192
-"""Shingles hashed at a time: bounds the table of hashes to 8 MiB."""
+_CHUNK = 2048
+"""Shingles hashed at a time: keeps the table of hashes, 1 MiB, in the processor's cache."""
 
 _WORD = re.compile(r"\w+")
 
+Sentences = Sequence[str]
 Hashes = NDArray[np.uint64]
 
 
+class Signatures:
+    """Works out the bands of documents; keeps the hashes of the words that it has seen."""
+
+    def __init__(self, similarity: float) -> None:
+        """similarity: threshold, in (0, 1]."""
+        self._rows_per_band = rows_per_band(similarity)
+        self._words = WordCache(_word_hashes)
+
+    def bands(self, documents: Sequence[Sentences]) -> Hashes:
+        """Return the band keys of some documents, uint64 (documents, bands)."""
+        hashes, num_words = self._hashes(documents)
+        return _band_keys(_signatures(*_shingles(hashes, num_words)), self._rows_per_band)
+
+    def shingles(self, document: Sentences) -> Hashes:
+        """Return the sorted distinct hashes of a document's runs of five words, case and punctuation aside.
+
+        A document of fewer words is one shingle. Returns uint64 (n,), n >= 1.
+        """
+        return np.unique(_shingles(*self._hashes([document]))[0])
+
+    def _hashes(self, documents: Sequence[Sentences]) -> tuple[Hashes, NDArray[np.int64]]:
+        """Return the hashes of all words and how many each document has, at least one."""
+        texts = [" ".join(sentences) for sentences in documents]
+        pieces = np.array([text.count(" ") + 1 for text in texts], dtype=np.int64)
+        hashes, counts = self._words.look_up(" ".join(texts).split(" "))
+        ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(pieces)]
+        num_words = np.diff(ends, prepend=0)
+        for number in np.flatnonzero(num_words == 0).tolist():
+            # Without a letter or digit: told apart by its signs.
+            signs = np.array([zlib.crc32(sign.encode()) for sign in texts[number].split() or [""]], dtype=np.uint64)
+            at = int(num_words[:number].sum())
+            hashes = np.concatenate([hashes[:at], signs, hashes[at:]])
+            num_words[number] = len(signs)
+        return hashes, num_words
+
+
 class NearDuplicates:
-    """Takes documents one by one, then tells which ones repeat an earlier one."""
+    """Takes the bands of documents, then tells which documents repeat an earlier one."""
 
     def __init__(self, folder: Path, similarity: float) -> None:
-        """folder: existing scratch folder, emptied by ``close``. similarity: threshold, in (0, 1)."""
+        """folder: existing scratch folder, emptied by ``close``. similarity: threshold, in (0, 1]."""
         self._similarity = similarity
-        self._rows_per_band = _rows_per_band(similarity)
-        self._shingle_path = folder / "shingles.u64"
-        self._band_path = folder / "bands.u64"
-        self._shingle_file = self._shingle_path.open("wb")
-        self._band_file = self._band_path.open("wb")
-        self._ends = array("Q")
+        self._num_bands = _NUM_HASHES // rows_per_band(similarity)
+        self._path = folder / "bands.u64"
+        self._file = self._path.open("wb")
+        self._num_documents = 0
 
-    def add(self, document: Document) -> None:
-        """Remember the next document; documents are numbered in the order of these calls."""
-        shingles = shingle_hashes(document)
-        bands = _band_keys(_signature(shingles), self._rows_per_band)
-        self._shingle_file.write(shingles.tobytes())
-        self._band_file.write(bands.tobytes())
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(shingles))
+    def add(self, bands: Hashes) -> None:
+        """Remember the next documents; they are numbered in the order of these calls."""
+        self._file.write(bands.tobytes())
+        self._num_documents += len(bands)
 
-    def find(self) -> set[int]:
-        """Return the numbers of documents that are near-duplicates of an earlier one that is kept."""
-        self._shingle_file.flush()
-        self._band_file.flush()
+    def find(self, read: Callable[[int], Sentences]) -> set[int]:
+        """Return the numbers of documents that are near-duplicates of an earlier one that is kept.
+
+        read: gives the sentences of a document.
+        """
+        self._file.flush()
+        signatures = Signatures(self._similarity)
         dropped: set[int] = set()
         kept_by_bucket: dict[int, list[int]] = defaultdict(list)
         for number, buckets in sorted(self._shared_buckets().items()):
             candidates = {other for bucket in buckets for other in kept_by_bucket[bucket]}
-            if any(self._similar(number, other) for other in sorted(candidates)):
-                dropped.add(number)
-                continue
+            if candidates:
+                shingles = signatures.shingles(read(number))
+                if any(
+                    jaccard(shingles, signatures.shingles(read(other))) >= self._similarity
+                    for other in sorted(candidates)
+                ):
+                    dropped.add(number)
+                    continue
             for bucket in buckets:
                 kept_by_bucket[bucket].append(number)
         return dropped
 
     def close(self) -> None:
-        """Remove the scratch files."""
-        for file, path in ((self._shingle_file, self._shingle_path), (self._band_file, self._band_path)):
-            file.close()
-            path.unlink(missing_ok=True)
+        """Remove the scratch file."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
 
     def _shared_buckets(self) -> dict[int, list[int]]:
         """Return for every document the buckets (same band, same key) that others are in, too."""
-        num_documents = len(self._ends)
-        num_bands = _NUM_HASHES // self._rows_per_band
         buckets_of: dict[int, list[int]] = defaultdict(list)
-        if num_documents == 0:
+        if self._num_documents == 0:
             return buckets_of
-        table = np.memmap(self._band_path, dtype=np.uint64, mode="r", shape=(num_documents, num_bands))
+        table = np.memmap(self._path, dtype=np.uint64, mode="r", shape=(self._num_documents, self._num_bands))
         next_bucket = 0
-        for band in range(num_bands):
+        for band in range(self._num_bands):
             _, bucket, counts = np.unique(table[:, band], return_inverse=True, return_counts=True)
             for number in np.flatnonzero(counts[bucket] > 1).tolist():
                 buckets_of[number].append(next_bucket + int(bucket[number]))
             next_bucket += len(counts)
         return buckets_of
-
-    def _similar(self, first: int, second: int) -> bool:
-        return jaccard(self._shingles(first), self._shingles(second)) >= self._similarity
-
-    def _shingles(self, number: int) -> Hashes:
-        start = self._ends[number - 1] if number else 0
-        return np.fromfile(self._shingle_path, dtype=np.uint64, count=self._ends[number] - start, offset=8 * start)
 
 
 def jaccard(first: Hashes, second: Hashes) -> float:
@@ -108,19 +138,24 @@ def jaccard(first: Hashes, second: Hashes) -> float:
     return shared / (len(first) + len(second) - shared)
 
 
-def shingle_hashes(document: Document) -> Hashes:
-    """Return the sorted distinct hashes of a document's runs of five words, case and punctuation aside.
+def _word_hashes(words: Sequence[str]) -> tuple[Hashes, NDArray[np.int64]]:
+    """Return the hashes of what is a word in text without spaces, (n,), and how many there are in each."""
+    found = [_WORD.findall(word.casefold()) for word in words]
+    hashes = np.array([zlib.crc32(word.encode()) for several in found for word in several], dtype=np.uint64)
+    return hashes, np.array([len(several) for several in found], dtype=np.int64)
 
-    A document of fewer words is one shingle. Returns uint64 (n,), n >= 1.
-    """
-    text = " ".join(document.sentences).casefold()
-    words = _WORD.findall(text) or text.split()
-    hashes = np.array([zlib.crc32(word.encode()) for word in words], dtype=np.uint64)
-    length = min(SHINGLE_WORDS, len(hashes))
-    shingles = np.zeros(len(hashes) - length + 1, dtype=np.uint64)
-    for offset in range(length):
-        shingles = _mix(shingles + hashes[offset : offset + len(shingles)])
-    return np.unique(shingles)
+
+def _shingles(hashes: Hashes, num_words: NDArray[np.int64]) -> tuple[Hashes, NDArray[np.int64]]:
+    """Return the shingles of all documents, repetitions included, and how many each document has."""
+    counts = np.maximum(1, num_words - SHINGLE_WORDS + 1)
+    firsts = np.cumsum(num_words) - num_words
+    places = ragged_indexes(firsts, counts)
+    left = np.repeat(firsts + num_words, counts) - places
+    shingles = np.zeros(len(places), dtype=np.uint64)
+    for offset in range(SHINGLE_WORDS):
+        mixed = _mix(shingles + hashes[np.minimum(places + offset, len(hashes) - 1)])
+        shingles = np.where(left > offset, mixed, shingles)
+    return shingles, counts
 
 
 def _mix(values: Hashes) -> Hashes:
@@ -131,28 +166,42 @@ def _mix(values: Hashes) -> Hashes:
     return values ^ (values >> np.uint64(31))
 
 
-_FACTORS = _mix(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)
-_ADDENDS = _mix(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64))
+_FACTORS = (_mix(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)).astype(np.uint32)
+_ADDENDS = _mix(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64)).astype(np.uint32)
 
 
-def _signature(shingles: Hashes) -> Hashes:
-    """Return the least value of each of the 128 hash functions over the shingles, uint64 (128,)."""
-    least = np.full(_NUM_HASHES, np.iinfo(np.uint64).max, dtype=np.uint64)
-    for start in range(0, len(shingles), _CHUNK):
-        hashed = _FACTORS[:, None] * shingles[None, start : start + _CHUNK] + _ADDENDS[:, None]
-        least = np.minimum(least, hashed.min(axis=1))
-    return least
+def _signatures(shingles: Hashes, counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the least value of each of the 128 hash functions over each document's shingles, (documents, 128).
+
+    counts: shingles of each document, at least one.
+    """
+    least = np.full((_NUM_HASHES, len(counts)), np.iinfo(np.uint32).max, dtype=np.uint32)
+    # The high half: after mixing any 32 bits are as good.
+    values = (shingles >> np.uint64(32)).astype(np.uint32)
+    ends = np.cumsum(counts)
+    hashed = np.empty((_NUM_HASHES, _CHUNK), dtype=np.uint32)
+    for start in range(0, len(values), _CHUNK):
+        part = values[start : start + _CHUNK]
+        table = hashed[:, : len(part)]
+        np.multiply(_FACTORS[:, None], part[None, :], out=table)
+        table += _ADDENDS[:, None]
+        first, last = np.searchsorted(ends, [start, start + len(part) - 1], side="right")
+        begins = np.maximum(ends[first : last + 1] - counts[first : last + 1] - start, 0)
+        found = np.minimum.reduceat(table, begins, axis=1)
+        least[:, first : last + 1] = np.minimum(least[:, first : last + 1], found)
+    return least.T
 
 
-def _band_keys(signature: Hashes, rows_per_band: int) -> Hashes:
-    num_bands = _NUM_HASHES // rows_per_band
-    keys = np.zeros(num_bands, dtype=np.uint64)
-    for column in signature[: num_bands * rows_per_band].reshape(num_bands, rows_per_band).T:
-        keys = _mix(keys + column)
+def _band_keys(signatures: NDArray[np.uint32], rows: int) -> Hashes:
+    """(documents, 128) to (documents, bands)."""
+    num_bands = _NUM_HASHES // rows
+    keys = np.zeros((len(signatures), num_bands), dtype=np.uint64)
+    for row in range(rows):
+        keys = _mix(keys + signatures[:, row : num_bands * rows : rows])
     return keys
 
 
-def _rows_per_band(similarity: float) -> int:
+def rows_per_band(similarity: float) -> int:
     """Return the most rows per band (the fewest false candidates) that still find nearly every true pair."""
     for rows in range(8, 1, -1):
         if (1 - similarity**rows) ** (_NUM_HASHES // rows) <= _MISSED:

@@ -1,61 +1,87 @@
-"""From a corpus to tokens in shards: clean, drop near-duplicates, split, learn a vocabulary, encode.
+"""From a corpus to tokens in groups: clean, drop near-duplicates, split, learn a vocabulary, encode.
 
-Four passes, each in a stream, through scratch files in the work folder. The outcome is noted at the end, so
-that an interrupted build goes on with its shards at once. Making the shards is not done here.
+Four passes, through scratch files in the work folder; text is read once, blocks of it are worked on by all
+processes. The outcome is noted at the end, so that an interrupted build goes on with its shards at once.
+Making the shards is not done here.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.atomic_files import write_atomically, write_json_atomically
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.atomic_files import disk_errors, write_atomically, write_json_atomically
 from bert_trainer.config import PrepareStage
-from bert_trainer.dataset.corpus import Corpus, digest_document
+from bert_trainer.dataset.build_progress import BuildProgress
+from bert_trainer.dataset.corpus import Corpus
+from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.near_duplicates import NearDuplicates
+from bert_trainer.dataset.needs import LEAST_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.record import BuildSettings, Counts
-from bert_trainer.dataset.spool import TextSpool, TokenSpool
-from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.dataset.spool import TextBlock, write_text_blocks
+from bert_trainer.dataset.text_survey import EncodeTask, Survey, SurveyTask, encode_block, survey_block
+from bert_trainer.dataset.wordpiece import read_vocabulary, train_vocabulary
+from bert_trainer.dataset.worker_pool import TaskPool
 from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-PASSES = 4
 _PREPARED_FILE = "prepared.json"
 _DOCUMENTS_PER_CHECK = 256
-_DOCUMENTS_PER_SHARD = 2
-"""At least: in a shard with one document no next sentence could be a random one."""
+_DOCUMENTS_PER_GROUP = 2
+"""At least: in a group with one document no next sentence could be a random one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the passes found; the tokens themselves lie in the work folder."""
+    """What the passes found; the tokens themselves lie in the work folder.
+
+    Training shards are as many as their groups of documents; groups of held-out documents follow them.
+    """
 
     corpus_sha256: str
     vocabulary_sha256: str
     counts: Counts
     num_training_shards: int
+    num_held_out_shards: int
+    num_blocks: int
+    word_hit_rate: float
+    """Share of the words whose tokens were in the cache, in [0, 1]."""
+
+    @property
+    def num_groups(self) -> int:
+        """Groups that the documents were dealt to."""
+        return self.num_training_shards + self.num_held_out_shards
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The kept documents, on disk, and for each whether it is held out."""
+    """All documents, on disk in blocks, and their marks. D documents."""
 
-    spool: TextSpool
-    held_out: list[bool | None]
-    """``None``: dropped."""
+    blocks: list[TextBlock]
+    scores: NDArray[np.float64]
+    """(D,): as ``Survey``."""
+    dropped: NDArray[np.bool_]
+    """(D,): near-duplicates of an earlier document."""
     corpus_sha256: str
 
-    def documents(self, *, held_out: bool) -> Iterator[tuple[str, ...]]:
-        for which, sentences in zip(self.held_out, self.spool, strict=True):
-            if which is held_out:
-                yield sentences
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of text of each document, (D,)."""
+        return np.concatenate([block.sizes for block in self.blocks])
+
+    def in_block(self, block: TextBlock) -> slice:
+        return slice(block.first_document, block.first_document + block.num_documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,65 +89,174 @@ class _TrainingSentences:
     """The training text, as often as it is asked for: nothing is learnt from held-out documents."""
 
     texts: _Texts
+    held_out: NDArray[np.bool_]
     check: Callable[[], None]
 
     def __iter__(self) -> Iterator[str]:
-        for number, sentences in enumerate(self.texts.documents(held_out=False)):
+        wanted = ~(self.held_out | self.texts.dropped)
+        for block in self.texts.blocks:
+            self.check()
+            for sentences, is_wanted in zip(block.read(), wanted[self.texts.in_block(block)].tolist(), strict=True):
+                if is_wanted:
+                    yield from sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What all passes share."""
+
+    stage: PrepareStage
+    corpus: Corpus
+    work_folder: Path
+    vocabulary_path: Path
+    """Read, after it was written where one is to be learnt."""
+    pool: TaskPool
+    check: Callable[[], None]
+    """Called every few hundred documents; may raise."""
+    progress: BuildProgress
+
+    def run(self, settings: BuildSettings, *, vocabulary_size: int | None) -> Prepared:
+        """Run the passes that the work folder does not have behind it already.
+
+        vocabulary_size: of the vocabulary that is to be learnt; ``None``: it is there.
+
+        Raises:
+            InputError: the text cannot be read, is empty or too small to be split, or the vocabulary is wrong.
+            TrainerError: the disk is full.
+        """
+        key: dict[str, Any] = {"settings": settings.model_dump(), "fingerprint": self.corpus.fingerprint}
+        done = _read_prepared(self.work_folder, key, self.vocabulary_path)
+        if done is not None:
+            return done
+        texts = self._read_texts()
+        held_out = split_documents(self.stage, texts.scores, texts.dropped)
+        if vocabulary_size is not None:
+            sentences = _TrainingSentences(texts, held_out, self.check)
+            content = train_vocabulary(sentences, size=vocabulary_size, lower_case=self.stage.lower_case)
+            write_atomically(self.vocabulary_path, content)
+        self.progress.advance()
+        prepared = self._encode(texts, held_out)
+        for block in texts.blocks:
+            block.path.unlink()
+        document = {"key": key, **asdict(prepared), "counts": prepared.counts.model_dump()}
+        write_json_atomically(self.work_folder / _PREPARED_FILE, document)
+        return prepared
+
+    def _read_texts(self) -> _Texts:
+        """Write all text to blocks, mark every document, find near-duplicates: two passes."""
+        blocks: list[TextBlock] = []
+        found: dict[int, Survey] = {}
+        scores: list[NDArray[np.float64]] = []
+        digest = hashlib.sha256()
+        duplicates = NearDuplicates(self.work_folder, self.stage.near_duplicate_similarity)
+        try:
+            for task, survey in self.pool.run(survey_block, self._survey_tasks(blocks)):
+                found[task.block.first_document] = survey
+                self.progress.advance()
+                # Processes finish in any order; what is kept does not depend on it.
+                while (first := sum(map(len, scores))) in found:
+                    ready = found.pop(first)
+                    digest.update(ready.digests)
+                    duplicates.add(ready.bands)
+                    scores.append(ready.scores)
+            self.progress.set_blocks(len(blocks))
+            dropped = np.zeros(sum(map(len, scores)), dtype=np.bool_)
+            with disk_errors(self.work_folder):
+                dropped[list(duplicates.find(_reader(blocks)))] = True
+            self.progress.advance()
+        finally:
+            duplicates.close()
+        return _Texts(blocks, np.concatenate(scores), dropped, digest.hexdigest())
+
+    def _survey_tasks(self, blocks: list[TextBlock]) -> Iterator[SurveyTask]:
+        for block in write_text_blocks(self._documents(), self.work_folder):
+            blocks.append(block)
+            yield SurveyTask(block, self.stage.near_duplicate_similarity, self.stage.seed)
+
+    def _documents(self) -> Iterator[Document]:
+        for number, document in enumerate(self.corpus.documents()):
             if number % _DOCUMENTS_PER_CHECK == 0:
                 self.check()
-            yield from sentences
+            yield document
+
+    def _encode(self, texts: _Texts, held_out: NDArray[np.bool_]) -> Prepared:
+        """Deal the documents out to groups and cut them into tokens.
+
+        Documents without a token show only then; where there are any they are dealt out no more.
+        """
+        empty = np.zeros_like(held_out)
+        while True:
+            groups, num_training, num_held_out = deal_documents(self.stage, texts, held_out, empty)
+            tokens, hit_rate = self._encode_blocks(texts, groups, num_training + num_held_out)
+            newly_empty = (groups >= 0) & (tokens == 0)
+            if not newly_empty.any():
+                break
+            empty |= newly_empty
+            held_out = self._split_again(texts, empty)
+        training, held = (tokens[(groups >= 0) & (held_out == which)] for which in (False, True))
+        counts = Counts(
+            documents_read=len(held_out),
+            duplicates_dropped=int(texts.dropped.sum()),
+            documents_training=len(training),
+            documents_held_out=len(held),
+            tokens_training=int(training.sum()),
+            tokens_held_out=int(held.sum()),
+        )
+        sha256 = read_vocabulary(self.vocabulary_path).sha256
+        return Prepared(texts.corpus_sha256, sha256, counts, num_training, num_held_out, len(texts.blocks), hit_rate)
+
+    def _split_again(self, texts: _Texts, empty: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Split the documents that have a token; those of before stay on their side, unless one is empty now."""
+        num_left = int((~(texts.dropped | empty)).sum())
+        if num_left < _DOCUMENTS_PER_GROUP:
+            raise InputError(
+                f"{self.stage.text}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
+                "at least 2 are needed, one to train on and one to hold out",
+                hint="is it the vocabulary of another language, or cased where the text is lower-cased?",
+            )
+        return split_documents(self.stage, texts.scores, texts.dropped | empty)
+
+    def _encode_blocks(
+        self, texts: _Texts, groups: NDArray[np.int32], num_groups: int
+    ) -> tuple[NDArray[np.int64], float]:
+        tasks = [
+            EncodeTask(
+                block=block,
+                groups=groups[texts.in_block(block)],
+                num_groups=num_groups,
+                vocabulary_path=self.vocabulary_path,
+                lower_case=self.stage.lower_case,
+                target=token_path(self.work_folder, number),
+            )
+            for number, block in enumerate(texts.blocks)
+        ]
+        tokens = np.zeros(len(groups), dtype=np.int64)
+        words = unseen = 0
+        for task, encoded in self.pool.run(encode_block, tasks):
+            tokens[texts.in_block(task.block)] = encoded.tokens
+            self.progress.advance()
+            words, unseen = words + encoded.hit_rate.words, unseen + encoded.hit_rate.unseen
+        return tokens, round(1 - unseen / max(1, words), 6)
 
 
-def prepare_tokens(
-    stage: PrepareStage,
-    corpus: Corpus,
-    settings: BuildSettings,
-    *,
-    vocabulary_path: Path,
-    vocabulary_size: int | None,
-    work_folder: Path,
-    check: Callable[[], None],
-    pass_done: Callable[[], None],
-) -> Prepared:
-    """Run the passes that the work folder does not have behind it already.
+def _reader(blocks: list[TextBlock]) -> Callable[[int], list[str]]:
+    """Return a function that reads a document by its number."""
+    firsts = np.array([block.first_document for block in blocks])
 
-    vocabulary_path: read, after it was written where ``vocabulary_size`` says that one is to be learnt.
-    check: called every few hundred documents; may raise. pass_done: called after each of the four passes.
+    def read(document: int) -> list[str]:
+        block = blocks[int(np.searchsorted(firsts, document, side="right")) - 1]
+        return block.read_document(document - block.first_document)
 
-    Raises:
-        InputError: the text cannot be read, is empty or too small to be split, or the vocabulary is wrong.
-        TrainerError: the disk is full.
-    """
-    key: dict[str, Any] = {"settings": settings.model_dump(), "fingerprint": corpus.fingerprint}
-    done = _read_prepared(work_folder, key, vocabulary_path)
-    if done is not None:
-        for _ in range(PASSES):
-            pass_done()
-        return done
-    duplicates = NearDuplicates(work_folder, stage.near_duplicate_similarity)
-    try:
-        digests, spool = _read_texts(corpus, duplicates, work_folder, check)
-        pass_done()
-        dropped = duplicates.find()
-        pass_done()
-    finally:
-        duplicates.close()
-    corpus_sha256 = hashlib.sha256(b"".join(digests)).hexdigest()
-    texts = _Texts(spool, split_documents(stage, digests, dropped), corpus_sha256)
-    if vocabulary_size is not None:
-        sentences = _TrainingSentences(texts, check)
-        content = train_vocabulary(sentences, size=vocabulary_size, lower_case=stage.lower_case)
-        write_atomically(vocabulary_path, content)
-    pass_done()
-    prepared = _encode(stage, texts, vocabulary_path, work_folder, check)
-    pass_done()
-    document = {"key": key, **asdict(prepared), "counts": prepared.counts.model_dump()}
-    write_json_atomically(work_folder / _PREPARED_FILE, document)
-    return prepared
+    return read
 
 
-def split_documents(stage: PrepareStage, digests: list[bytes], dropped: set[int]) -> list[bool | None]:
-    """Decide for every document whether it is held out; ``None`` for those dropped.
+def token_path(work_folder: Path, block: int) -> Path:
+    """Return where the tokens of a block are."""
+    return work_folder / f"tokens_{block:05d}"
+
+
+def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Decide for every document whether it is held out; (D,), false where it is dropped.
 
     A document's text and the seed decide, not its place: with more text, or in another order, it stays on its
     side. Where chance would leave one side empty, the document nearest to it goes there.
@@ -129,83 +264,50 @@ def split_documents(stage: PrepareStage, digests: list[bytes], dropped: set[int]
     Raises:
         InputError: fewer than two documents are left.
     """
-    scores = {
-        number: _fraction(f"{stage.seed}/held-out/".encode() + digest)
-        for number, digest in enumerate(digests)
-        if number not in dropped
-    }
-    if len(scores) < 2:
+    left = np.flatnonzero(~dropped)
+    if len(left) < 2:
         raise InputError(
-            f"{stage.text}: {len(scores)} of {len(digests)} documents are left without near-duplicates; "
+            f"{stage.text}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
             "at least 2 are needed, one to train on and one to hold out",
             hint="documents are separated by blank lines",
         )
-    held_out = {number for number, score in scores.items() if score < stage.held_out_fraction}
-    if not held_out:
-        held_out = {min(scores, key=lambda number: scores[number])}
-    elif len(held_out) == len(scores):
-        held_out.remove(max(scores, key=lambda number: scores[number]))
-    return [number in held_out if number in scores else None for number in range(len(digests))]
+    held_out = (scores < stage.held_out_fraction) & ~dropped
+    if not held_out.any():
+        held_out[left[np.argmin(scores[left])]] = True
+    elif held_out.sum() == len(left):
+        held_out[left[np.argmax(scores[left])]] = False
+    return held_out
 
 
-def _fraction(content: bytes) -> float:
-    """Return a number in [0, 1) that only the content decides."""
-    return int.from_bytes(hashlib.sha256(content).digest()[:8]) / 2**64
+def deal_documents(
+    stage: PrepareStage, texts: _Texts, held_out: NDArray[np.bool_], empty: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], int, int]:
+    """Return the group of every document, int32 (D,), -1 for none, and the numbers of groups of both kinds.
 
-
-def _read_texts(
-    corpus: Corpus, duplicates: NearDuplicates, work_folder: Path, check: Callable[[], None]
-) -> tuple[list[bytes], TextSpool]:
-    spool = TextSpool(work_folder / "text.txt")
-    digests: list[bytes] = []
-    with closing(spool):
-        for document in corpus.documents():
-            if len(digests) % _DOCUMENTS_PER_CHECK == 0:
-                check()
-            digests.append(digest_document(document))
-            duplicates.add(document)
-            spool.add(document)
-    return digests, spool
-
-
-def _encode(
-    stage: PrepareStage, texts: _Texts, vocabulary_path: Path, work_folder: Path, check: Callable[[], None]
-) -> Prepared:
-    vocabulary = read_vocabulary(vocabulary_path)
-    encoder = Encoder(vocabulary, lower_case=stage.lower_case)
-    num_training = texts.held_out.count(False)
-    num_shards = max(1, min(stage.num_shards, num_training // _DOCUMENTS_PER_SHARD))
-    if num_shards < stage.num_shards:
+    Every document goes to the group with the least text, so a group has documents from all over the corpus.
+    """
+    groups = np.full(len(held_out), -1, dtype=np.int32)
+    sides = [np.flatnonzero((held_out == which) & ~texts.dropped & ~empty) for which in (False, True)]
+    sizes = texts.sizes
+    num_bytes = [int(sizes[side].sum()) for side in sides]
+    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] * stage.dupe_factor / SHARD_BYTES))
+    num_training = max(1, min(wanted, len(sides[0]) // _DOCUMENTS_PER_GROUP))
+    if stage.num_shards and num_training < stage.num_shards and not empty.any():
         logger.warning(
-            "%d training documents are too few for %d shards; making %d",
-            num_training,
-            stage.num_shards,
-            num_shards,
+            "%d training documents are too few for %d shards; making %d", len(sides[0]), stage.num_shards, num_training
         )
-    spools = {}
-    for held_out in (False, True):
-        name = "held_out" if held_out else "training"
-        spool = spools[name] = TokenSpool(work_folder, name, 1 if held_out else num_shards)
-        for number, document in enumerate(encoder.encode_documents(texts.documents(held_out=held_out))):
-            if number % _DOCUMENTS_PER_CHECK == 0:
-                check()
-            if document:
-                spool.add(document)
-        spool.flush()
-        if not spool.num_documents:
-            raise InputError(f"{stage.text}: no token of the vocabulary in the {name} documents")
-    training, held_out_spool = spools["training"], spools["held_out"]
-    counts = Counts(
-        documents_read=len(texts.held_out),
-        duplicates_dropped=texts.held_out.count(None),
-        documents_training=training.num_documents,
-        documents_held_out=held_out_spool.num_documents,
-        tokens_training=training.num_tokens,
-        tokens_held_out=held_out_spool.num_tokens,
-    )
-    # Documents without a token leave the last shards empty where there are hardly any others.
-    num_shards = min(num_shards, training.num_documents)
-    return Prepared(texts.corpus_sha256, vocabulary.sha256, counts, num_shards)
+    # Held-out documents are used once: as many to a shard as make it as large as the others.
+    share = num_training * num_bytes[1] / max(1, num_bytes[0] * stage.dupe_factor)
+    num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _DOCUMENTS_PER_GROUP))
+    for side, first, number in zip(sides, (0, num_training), (num_training, num_held_out), strict=True):
+        loads = [(0, group) for group in range(first, first + number)]
+        dealt = []
+        for size in sizes[side].tolist():
+            load, group = loads[0]
+            heapq.heapreplace(loads, (load + size, group))
+            dealt.append(group)
+        groups[side] = dealt
+    return groups, num_training, num_held_out
 
 
 def _read_prepared(work_folder: Path, key: dict[str, Any], vocabulary_path: Path) -> Prepared | None:

@@ -37,7 +37,11 @@ class BuildSettings(_Part):
     masked_lm_probability: float
     short_sequence_probability: float
     seed: int
-    num_shards: int
+    whole_word_masking: bool = False
+    recipe: str | None = None
+    """Whose names folders and files have."""
+    num_shards: int | None
+    """Empty where the size of the text decided."""
 
 
 class Counts(_Part):
@@ -90,6 +94,8 @@ class DatasetRecord(_Part):
     vocabulary_entries: int | None = None
     counts: Counts | None = None
     lengths: tuple[LengthRecord, ...] = ()
+    word_hit_rate: float | None = None
+    """Share of the words of the text that were not new to the process that encoded them."""
     seconds: float = 0.0
     """Spent on building, all attempts together."""
     cpu_seconds: float = 0.0

@@ -6,27 +6,29 @@ out whichever process makes it and in whatever order. It does not read text and 
 
 from __future__ import annotations
 
-import hashlib
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bert_trainer.dataset.masking import MaskedTokens, MaskingRule, mask_tokens
+from bert_trainer.dataset.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.random_bits import RandomBits
 from bert_trainer.dataset.samples import DATASETS, Samples
-from bert_trainer.dataset.sentence_pairs import SentencePair, TokenDocument, draw_pairs
+from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.shards import Split, write_shard
 from bert_trainer.dataset.spool import read_tokens
+from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """Raised whenever the same text and settings would give other samples."""
 
 NUM_SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
 
-_BLOCK_ROWS = 4096
+_BLOCK_TOKENS = 1 << 17
+"""Tokens of rows that are put together at a time: their tables stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +36,15 @@ class ShardTask:
     """Everything that decides the content of one file."""
 
     target: Path
-    spool_folder: Path
+    token_paths: tuple[Path, ...]
+    """Blocks of tokens, in order."""
+    num_groups: int
+    """Groups that the documents in the blocks are dealt to."""
+    groups: tuple[int, ...]
+    """Walked over once each; a group may come again. Random spans come from the walked document's own group."""
     split: Split
     shard: int
     sequence_length: int
-    dupe_factor: int
     short_sequence_probability: float
     seed: int
     masking: MaskingRule
@@ -48,10 +54,12 @@ class ShardTask:
 def build_shard(task: ShardTask) -> int:
     """Make one file from its spooled documents and return its number of samples.
 
-    Memory: the shard's tokens once, its samples twice. Raises TrainerError as ``write_shard``.
+    Memory: the tokens of its groups, its samples once, and what writing takes. Raises TrainerError as
+    ``write_shard``.
     """
-    documents = read_tokens(task.spool_folder, task.split, task.shard)
-    samples = make_samples(documents, task, random_stream(task.seed, task.sequence_length, task.split, task.shard))
+    kind = id_kind(task.masking.vocabulary_size)
+    groups = read_tokens(task.token_paths, task.groups, task.num_groups, kind)
+    samples = make_samples(groups, task, random_bits(task.seed, task.sequence_length, task.split, task.shard))
     write_shard(
         task.target,
         samples,
@@ -61,70 +69,80 @@ def build_shard(task: ShardTask) -> int:
     return len(samples)
 
 
-def random_stream(seed: int, sequence_length: int, split: str, shard: int) -> random.Random:
+def random_bits(seed: int, sequence_length: int, split: str, shard: int) -> RandomBits:
     """Return the random numbers of one shard; no two shards share them (the original scripts' do)."""
-    name = f"{seed}/{sequence_length}/{split}/{shard}"
-    return random.Random(hashlib.sha256(name.encode()).digest())
+    return RandomBits(f"{seed}/{sequence_length}/{split}/{shard}")
 
 
-def make_samples(documents: Sequence[TokenDocument], task: ShardTask, rng: random.Random) -> Samples:
-    """Draw pairs from every document ``dupe_factor`` times, mask them, and shuffle them all.
+def groups_of_shard(shard: int, num_shards: int, dupe_factor: int) -> tuple[int, ...]:
+    """Return the groups that a shard walks over, one for each pass.
 
-    documents: at least one, none empty. Returns at least one sample.
+    Each group is walked over ``dupe_factor`` times, each time for another shard where there are as many: so no
+    document is twice in one file. Neighbouring groups are read with one access.
     """
-    rows = _Rows(task.sequence_length, task.masking.max_predictions)
-    for _ in range(task.dupe_factor):
-        for index in range(len(documents)):
-            for pair in draw_pairs(
-                documents,
-                index,
-                rng,
-                capacity=task.sequence_length - NUM_SPECIAL_TOKENS,
-                short_sequence_probability=task.short_sequence_probability,
-            ):
-                rows.add(pair, mask_tokens(_tokens(pair, task.masking), task.masking, rng))
-    order = list(range(len(rows)))
-    rng.shuffle(order)
-    return rows.take(order)
+    return tuple((shard + number) % num_shards for number in range(dupe_factor))
 
 
-def _tokens(pair: SentencePair, rule: MaskingRule) -> list[int]:
-    return [rule.cls_id, *pair.tokens_a, rule.sep_id, *pair.tokens_b, rule.sep_id]
+def make_samples(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits) -> Samples:
+    """Draw pairs from every document of every group, mask them, and shuffle them all."""
+    documents = TokenDocuments.concatenate(groups)
+    pairs = draw_pairs(
+        documents,
+        Walks.over([group.num_documents for group in groups]),
+        bits,
+        capacity=task.sequence_length - NUM_SPECIAL_TOKENS,
+        short_sequence_probability=task.short_sequence_probability,
+    )
+    samples = _empty_samples(len(pairs), task.sequence_length, task.masking.max_predictions)
+    places = np.argsort(bits.words(len(pairs)), kind="stable")
+    samples.next_sentence_labels[places] = pairs.is_random_next
+    block_rows = max(1, _BLOCK_TOKENS // task.sequence_length)
+    for start in range(0, len(pairs), block_rows):
+        rows = slice(start, start + block_rows)
+        _fill(samples, places[rows], _rows(pairs, rows), documents.ids, task, bits)
+    return samples
 
 
-class _Rows:
-    """Samples of unknown number, collected in blocks."""
+def _rows(pairs: SentencePairs, rows: slice) -> SentencePairs:
+    return SentencePairs(*(getattr(pairs, field.name)[rows] for field in fields(pairs)))
 
-    def __init__(self, sequence_length: int, max_predictions: int) -> None:
-        self._shapes = [(sequence_length,)] * 3 + [(max_predictions,)] * 2 + [()]
-        self._blocks: list[Samples] = []
-        self._num_rows = 0
 
-    def __len__(self) -> int:
-        return self._num_rows
+def _empty_samples(num_rows: int, sequence_length: int, max_predictions: int) -> Samples:
+    shapes = [(num_rows, sequence_length)] * 3 + [(num_rows, max_predictions)] * 2 + [(num_rows,)]
+    return Samples(*(np.empty(shape, dtype=kind) for shape, kind in zip(shapes, DATASETS.values(), strict=True)))
 
-    def add(self, pair: SentencePair, masked: MaskedTokens) -> None:
-        row = self._num_rows % _BLOCK_ROWS
-        if row == 0:
-            kinds = DATASETS.values()
-            arrays = (
-                np.zeros((_BLOCK_ROWS, *shape), dtype=kind) for shape, kind in zip(self._shapes, kinds, strict=True)
-            )
-            self._blocks.append(Samples(*arrays))
-        block, length, count = self._blocks[-1], len(masked.tokens), len(masked.positions)
-        block.input_ids[row, :length] = masked.tokens
-        block.input_mask[row, :length] = 1
-        block.segment_ids[row, len(pair.tokens_a) + 2 : length] = 1
-        block.masked_lm_positions[row, :count] = masked.positions
-        block.masked_lm_ids[row, :count] = masked.labels
-        block.next_sentence_labels[row] = pair.is_random_next
-        self._num_rows += 1
 
-    def take(self, order: list[int]) -> Samples:
-        # One dataset after another, so that only one of them is there a third time.
-        return Samples(
-            *(
-                np.concatenate([getattr(block, field.name) for block in self._blocks])[order]
-                for field in fields(Samples)
-            )
-        )
+def _fill(
+    samples: Samples,
+    places: NDArray[np.int64],
+    pairs: SentencePairs,
+    ids: NDArray[np.integer],
+    task: ShardTask,
+    bits: RandomBits,
+) -> None:
+    """Put the rows of some pairs together and write them to their places. N pairs; places: (N,)."""
+    rule = task.masking
+    columns = np.arange(task.sequence_length, dtype=np.int32)
+    first_sep = (pairs.tokens_a + 1).astype(np.int32)[:, None]
+    last_sep = (pairs.tokens_a + pairs.tokens_b + 2).astype(np.int32)[:, None]
+    is_second = columns > first_sep
+    is_real = columns <= last_sep
+    # Where a column's token stands: [CLS] A [SEP] B [SEP], so A begins one column late and B two more.
+    shift_a = (pairs.first_a - 1)[:, None]
+    shift_b = (pairs.first_b - pairs.tokens_a - 2)[:, None]
+    tokens = ids.take(np.where(is_second, shift_b, shift_a) + columns, mode="clip").astype(np.int32)
+    tokens *= is_real
+    rows = np.arange(len(pairs))
+    tokens[:, 0] = rule.cls_id
+    tokens[rows, first_sep[:, 0]] = rule.sep_id
+    tokens[rows, last_sep[:, 0]] = rule.sep_id
+    candidates = is_real.copy()
+    candidates[:, 0] = False
+    candidates[rows, first_sep[:, 0]] = False
+    candidates[rows, last_sep[:, 0]] = False
+    masked = mask_tokens(tokens, candidates, rule, bits)
+    samples.input_ids[places] = masked.tokens
+    samples.input_mask[places] = is_real
+    samples.segment_ids[places] = is_second & is_real
+    samples.masked_lm_positions[places] = masked.positions
+    samples.masked_lm_ids[places] = masked.labels

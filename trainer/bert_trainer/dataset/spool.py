@@ -1,134 +1,174 @@
-"""Scratch files between the passes over a corpus: its text, then its tokens split into shards.
+"""Scratch files between the passes over a corpus: its text in blocks, then each block's tokens, sorted by group.
 
-They keep memory apart from the size of the corpus: documents go through one by one, and a shard's tokens are
-read back as flat arrays. The files are this build's own and carry no version; they are not shards.
+They keep memory apart from the size of the corpus: a block is some megabytes, and a group of documents is read
+out of all blocks without the rest. The files are this build's own and carry no version; they are not shards.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.atomic_files import disk_errors
 from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.token_documents import TokenDocuments
 
-_FLUSH_TOKENS = 1 << 20
-"""Tokens gathered before they are appended to the files of their shards: 4 MiB."""
-_SUFFIXES = ("ids", "sentences", "documents")
-
-
-class TextSpool:
-    """Documents in one file: a sentence per line, an empty line after each document."""
-
-    def __init__(self, path: Path) -> None:
-        """Start an empty file."""
-        self._path = path
-        self._file = path.open("wb")
-
-    def add(self, document: Document) -> None:
-        """Append a document."""
-        self._file.write("\n".join((*document.sentences, "", "")).encode())
-
-    def close(self) -> None:
-        """Write out what is still in memory; to be called before reading."""
-        self._file.close()
-
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        """Yield the sentences of every document, in order."""
-        sentences: list[str] = []
-        with self._path.open("rb") as file:
-            for line in file:
-                if line != b"\n":
-                    sentences.append(line.decode().removesuffix("\n"))
-                else:
-                    yield tuple(sentences)
-                    sentences = []
+_FIRST_BLOCK_BYTES = 1 << 18
+_LARGEST_BLOCK_BYTES = 1 << 23
+_BLOCKS_PER_SIZE = 32
+"""Blocks of one size before the size doubles: small texts have work for many processes, large ones few files."""
 
 
-class TokenSpool:
-    """Takes encoded documents and deals them out to shards of about equal numbers of tokens."""
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Some documents, one after another, in a file of their own."""
 
-    def __init__(self, folder: Path, split: str, num_shards: int) -> None:
-        """Start empty files in an existing folder."""
-        self._paths = [[_path(folder, split, shard, suffix) for suffix in _SUFFIXES] for shard in range(num_shards)]
-        for paths in self._paths:
-            for path in paths:
-                path.write_bytes(b"")
-        self._loads = [(0, shard) for shard in range(num_shards)]
-        self._waiting: list[list[list[list[int]]]] = [[] for _ in range(num_shards)]
-        self._waiting_tokens = 0
-        self.num_documents = 0
-        self.num_tokens = 0
+    path: Path
+    first_document: int
+    """Number of its first document in the corpus."""
+    sizes: NDArray[np.int64]
+    """(documents,): bytes of each document's text."""
 
-    def add(self, document: list[list[int]]) -> None:
-        """Give a document, a non-empty list of non-empty sentences, to the shard with the fewest tokens."""
-        num_tokens = sum(map(len, document))
-        load, shard = heapq.heappop(self._loads)
-        heapq.heappush(self._loads, (load + num_tokens, shard))
-        self._waiting[shard].append(document)
-        self._waiting_tokens += num_tokens
-        self.num_documents += 1
-        self.num_tokens += num_tokens
-        if self._waiting_tokens >= _FLUSH_TOKENS:
-            self.flush()
+    @property
+    def num_documents(self) -> int:
+        """Return how many documents it holds."""
+        return len(self.sizes)
 
-    def flush(self) -> None:
-        """Append what is in memory to the files; to be called after the last document."""
-        for paths, documents in zip(self._paths, self._waiting, strict=True):
-            columns = (
-                [token for document in documents for sentence in document for token in sentence],
-                [len(sentence) for document in documents for sentence in document],
-                [len(document) for document in documents],
-            )
-            for path, column in zip(paths, columns, strict=True):
-                with path.open("ab") as file:
-                    file.write(np.array(column, dtype=np.int32).tobytes())
-            documents.clear()
-        self._waiting_tokens = 0
+    def read_document(self, number: int) -> list[str]:
+        """Return the sentences of one of its documents."""
+        with self.path.open("rb") as file:
+            file.seek(int(self.sizes[:number].sum()))
+            return file.read(int(self.sizes[number])).decode().removesuffix("\n\n").split("\n")
+
+    def read(self) -> Iterator[list[str]]:
+        """Yield the sentences of every document. Memory: the block twice."""
+        documents = self.path.read_bytes().decode().removesuffix("\n\n").split("\n\n")
+        assert len(documents) == self.num_documents, "a sentence is empty or holds a line break"
+        for document in documents:
+            yield document.split("\n")
 
 
-class SpooledDocument(Sequence[list[int]]):
-    """The sentences of one document, made into lists when they are asked for."""
+def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[TextBlock]:
+    """Write the documents to an existing folder and yield the blocks as they are whole.
 
-    def __init__(self, ids: NDArray[np.int32], bounds: NDArray[np.int64]) -> None:
-        """ids: of the whole shard. bounds: first token of each sentence, and the end of the last one."""
-        self._ids = ids
-        self._bounds = bounds
-
-    def __len__(self) -> int:
-        """Return the number of sentences."""
-        return len(self._bounds) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[list[int]]: ...
-    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        """Return one sentence's tokens, or those of several."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        sentence: list[int] = self._ids[self._bounds[index] : self._bounds[index + 1]].tolist()
-        return sentence
+    A block ends with the document that makes it large enough, so a huge document is a huge block.
+    """
+    waiting: list[bytes] = []
+    num_bytes = first = number = 0
+    for document in documents:
+        content = "\n".join((*document.sentences, "", "")).encode()
+        waiting.append(content)
+        num_bytes += len(content)
+        if num_bytes >= block_bytes(number):
+            yield _write_block(folder, number, first, waiting)
+            number, first = number + 1, first + len(waiting)
+            num_bytes = 0
+            waiting = []
+    if waiting:
+        yield _write_block(folder, number, first, waiting)
 
 
-def read_tokens(folder: Path, split: str, shard: int) -> list[SpooledDocument]:
-    """Read the documents of one shard. Memory: 4 bytes per token, 12 per sentence."""
-    ids, sentence_lengths, document_lengths = (
-        np.fromfile(_path(folder, split, shard, suffix), dtype=np.int32) for suffix in _SUFFIXES
-    )
-    token_bounds = np.concatenate([[0], np.cumsum(sentence_lengths, dtype=np.int64)])
-    sentence_bounds = np.concatenate([[0], np.cumsum(document_lengths, dtype=np.int64)])
-    return [
-        SpooledDocument(ids, token_bounds[start : stop + 1])
-        for start, stop in zip(sentence_bounds[:-1], sentence_bounds[1:], strict=True)
-    ]
+def block_bytes(number: int) -> int:
+    """Return the bytes of text from which on a block is large enough."""
+    return min(_LARGEST_BLOCK_BYTES, _FIRST_BLOCK_BYTES << (number // _BLOCKS_PER_SIZE))
 
 
-def _path(folder: Path, split: str, shard: int, suffix: str) -> Path:
-    return folder / f"{split}_{shard:04d}.{suffix}"
+def expected_blocks(num_bytes: int) -> int:
+    """Return about how many blocks so much text makes, at least one."""
+    number = 0
+    while num_bytes > 0:
+        num_bytes -= block_bytes(number)
+        number += 1
+    return max(1, number)
+
+
+def _write_block(folder: Path, number: int, first: int, documents: list[bytes]) -> TextBlock:
+    path = folder / f"text_{number:05d}"
+    with disk_errors(path):
+        path.write_bytes(b"".join(documents))
+    return TextBlock(path, first, np.array([len(content) for content in documents], dtype=np.int64))
+
+
+def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32], num_groups: int) -> None:
+    """Write a block's documents sorted by group; in a group they stay in their order.
+
+    groups: (documents,), each below ``num_groups``. The file: int64 (groups + 1, 3), where each group's
+    documents, sentences and tokens begin; then sentences per document and tokens per sentence, int32; then
+    the tokens.
+    """
+    order = np.argsort(groups, kind="stable")
+    ordered = documents.take(order)
+    starts = np.searchsorted(groups[order], np.arange(num_groups + 1))
+    sentences = ordered.document_bounds[starts]
+    index = np.stack([starts, sentences, ordered.sentence_bounds[sentences]], axis=1)
+    partial = path.with_suffix(".partial")
+    with disk_errors(path):
+        with partial.open("wb") as file:
+            for array in (
+                index.astype(np.int64),
+                np.diff(ordered.document_bounds).astype(np.int32),
+                np.diff(ordered.sentence_bounds).astype(np.int32),
+                ordered.ids,
+            ):
+                array.tofile(file)
+        partial.replace(path)
+
+
+def read_tokens(
+    paths: Sequence[Path], groups: Sequence[int], num_groups: int, kind: np.dtype[np.generic]
+) -> list[TokenDocuments]:
+    """Return the documents of some groups, in the order of the blocks, for each group.
+
+    groups: read with one access where they follow one another. kind: of the ids. Memory: those documents.
+    """
+    found: dict[int, list[TokenDocuments]] = {group: [] for group in groups}
+    runs = _runs(sorted(found))
+    for path in paths:
+        with path.open("rb") as file:
+            descriptor = file.fileno()
+            total = _read(descriptor, 24 * num_groups, 3, np.dtype(np.int64))
+            for first, end in runs:
+                index = _read(descriptor, 24 * first, 3 * (end - first + 1), np.dtype(np.int64)).reshape(-1, 3)
+                for group, part in zip(
+                    range(first, end), _read_run(descriptor, index, total, num_groups, kind), strict=True
+                ):
+                    found[group].append(part)
+    joined = {group: TokenDocuments.concatenate(parts) for group, parts in found.items()}
+    return [joined[group] for group in groups]
+
+
+def _read_run(
+    descriptor: int, index: NDArray[np.int64], total: NDArray[np.int64], num_groups: int, kind: np.dtype[np.generic]
+) -> Iterator[TokenDocuments]:
+    """Read neighbouring groups. index: (groups + 1, 3), where each begins."""
+    at = 24 * (num_groups + 1)
+    counts = index[-1] - index[0]
+    documents = _read(descriptor, at + 4 * int(index[0, 0]), int(counts[0]), np.dtype(np.int32))
+    at += 4 * int(total[0])
+    sentences = _read(descriptor, at + 4 * int(index[0, 1]), int(counts[1]), np.dtype(np.int32))
+    at += 4 * int(total[1])
+    ids = _read(descriptor, at + kind.itemsize * int(index[0, 2]), int(counts[2]), kind)
+    relative = index - index[0]
+    for (d0, s0, t0), (d1, s1, t1) in zip(relative[:-1], relative[1:], strict=True):
+        yield TokenDocuments.from_lengths(ids[t0:t1], sentences[s0:s1], documents[d0:d1])
+
+
+def _read(descriptor: int, offset: int, count: int, kind: np.dtype[np.generic]) -> NDArray[Any]:
+    return np.frombuffer(os.pread(descriptor, count * kind.itemsize, offset), dtype=kind)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the beginnings and ends of runs of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bert_trainer.errors import InputError
@@ -24,8 +26,8 @@ LONGEST_WORD = 100
 """Characters; a longer word becomes [UNK]."""
 _MOST_CHARACTERS = 1000
 _LEAST_FREQUENCY = 2
-_BATCH = 1024
-"""Sentences handed to the tokenizer at a time."""
+_WORDS = 4096
+"""Words handed to the tokenizer at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Vocabulary:
     def size(self) -> int:
         """Number of tokens."""
         return len(self.tokens)
+
+    @property
+    def continuations(self) -> NDArray[np.bool_]:
+        """Tell of each token whether it goes on with a word ("##ing"), (size,)."""
+        return np.array([token.startswith("##") for token in self.tokens])
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -165,22 +172,19 @@ class Encoder:
         """Return the ids of each sentence, without [CLS] and [SEP]; a sentence may have none."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(sentences))]
 
-    def encode_documents(self, documents: Iterable[Sequence[str]]) -> Iterator[list[list[int]]]:
-        """Yield for each document its sentences' ids, in order; sentences without a token are left out.
+    def encode_words(self, words: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the ids of all words, end to end, int32 (n,), and how many each word has, int64 (words,).
 
-        documents: sentences of each; about a thousand sentences are encoded at a time, on all cores.
+        words: text without a space. Pieces of a sentence between spaces give the sentence's ids: nothing that
+        the tokenizer does looks beyond a space.
         """
-        batch: list[Sequence[str]] = []
-        num_sentences = 0
-        for document in documents:
-            batch.append(document)
-            num_sentences += len(document)
-            if num_sentences >= _BATCH:
-                yield from self._encode_batch(batch)
-                batch, num_sentences = [], 0
-        yield from self._encode_batch(batch)
-
-    def _encode_batch(self, documents: list[Sequence[str]]) -> Iterator[list[list[int]]]:
-        encoded = iter(self.encode([sentence for document in documents for sentence in document]))
-        for document in documents:
-            yield [ids for ids in (next(encoded) for _ in document) if ids]
+        ids: list[int] = []
+        counts = np.zeros(len(words), dtype=np.int64)
+        for start in range(0, len(words), _WORDS):
+            part = list(words[start : start + _WORDS])
+            # One encoding for many words: making an encoding costs more than cutting a word.
+            encoding = self._tokenizer.encode(part, is_pretokenized=True, add_special_tokens=False)
+            ids += encoding.ids
+            numbers = np.array(encoding.word_ids, dtype=np.int64)
+            counts[start : start + len(part)] = np.bincount(numbers, minlength=len(part))
+        return np.array(ids, dtype=np.int32), counts

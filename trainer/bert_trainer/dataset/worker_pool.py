@@ -14,13 +14,13 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bert_trainer.errors import TrainerError
 
@@ -43,6 +43,73 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
+class TaskPool(Protocol):
+    """Whoever carries out tasks on several processes: ``WorkerPool``, or ``mpi_pool.MpiPool``."""
+
+    def run(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
+        """Yield every task with its result as they come; errors as ``WorkerPool.run``."""
+
+
+class WorkerPool:
+    """Processes that are started when there is work for them, and kept for the next round of tasks.
+
+    A context manager. With one process, all of it happens in this one.
+    """
+
+    def __init__(self, num_processes: int, check: Callable[[], None]) -> None:
+        """Start nothing yet. check: called between tasks, and several times a second.
+
+        What it raises ends the work: running tasks get ten seconds to finish, no other is started.
+        """
+        self._num_processes = num_processes
+        self._check = check
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> WorkerPool:
+        """Return this pool; workers start with the first tasks."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all workers."""
+        _end(self._workers)
+
+    def run(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
+        """Yield every task with its result as they come. tasks: taken when there is a worker for them.
+
+        Raises:
+            TrainerError: as a task raised it, or a worker died.
+            RuntimeError: a task failed in another way; the text holds its traceback.
+        """
+        if self._num_processes == 1:
+            for task in tasks:
+                self._check()
+                yield task, function(task)
+            return
+        waiting = iter(tasks)
+        left = True
+        while left or any(worker.busy for worker in self._workers):
+            self._check()
+            while left and sum(worker.busy for worker in self._workers) < self._num_processes:
+                try:
+                    task = next(waiting)
+                except StopIteration:
+                    left = False
+                else:
+                    self._idle_worker().start(function, task)
+            busy = [worker for worker in self._workers if worker.busy]
+            ready = wait([worker.connection for worker in busy], timeout=_POLL_S)
+            for worker in busy:
+                if worker.connection in ready:
+                    yield worker.finish()
+
+    def _idle_worker(self) -> _Worker:
+        idle = next((worker for worker in self._workers if not worker.busy), None)
+        if idle is None:
+            idle = _Worker()
+            self._workers.append(idle)
+        return idle
+
+
 def run_tasks(
     function: Callable[[Task], Result],
     tasks: Sequence[Task],
@@ -50,45 +117,18 @@ def run_tasks(
     num_processes: int,
     check: Callable[[], None],
 ) -> Iterator[tuple[Task, Result]]:
-    """Yield every task with its result as they come; with one process, all of it happens in this one.
-
-    check: called between tasks, and several times a second; what it raises ends the work: running tasks get
-    ten seconds to finish, no other is started.
-
-    Raises:
-        TrainerError: as a task raised it, or a worker died.
-        RuntimeError: a task failed in another way; the text holds its traceback.
-    """
-    if num_processes == 1 or len(tasks) < 2:
-        for task in tasks:
-            check()
-            yield task, function(task)
-        return
-    workers: list[_Worker[Task, Result]] = []
-    waiting = list(reversed(tasks))
-    try:
-        workers = [_Worker(function) for _ in range(min(num_processes, len(tasks)))]
-        for worker in workers:
-            worker.start(waiting.pop())
-        while busy := [worker for worker in workers if worker.task is not None]:
-            check()
-            ready = wait([worker.connection for worker in busy], timeout=_POLL_S)
-            for worker in busy:
-                if worker.connection in ready:
-                    yield worker.finish()
-                    if waiting:
-                        worker.start(waiting.pop())
-    finally:
-        _end(workers)
+    """Yield every task with its result from a pool of its own; arguments and errors as ``WorkerPool``."""
+    with WorkerPool(min(num_processes, max(1, len(tasks))), check) as pool:
+        yield from pool.run(function, tasks)
 
 
-class _Worker(Generic[Task, Result]):
+class _Worker:
     """One process and its end of the pipe."""
 
-    def __init__(self, function: Callable[[Task], Result]) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, function), daemon=True)
+        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
         # Started here and not inside start(), where it would let SIGTERM and SIGINT through again.
         resource_tracker.ensure_running()
         # A fresh interpreter dies of these signals until it has got as far as ``_serve``; held back, they wait.
@@ -99,33 +139,28 @@ class _Worker(Generic[Task, Result]):
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         # Kept open here, the pipe would never report that the worker died.
         theirs.close()
-        self.task: Task | None = None
+        self.busy = False
 
-    def start(self, task: Task) -> None:
-        self.task = task
+    def start(self, function: Callable[[Any], Any], task: Any) -> None:
+        self.busy, self._task = True, task
         with suppress(BrokenPipeError):  # finish() says that the worker died
-            self.connection.send(task)
+            self.connection.send((function, task))
 
-    def finish(self) -> tuple[Task, Result]:
+    def finish(self) -> tuple[Any, Any]:
         """Take the answer that is waiting in the pipe."""
-        task, self.task = self.task, None
-        assert task is not None
+        self.busy = False
         try:
-            result, error, trace = self.connection.recv()
+            answered = self.connection.recv()
         except (EOFError, ConnectionResetError) as broken:
             self.process.join()
             raise TrainerError(
                 f"a worker process died (exit code {self.process.exitcode})",
                 hint="if memory ran out: more shards or fewer processes need less",
             ) from broken
-        if isinstance(error, TrainerError):
-            raise error
-        if trace:
-            raise RuntimeError(f"a worker failed\n{trace}")
-        return task, result
+        return self._task, result_of(answered)
 
 
-def _end(workers: list[_Worker[Task, Result]]) -> None:
+def _end(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.connection.close()
     deadline_s = time.monotonic() + _GRACE_S
@@ -136,20 +171,39 @@ def _end(workers: list[_Worker[Task, Result]]) -> None:
             worker.process.join()
 
 
-def _serve(connection: Connection, function: Callable[[Task], Result]) -> None:
+def _serve(connection: Connection) -> None:
     """Answer tasks until the other end closes."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(EOFError, OSError):
         while True:
-            connection.send(_answer(function, connection.recv()))
+            connection.send(answer(*connection.recv()))
 
 
-def _answer(function: Callable[[Task], Result], task: Task) -> tuple[Result | None, TrainerError | None, str]:
+Answer = tuple[Result | None, TrainerError | None, str]
+
+
+def answer(function: Callable[[Task], Result], task: Task) -> Answer[Result]:
+    """Return the result of a task, or our error, or the traceback of another one."""
     try:
         return function(task), None, ""
     except TrainerError as error:
         return None, error, ""
     except Exception:  # a bug: told to the parent, which raises it
         return None, None, traceback.format_exc()
+
+
+def result_of(answered: Answer[Any]) -> Any:
+    """Return what a task returned, or raise what it raised, in another process.
+
+    Raises:
+        TrainerError: as the task raised it.
+        RuntimeError: a bug; the text holds its traceback.
+    """
+    result, error, trace = answered
+    if error is not None:
+        raise error
+    if trace:
+        raise RuntimeError(f"a worker failed\n{trace}")
+    return result

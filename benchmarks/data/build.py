@@ -1,0 +1,184 @@
+"""How fast text becomes shards, beside Hugging Face ``tokenizers`` alone on the same text and core.
+
+Every measurement is a child process of this one; the peer's and ours take turns, and medians are compared. Prints
+``key=value`` lines. ``build128``, ``build512`` and ``both`` are shares of the peer's rate on one core, ``both`` for the
+two lengths together; ``both_cost`` is their time over the longer one's alone; ``scale2`` is two processes over one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from growing_text import base_documents, write_growing_text
+
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+
+LENGTHS = {"build128": [(128, 20)], "build512": [(512, 80)], "both": [(128, 20), (512, 80)]}
+VOCABULARY_SIZE = 30522
+_LINES = 1024
+
+
+class _Silent:
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Say nothing."""
+
+
+def main() -> None:
+    """Measure, or be one measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text-mb", type=float, default=32.0, help="of text for the rates (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of every measurement (%(default)s)")
+    parser.add_argument("--memory-mb", type=int, nargs="*", default=[200, 2000], help="sizes for the peak memory")
+    parser.add_argument("--dupe-factor", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="for scratch files, about 60 times the text (default: a new one)")
+    parser.add_argument("--part", nargs=4, metavar=("WHAT", "TEXT", "VOCABULARY", "PROCESSES"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part:
+        what, text, vocabulary, processes = arguments.part
+        print(json.dumps(_measure(what, Path(text), vocabulary, int(processes), arguments.dupe_factor)))  # noqa: T201
+        return
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        _run(arguments, Path(folder))
+
+
+def _run(arguments: argparse.Namespace, folder: Path) -> None:
+    base = base_documents()
+    vocabulary = folder / "vocab.txt"
+    sentences = [sentence for document in base for sentence in document]
+    vocabulary.write_bytes(train_vocabulary(sentences, size=VOCABULARY_SIZE, lower_case=True))
+    text = folder / "text.txt"
+    slope = write_growing_text(text, arguments.text_mb, base)
+    _say(text_mb=text.stat().st_size / 1e6, type_growth_exponent=slope, load_average=os.getloadavg()[0])
+
+    def child(what: str, path: Path, *, cores: set[int], processes: int = 1) -> dict[str, float]:
+        return _child(what, path, vocabulary, cores, processes, arguments.dupe_factor)
+
+    _compare(arguments.rounds, text, child)
+    for megabytes in arguments.memory_mb:
+        large = folder / "large.txt"
+        slope = write_growing_text(large, megabytes, base)
+        found = child("build128", large, cores=_one_core())
+        large.unlink()
+        _say(
+            **{
+                f"rss_mb_{megabytes}": found["rss_mb"],
+                f"hit_rate_{megabytes}": found["hit_rate"],
+                f"type_growth_exponent_{megabytes}": slope,
+                f"mb_per_s_{megabytes}": megabytes / found["seconds"],
+            }
+        )
+
+
+def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) -> None:
+    """Let all take turns, then print medians, the spread and the ratios."""
+    one, two = _one_core(), set(sorted(os.sched_getaffinity(0))[:2])
+    seconds: dict[str, list[float]] = {}
+    cpu_seconds: dict[str, list[float]] = {}
+    hit_rate = 0.0
+    for _ in range(rounds):
+        for name in ("tokenizers", *LENGTHS, "two"):
+            what = "build128" if name == "two" else name
+            found = child(what, text, cores=two if name == "two" else one, processes=2 if name == "two" else 1)
+            seconds.setdefault(name, []).append(found["seconds"])
+            cpu_seconds.setdefault(name, []).append(found["cpu_seconds"])
+            hit_rate = found.get("hit_rate", hit_rate)
+    megabytes = text.stat().st_size / 1e6
+    for name, values in seconds.items():
+        _say(
+            **{
+                f"{name}_mb_per_s": megabytes / median(values),
+                f"{name}_seconds_least": min(values),
+                f"{name}_seconds_most": max(values),
+                f"{name}_cpu_seconds": median(cpu_seconds[name]),
+            }
+        )
+    ratios = {name: median(seconds["tokenizers"]) / median(seconds[name]) for name in LENGTHS}
+    slower = max(median(seconds["build128"]), median(seconds["build512"]))
+    _say(
+        **ratios,
+        # The same by processor time, which other work on the machine disturbs less.
+        **{f"{name}_by_cpu": median(cpu_seconds["tokenizers"]) / median(cpu_seconds[name]) for name in LENGTHS},
+        both_cost=median(seconds["both"]) / slower,
+        scale2=median(seconds["build128"]) / median(seconds["two"]) if len(two) > 1 else float("nan"),
+        hit_rate=hit_rate,
+    )
+
+
+def _child(
+    what: str, text: Path, vocabulary: Path, cores: set[int], processes: int, dupe_factor: int
+) -> dict[str, float]:
+    command = [sys.executable, __file__, "--dupe-factor", str(dupe_factor)]
+    command += ["--part", what, str(text), str(vocabulary), str(processes)]
+    # Child processes inherit the cores that this one may use.
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    finally:
+        os.sched_setaffinity(0, before)
+    found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def _measure(what: str, text: Path, vocabulary: str, processes: int, dupe_factor: int) -> dict[str, float]:
+    """Do one thing once and say how long it took; reading the text is part of building, not of encoding."""
+    if what == "tokenizers":
+        encoder = Encoder(read_vocabulary(Path(vocabulary)), lower_case=True)
+        lines = text.read_text().split("\n")
+        started_s, cpu_s = time.perf_counter(), time.process_time()
+        num_tokens = 0
+        for start in range(0, len(lines), _LINES):
+            num_tokens += sum(map(len, encoder.encode(lines[start : start + _LINES])))
+        return {
+            "seconds": time.perf_counter() - started_s,
+            "cpu_seconds": time.process_time() - cpu_s,
+            "tokens": num_tokens,
+        }
+    root = text.with_name(f"{text.stem}-{what}")
+    stage = PrepareStage(text=str(text), num_processes=processes, dupe_factor=dupe_factor)
+    dataset = DatasetConfig(folder=str(root), vocabulary_file=vocabulary)
+    started_s, cpu_s = time.perf_counter(), _cpu_s()
+    record = build_dataset(stage, dataset, LENGTHS[what], _Silent())
+    seconds, cpu_s = time.perf_counter() - started_s, _cpu_s() - cpu_s
+    shutil.rmtree(root)
+    # Kilobytes on Linux; the largest of this process and its workers.
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu_s,
+        "rss_mb": peak * 1024 / 1e6,
+        "hit_rate": record.word_hit_rate or 0.0,
+    }
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of the workers that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _one_core() -> set[int]:
+    return {max(os.sched_getaffinity(0))}
+
+
+def _say(**values: float) -> None:
+    for name, value in values.items():
+        print(f"{name}={value:.4g}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Whatever a text file holds, a build makes right shards of it or says what is wrong with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.dataset.shard_checks import find_violations
+from bert_trainer.dataset.shards import read_shard
+from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.errors import InputError
+
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n##s\n.\n中\nб\n##в\n"
+PLAIN = b"words word.\nword.\n\nword words words.\n\n"
+
+line = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            " ",
+            "word",
+            "word " * 10_000,
+            "words" * 3000,
+            "\u0001\u0002 \u007f",
+            "\u200b",
+            "\u4e2d\u6587" * 40,
+            "\u0431\u0432",
+            "\u0301\u0301",
+            "\u2028word\u2029word\x85word",
+            "\ufeffword",
+        ]
+    ),
+    st.text(max_size=40),
+)
+texts = st.lists(line, max_size=12).map("\n".join)
+encodings = st.sampled_from(["utf-8", "utf-8-sig", "latin-1", "utf-16", "cp1252"])
+
+
+class Silent:
+    """Takes reports and forgets them."""
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Do nothing."""
+
+
+def build(content: bytes, folder: Path, *, whole_words: bool = False) -> DatasetRecord:
+    (folder / "text.txt").write_bytes(content)
+    (folder / "vocab.txt").write_text(VOCABULARY)
+    stage = PrepareStage(text=str(folder / "text.txt"), num_processes=1, dupe_factor=2, whole_word_masking=whole_words)
+    dataset = DatasetConfig(folder=str(folder / "data"), vocabulary_file=str(folder / "vocab.txt"))
+    return build_dataset(stage, dataset, [(16, 3)], Silent())
+
+
+def check_dataset(folder: Path, record: DatasetRecord) -> int:
+    """Return the samples of all shards, each of which is right."""
+    vocabulary = read_vocabulary(folder / "vocab.txt")
+    (length,) = record.lengths
+    found = 0
+    for name in length.file_names:
+        samples = read_shard(folder / "data" / length.folder / name, vocabulary.size)
+        assert find_violations(samples, vocabulary) == []
+        found += len(samples)
+    return found
+
+
+@contextmanager
+def suppress_named(path: Path) -> Iterator[None]:
+    """Let an error of ours pass where it names the file."""
+    try:
+        yield
+    except InputError as error:
+        if str(path) not in str(error):
+            raise
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(text=texts, encoding=encodings, whole_words=st.booleans())
+@example(text="", encoding="utf-8", whole_words=False)
+@example(text="\u0001\n\nword\n\n\u200b", encoding="utf-8", whole_words=False)
+@example(text="w\u00f6rd", encoding="latin-1", whole_words=False)
+def test_any_text_makes_right_shards_or_a_named_error(text: str, encoding: str, whole_words: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        content = PLAIN + text.encode(encoding, errors="replace")
+        with suppress_named(folder / "text.txt"):
+            assert check_dataset(folder, build(content, folder, whole_words=whole_words)) > 0
+
+
+def test_a_sentence_of_ten_thousand_tokens_is_cut_to_rows(tmp_path: Path) -> None:
+    record = build(PLAIN + b"word " * 10_000 + b"\nwords.\n\nword words.\n", tmp_path)
+    assert check_dataset(tmp_path, record) > 0
+    counts = record.counts
+    assert counts is not None
+    assert counts.tokens_training + counts.tokens_held_out > 10_000
+
+
+def test_documents_without_a_token_count_for_nothing(tmp_path: Path) -> None:
+    empty = "\n\n".join("\u200b" * number for number in range(1, 9)).encode()
+    counts = build(PLAIN + empty + b"\n\nwords words.\n\nword word word.\n", tmp_path).counts
+    assert counts is not None
+    assert counts.documents_read == 12
+    assert counts.documents_training + counts.documents_held_out + counts.duplicates_dropped <= 12
+    assert counts.documents_training + counts.documents_held_out == 4
+
+
+def test_lengths_and_rates_of_many_rows_are_the_published_ones(tmp_path: Path) -> None:
+    # benchmarks/data/sample_statistics.py prints the same for a million samples of English.
+    rng = np.random.default_rng(1)
+    documents = [
+        "\n".join("word " * int(n) + f"{d}" for n in rng.integers(1, 6, rng.integers(10, 60))) for d in range(300)
+    ]
+    record = build("\n\n".join(documents).encode(), tmp_path)
+    (length,) = record.lengths
+    masks = kept = predictions = rows = random_next = 0
+    for name in length.training:
+        samples = read_shard(tmp_path / "data" / length.folder / name)
+        places = samples.masked_lm_positions > 0
+        shown = np.take_along_axis(samples.input_ids, samples.masked_lm_positions, axis=1)[places]
+        masks += int((shown == 4).sum())
+        kept += int((shown == samples.masked_lm_ids[places]).sum())
+        predictions += int(places.sum())
+        rows += len(samples)
+        random_next += int(samples.next_sentence_labels.sum())
+        lengths = samples.input_mask.sum(axis=1)
+        assert ((samples.masked_lm_positions > 0).sum(axis=1) == np.clip(np.round(lengths * 0.15), 1, 3)).all()
+    assert rows > 5000
+    # 0.8 and 0.1, and the tenth that is replaced by any of eleven entries, [MASK] and the same one among them.
+    assert abs(masks / predictions - (0.8 + 0.1 / 11)) < 5 * (0.16 / predictions) ** 0.5
+    assert abs(kept / predictions - (0.1 + 0.1 / 11)) < 5 * (0.1 / predictions) ** 0.5
+    assert 0.5 < random_next / rows < 0.7

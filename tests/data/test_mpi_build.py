@@ -1,0 +1,55 @@
+"""A build on the ranks of an MPI job makes the same bytes, and ends with all of its ranks. Real mpirun."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py")
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+
+pytestmark = [pytest.mark.skipif(MPIRUN is None, reason="needs mpirun"), pytest.mark.horovod]
+
+
+def build(text: Path, root: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
+    assert MPIRUN is not None
+    command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+    command += [sys.executable, "-m", "bert_trainer.dataset", "build", "--text", str(text), "--output", str(root)]
+    command += ["--vocabulary-size", "120", "--shards", "5", "--processes", "1", "--length", "32:5", *options]
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*.hdf5"))}
+
+
+def test_any_number_of_ranks_makes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text = write_corpus(120)
+    for ranks in (1, 2, 3):
+        run = build(text, tmp_path / str(ranks), ranks)
+        assert run.returncode == 0, run.stderr
+        # One rank speaks.
+        assert run.stdout.count("documents to train on") == 1
+    assert len(contents(tmp_path / "1")) == 6
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+def test_wrong_input_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
+    run = build(tmp_path / "none", tmp_path / "data", 2)
+    assert run.returncode == 2
+    assert run.stderr.count("no such folder or file") == 1
+
+
+def test_a_failing_task_ends_all_ranks(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text = write_corpus()
+    (text / "c.txt").write_bytes(b"\xff\xfe bad\n")
+    run = build(text, tmp_path / "data", 2)
+    assert run.returncode == 2
+    assert "not UTF-8" in run.stderr

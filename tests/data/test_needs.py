@@ -1,0 +1,80 @@
+"""A build that cannot fit is refused before anything is written, with what it needs and what there is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.needs import Needs, check_needs, estimate_needs, free_disk, free_memory
+from bert_trainer.errors import InputError
+
+MEGABYTE = 1_000_000
+
+
+class Silent:
+    """Takes reports and forgets them."""
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Do nothing."""
+
+
+def needs(text_bytes: int, **changes: object) -> Needs:
+    settings: dict[str, object] = {
+        "text_bytes": text_bytes,
+        "lengths": [(128, 20)],
+        "dupe_factor": 5,
+        "num_shards": None,
+        "num_processes": 1,
+        "compression": 1.0,
+    }
+    return estimate_needs(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_memory_does_not_grow_with_the_text_where_shards_are_not_counted() -> None:
+    assert needs(200 * MEGABYTE).memory == needs(2000 * MEGABYTE).memory < 500 * MEGABYTE
+    assert needs(2000 * MEGABYTE, num_shards=8).memory > 3000 * MEGABYTE
+    assert needs(200 * MEGABYTE, num_processes=4).memory == 4 * needs(200 * MEGABYTE).memory
+
+
+def test_disk_grows_with_text_repetitions_and_lengths() -> None:
+    one = needs(100 * MEGABYTE).disk
+    assert needs(200 * MEGABYTE).disk == pytest.approx(2 * one, abs=2)
+    # NVIDIA's rows of phase 1: 929 bytes each, some 13,500 from a megabyte drawn five times.
+    assert 12 * 100 * MEGABYTE < one < 20 * 100 * MEGABYTE
+    assert needs(100 * MEGABYTE, dupe_factor=10).disk > 1.8 * one
+    assert needs(100 * MEGABYTE, lengths=[(128, 20), (512, 80)]).disk > 1.8 * one
+    assert needs(100 * MEGABYTE, compression=0.3).disk < 0.5 * one
+
+
+def test_what_does_not_fit_is_named_with_needs_and_means() -> None:
+    folder = Path("/data/wiki")
+    check_needs(Needs(10, 10), folder, free_disk=10, free_memory=10)
+    with pytest.raises(
+        InputError, match=r"/data/wiki: the build needs about 12\.5 GB of disk, 800 MB are free"
+    ) as disk:
+        check_needs(Needs(12_500 * MEGABYTE, 10), folder, free_disk=800 * MEGABYTE, free_memory=10)
+    assert "larger disk" in str(disk.value)
+    with pytest.raises(InputError, match=r"/data/wiki: the build needs about 4\.0 GB of memory, 2\.0 GB are free"):
+        check_needs(Needs(10, 4000 * MEGABYTE), folder, free_disk=10, free_memory=2000 * MEGABYTE)
+
+
+def test_what_is_free_is_found_for_a_folder_that_is_yet_to_be_made(tmp_path: Path) -> None:
+    assert 0 < free_disk(tmp_path / "a" / "b") <= shutil.disk_usage(tmp_path).total
+    assert free_memory() > 0
+
+
+def test_a_build_on_a_full_disk_is_refused_before_it_starts(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    stage = PrepareStage(text=str(text), num_processes=1)
+    with pytest.raises(InputError, match=r"data: the build needs about 0 MB of disk, 0 MB are free"):
+        build_dataset(stage, DatasetConfig(folder=str(root)), [(32, 5)], Silent())
+    assert not root.exists()

@@ -1,0 +1,91 @@
+"""The package's sampling on documents written as lists, one answer per walk or row, for tests to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_trainer.dataset.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.random_bits import RandomBits
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.sampling import ShardTask, make_samples
+from bert_trainer.dataset.sentence_pairs import Walks, draw_pairs
+from bert_trainer.dataset.token_documents import TokenDocuments
+
+Documents = Sequence[Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two spans of token ids."""
+
+    tokens_a: list[int]
+    tokens_b: list[int]
+    is_random_next: bool
+
+
+@dataclass(frozen=True)
+class Masked:
+    """One sequence after masking."""
+
+    tokens: list[int]
+    positions: list[int]
+    labels: list[int]
+
+
+def bits_of(seed: int) -> RandomBits:
+    """Return a stream for a number."""
+    return RandomBits(str(seed))
+
+
+def flat(documents: Documents) -> TokenDocuments:
+    """Return documents as the package keeps them."""
+    return TokenDocuments.from_lengths(
+        np.array([token for document in documents for sentence in document for token in sentence], dtype=np.int32),
+        np.array([len(sentence) for document in documents for sentence in document], dtype=np.int64),
+        np.array([len(document) for document in documents], dtype=np.int64),
+    )
+
+
+def walk_many(
+    documents: Documents, indexes: Sequence[int], bits: RandomBits, *, capacity: int, short: float = 0.0
+) -> list[list[Pair]]:
+    """Walk once over ``documents[index]`` for each index and return the pairs of each walk."""
+    tokens = flat(documents)
+    every = np.ones(len(indexes), dtype=np.int64)
+    walks = Walks(np.array(indexes, dtype=np.int64), 0 * every, len(documents) * every)
+    pairs = draw_pairs(tokens, walks, bits, capacity=capacity, short_sequence_probability=short)
+    found: list[list[Pair]] = [[] for _ in indexes]
+    columns = (pairs.walks, pairs.first_a, pairs.tokens_a, pairs.first_b, pairs.tokens_b, pairs.is_random_next)
+    ids = tokens.ids.tolist()
+    for walk, a, num_a, b, num_b, is_random in zip(*(column.tolist() for column in columns), strict=True):
+        found[walk].append(Pair(ids[a : a + num_a], ids[b : b + num_b], is_random))
+    return found
+
+
+def walk(documents: Documents, index: int, seed: int, *, capacity: int, short: float = 0.0) -> list[Pair]:
+    """Walk once over one document."""
+    return walk_many(documents, [index], bits_of(seed), capacity=capacity, short=short)[0]
+
+
+def samples_of(documents: Documents, task: ShardTask, bits: RandomBits) -> Samples:
+    """Make the samples of a shard whose groups all hold these documents."""
+    return make_samples([flat(documents)] * len(task.groups), task, bits)
+
+
+def mask_many(rows: Sequence[Sequence[int]], rule: MaskingRule, bits: RandomBits) -> list[Masked]:
+    """Mask rows of any lengths."""
+    longest = max(map(len, rows))
+    table = np.zeros((len(rows), longest), dtype=np.int32)
+    candidates = np.zeros(table.shape, dtype=np.bool_)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+        candidates[number, : len(row)] = ~np.isin(row, (rule.cls_id, rule.sep_id))
+    masked = mask_tokens(table, candidates, rule, bits)
+    counts = (masked.positions > 0).sum(axis=1).tolist()
+    return [
+        Masked(tokens[: len(row)], positions[:count], labels[:count])
+        for row, tokens, positions, labels, count in zip(
+            rows, masked.tokens.tolist(), masked.positions.tolist(), masked.labels.tolist(), counts, strict=True
+        )
+    ]

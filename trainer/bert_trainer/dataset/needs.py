@@ -1,0 +1,108 @@
+"""How much disk and memory a build will take, from the size of its text; and whether that is there.
+
+Estimates are made before anything is written and are on the high side for English: a token for every four bytes of
+text, half as many samples again as rows that are full to the last token. They know no content.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_trainer.errors import InputError
+
+SHARD_BYTES = 20_000_000
+"""Of text, repetitions counted, that one shard is made of where their number is not given: about 50 MB of rows."""
+LEAST_SHARDS = 8
+
+_TOKENS_PER_BYTE = 0.25
+_SAMPLES_PER_FULL_ROW = 1.5
+_SCRATCH_PER_BYTE = 1.8
+"""Text, tokens and marks of documents."""
+_PROCESS_BYTES = 250_000_000
+"""Of one process apart from a shard's rows: the interpreter, the words that it has seen, a block of text."""
+_COPIES_OF_ROWS = 2.5
+"""Of a shard in memory: its rows, and what is made of them for the file."""
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes that a build takes at most at a time."""
+
+    disk: int
+    """Free space: scratch files and shards, compressed or not."""
+    memory: int
+    """Of all processes together."""
+
+
+def estimate_needs(
+    *,
+    text_bytes: int,
+    lengths: Sequence[tuple[int, int]],
+    dupe_factor: int,
+    num_shards: int | None,
+    num_processes: int,
+    compression: float,
+) -> Needs:
+    """Return what a build takes. compression: bytes in a file over bytes of plain rows, in (0, 1]."""
+    shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * dupe_factor / SHARD_BYTES))
+    rows = [_rows_bytes(text_bytes * dupe_factor, length) for length in lengths]
+    disk = _SCRATCH_PER_BYTE * text_bytes + compression * sum(rows)
+    memory = num_processes * (_PROCESS_BYTES + _COPIES_OF_ROWS * max(rows) / shards)
+    return Needs(math.ceil(disk), math.ceil(memory))
+
+
+def check_needs(needs: Needs, folder: Path, *, free_disk: int, free_memory: int) -> None:
+    """Refuse a build that does not fit.
+
+    Raises:
+        InputError: names the folder, what is needed, what there is and what to do.
+    """
+    if needs.disk > free_disk:
+        raise InputError(
+            f"{folder}: the build needs about {_readable(needs.disk)} of disk, {_readable(free_disk)} are free",
+            hint="free space, choose a folder on a larger disk, or build fewer lengths or repetitions",
+        )
+    if needs.memory > free_memory:
+        raise InputError(
+            f"{folder}: the build needs about {_readable(needs.memory)} of memory, {_readable(free_memory)} are free",
+            hint="ask for more shards or fewer processes: each process holds the samples of one shard",
+        )
+
+
+def free_disk(folder: Path) -> int:
+    """Return the bytes that may be written below a folder, which need not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def free_memory() -> int:
+    """Return the bytes that new processes may take: what the machine has left, within a container's limit."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    for path in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):
+            available = min(available, int(Path(path).read_text()))
+    return available
+
+
+def _rows_bytes(text_bytes: int, length: tuple[int, int]) -> float:
+    """Return the bytes of plain rows that so much text makes, repetitions counted."""
+    sequence_length, max_predictions = length
+    rows = _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
+    return rows * (6 * sequence_length + 8 * max_predictions + 1)
+
+
+def _readable(num_bytes: int) -> str:
+    if num_bytes < 10**9:
+        return f"{num_bytes / 1e6:.0f} MB"
+    return f"{num_bytes / 1e9:.1f} GB"

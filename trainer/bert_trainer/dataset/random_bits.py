@@ -1,0 +1,54 @@
+"""Random numbers of one shard, many at a time, that come out the same with every version of NumPy.
+
+Only a bit generator's raw output is used, which NumPy keeps stable; what becomes of the bits is written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HALF = np.uint64(32)
+
+
+class RandomBits:
+    """A stream of random bits that its name decides (Philox, Salmon et al. 2011)."""
+
+    def __init__(self, name: str) -> None:
+        """name: different ones give independent streams."""
+        key = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype="<u8")
+        self._source = np.random.Philox(key=key)
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Return 64 random bits each, (count,)."""
+        return self._source.random_raw(count)
+
+    def below(self, limits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a number in [0, limit) for each limit, (n,).
+
+        limits: 1 to 2**32. Chances differ from equal by less than limit / 2**32 of themselves.
+        """
+        return scaled(self.words(len(limits)) >> _HALF, limits)
+
+    def hits(self, chance: float, count: int) -> NDArray[np.bool_]:
+        """Return for each of ``count`` draws whether it hit, which it does with this chance."""
+        return (self.words(count) >> _HALF) < np.uint64(round(chance * 2**32))
+
+    def coins(self, tosses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many of so many fair coins show heads, for each number of tosses, (n,)."""
+        heads = np.zeros(len(tosses), dtype=np.int64)
+        rows = np.flatnonzero(tosses > 0)
+        left = tosses[rows]
+        while len(rows):
+            bits = self.words(len(rows)) >> (np.uint64(64) - np.minimum(left, 64).astype(np.uint64))
+            heads[rows] += np.bitwise_count(bits)
+            left = left - 64
+            rows, left = rows[left > 0], left[left > 0]
+        return heads
+
+
+def scaled(bits: NDArray[np.uint64], limits: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Turn 32 random bits each into numbers in [0, limit)."""
+    return ((bits * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)

@@ -1,0 +1,153 @@
+"""What is worked out from one block of text: marks of its documents, then their tokens. The tasks of workers.
+
+Both depend on the block and the settings alone, so any process can do any block. Deciding which documents stay,
+and where they go, needs all of them and is done in ``preparation``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.corpus import digest_document
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.near_duplicates import Hashes, Signatures
+from bert_trainer.dataset.spool import TextBlock, write_tokens
+from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
+from bert_trainer.dataset.word_cache import HitRate, WordCache
+from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary
+
+DIGEST_BYTES = 32
+_BATCH_CHARACTERS = 1 << 20
+"""Text whose words are held in memory at a time: about 15 MB of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """A block whose documents are to be marked."""
+
+    block: TextBlock
+    similarity: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Marks of D documents."""
+
+    digests: bytes
+    """32 bytes each: SHA-256 of the text."""
+    bands: Hashes
+    """(D, bands): as ``near_duplicates``."""
+    scores: NDArray[np.float64]
+    """(D,): a number in [0, 1) that only text and seed decide; small ones are held out."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """A block whose documents are to be cut into tokens."""
+
+    block: TextBlock
+    groups: NDArray[np.int32]
+    """(D,): the group of each document; -1: left out."""
+    num_groups: int
+    vocabulary_path: Path
+    lower_case: bool
+    target: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of a block of D documents."""
+
+    tokens: NDArray[np.int64]
+    """(D,): tokens of each document; 0 where it was left out."""
+    hit_rate: HitRate
+    """Of this block's words in the cache of the process that did it."""
+
+
+def survey_block(task: SurveyTask) -> Survey:
+    """Mark the documents of one block. Memory: the block some twenty times."""
+    digests: list[bytes] = []
+    bands: list[Hashes] = []
+    batch: list[Sequence[str]] = []
+    batched = 0
+    signatures = _signatures(task.similarity)
+    for sentences in task.block.read():
+        digests.append(digest_document(Document("", tuple(sentences))))
+        batch.append(sentences)
+        batched += sum(map(len, sentences))
+        if batched >= _BATCH_CHARACTERS:
+            bands.append(signatures.bands(batch))
+            batch, batched = [], 0
+    if batch:
+        bands.append(signatures.bands(batch))
+    salt = f"{task.seed}/held-out/".encode()
+    scores = [int.from_bytes(hashlib.sha256(salt + digest).digest()[:8]) / 2**64 for digest in digests]
+    return Survey(b"".join(digests), np.concatenate(bands), np.array(scores))
+
+
+def encode_block(task: EncodeTask) -> Encoded:
+    """Cut the documents of one block into tokens and write them, sorted by group.
+
+    Sentences without a token are left out, and so are documents without one.
+    """
+    cache, size = _token_cache(task.vocabulary_path, task.lower_case)
+    before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
+    kept = np.flatnonzero(task.groups >= 0)
+    wanted = set(kept.tolist())
+    documents = [sentences for number, sentences in enumerate(task.block.read()) if number in wanted]
+    ids, sentence_lengths = _encode_sentences([sentence for document in documents for sentence in document], cache)
+    owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    tokens = np.bincount(owners, weights=sentence_lengths, minlength=len(documents)).astype(np.int64)
+    full = sentence_lengths > 0
+    document_lengths = np.bincount(owners[full], minlength=len(documents))
+    found = document_lengths > 0
+    write_tokens(
+        task.target,
+        TokenDocuments.from_lengths(ids.astype(id_kind(size)), sentence_lengths[full], document_lengths[found]),
+        task.groups[kept][found],
+        task.num_groups,
+    )
+    all_tokens = np.zeros(len(task.groups), dtype=np.int64)
+    all_tokens[kept] = tokens
+    rate = HitRate(cache.hit_rate.words - before.words, cache.hit_rate.unseen - before.unseen)
+    return Encoded(all_tokens, rate)
+
+
+def _encode_sentences(sentences: list[str], cache: WordCache) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the ids of all sentences, end to end, and how many each of them has."""
+    all_ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+    lengths: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    start = batched = 0
+    for end, sentence in enumerate(sentences, start=1):
+        batched += len(sentence)
+        if batched >= _BATCH_CHARACTERS or end == len(sentences):
+            batch = sentences[start:end]
+            ids, counts = cache.look_up(" ".join(batch).split(" "))
+            words = np.fromiter((text.count(" ") + 1 for text in batch), dtype=np.int64, count=len(batch))
+            ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words)]
+            all_ids.append(ids)
+            lengths.append(np.diff(ends, prepend=0))
+            start, batched = end, 0
+    return np.concatenate(all_ids), np.concatenate(lengths)
+
+
+@lru_cache(maxsize=1)
+def _signatures(similarity: float) -> Signatures:
+    return Signatures(similarity)
+
+
+@lru_cache(maxsize=1)
+def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, int]:
+    """Keep the words of one vocabulary from block to block."""
+    # The other cache has done its part; a process need not hold both.
+    _signatures.cache_clear()
+    vocabulary = read_vocabulary(vocabulary_path)
+    return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size

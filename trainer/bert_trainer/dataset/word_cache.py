@@ -1,0 +1,102 @@
+"""What was worked out for a word once: text to flat arrays without working anything out twice.
+
+Natural text repeats its words: of a million, a few thousand are new. What is worked out for a word (its token
+ids, its hashes) must not depend on its neighbours. Memory is bounded: a full cache is emptied and fills again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+
+MOST_WORDS = 1 << 18
+"""Words remembered: about 45 MB with their token ids. English text of 100 MB has about that many."""
+_MOST_CHARACTERS = 1 << 24
+"""Of all remembered words: writing without spaces makes words of whole sentences."""
+
+
+@dataclass(slots=True)
+class HitRate:
+    """How often a word was there already."""
+
+    words: int = 0
+    unseen: int = 0
+
+    @property
+    def share(self) -> float:
+        """Words found, of all that were looked up; in [0, 1]."""
+        return 1 - self.unseen / self.words if self.words else 0.0
+
+
+class WordCache:
+    """Looks words up and has unseen ones worked out, many at a time."""
+
+    def __init__(
+        self, compute: Callable[[Sequence[str]], tuple[Values, NDArray[np.int64]]], *, most_words: int = MOST_WORDS
+    ) -> None:
+        """compute: gives the values of several words, end to end, and how many each of them has."""
+        self._compute = compute
+        self._most_words = most_words
+        self.hit_rate = HitRate()
+        self._values: Values
+        self._counts: NDArray[np.int64]
+        self._starts: NDArray[np.int64]
+        self._clear()
+
+    def look_up(self, words: Sequence[str]) -> tuple[Values, NDArray[np.int64]]:
+        """Return the values of the words, end to end, (n,), and how many each has, int64 (words,)."""
+        if len(self._numbers) >= self._most_words or self._characters >= _MOST_CHARACTERS:
+            self._clear()
+        known = len(self._numbers)
+        numbers = np.fromiter(map(self._numbers.__getitem__, words), dtype=np.int64, count=len(words))
+        if unseen := self._numbers.unseen:
+            self._learn(unseen)
+            self._numbers.unseen = []
+        self.hit_rate.words += len(words)
+        self.hit_rate.unseen += len(self._numbers) - known
+        counts = self._counts[numbers]
+        return self._values[ragged_indexes(self._starts[numbers], counts)], counts
+
+    def _learn(self, words: list[str]) -> None:
+        values, counts = self._compute(words)
+        starts = len(self._values) + np.cumsum(counts) - counts
+        self._values = np.concatenate([self._values, values])
+        self._counts = np.concatenate([self._counts, counts])
+        self._starts = np.concatenate([self._starts, starts])
+        self._characters += sum(map(len, words))
+
+    def _clear(self) -> None:
+        self._numbers = _Numbers()
+        self._characters = 0
+        self._values, self._counts = self._compute([])
+        self._starts = np.zeros(0, dtype=np.int64)
+
+
+class _Numbers(dict[str, int]):
+    """Gives every word that it is asked for and does not have the next number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unseen: list[str] = []
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        self.unseen.append(word)
+        return number
+
+
+def ragged_indexes(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ``starts[0], starts[0] + 1, …`` for as many as ``counts[0]`` says, then those of ``starts[1]``, ….
+
+    Shapes: (n,) and (n,) to (sum of counts,).
+    """
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    shifts: NDArray[np.int64] = np.repeat(starts - (ends - counts), counts)
+    return np.arange(total) + shifts
