@@ -267,12 +267,6 @@ FROM_MPI_JOBS: dict[str, Mistake] = {
         ("should match", "Gi"),
         ('got "64GB"', "a unit of m, k, Ki"),
     ),
-    "huge pages alone": Mistake(
-        put("resources", value={"hugepages": {"2Mi": "1Gi"}}),
-        "spec.resources.memory",
-        ("only together with memory", "add resources.memory"),
-        ("got nothing",),
-    ),
     "variables as a map": Mistake(
         put("env", value={"NCCL_DEBUG": "INFO"}),
         "spec.env",
@@ -398,12 +392,6 @@ FROM_INTEL: dict[str, Mistake] = {
         ('"none", "core", "socket", "numa"',),
         ("got true", "none | core | socket | numa"),
     ),
-    "pinning by socket without their number": Mistake(
-        put("cpu", value={"pinning": "socket"}),
-        "spec.cpu.sockets",
-        ("the number of sockets of a node", "add sockets, or choose another pinning"),
-        ("got nothing",),
-    ),
     "three ranks on two sockets": Mistake(
         both(put("slotsPerWorker", value=3), put("cpu", value={"pinning": "socket", "sockets": 2})),
         "spec.slotsPerWorker",
@@ -428,6 +416,18 @@ AT_APPLY = {**FROM_BERT_SCRIPTS, **FROM_MPI_JOBS, **FROM_INTEL}
 
 # What only the operator sees; the job then gets the condition Invalid.
 IN_THE_OPERATOR: dict[str, Mistake] = {
+    "huge pages alone": Mistake(
+        put("resources", value={"hugepages": {"2Mi": "1Gi"}}),
+        "spec.resources.memory",
+        (),
+        ("got nothing", "only together with memory", "add resources.memory"),
+    ),
+    "pinning by socket without their number": Mistake(
+        put("cpu", value={"pinning": "socket"}),
+        "spec.cpu.sockets",
+        (),
+        ("got nothing", "the number of sockets of a node", "add sockets, or choose another pinning"),
+    ),
     "more predictions than an inherited length has": Mistake(
         put("stages", EVALUATE, "evaluate", "maxPredictionsPerSequence", value=160),
         "spec.stages[2].evaluate.maxPredictionsPerSequence",
@@ -475,8 +475,9 @@ def test_the_operator_names_it_alone_with_the_next_step(case: str) -> None:
 
 def test_kubectl_prints_every_problem_on_its_own_line(control_plane: ControlPlane, api: Api) -> None:
     answer = api.create(
-        sample_document(both(pretrain(microBatchSize=65), put("cpu", value={"pinning": "core"}))), "default"
+        sample_document(both(pretrain(microBatchSize=65), put("cpu", value={"pinning": "socket", "sockets": 3}))),
+        "default",
     )
     causes = {cause["field"]: cause["message"] for cause in answer.body["details"]["causes"]}
-    assert causes.keys() == {f"{P1}.microBatchSize", "spec.cpu.coresPerRank"}
+    assert causes.keys() == {f"{P1}.microBatchSize", "spec.slotsPerWorker"}
     assert all("allowed: " in message and "next: " in message for message in causes.values())

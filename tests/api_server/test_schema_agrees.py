@@ -6,6 +6,7 @@ refuses is listed in ``cel.CONTROLLER_ONLY``.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -46,11 +47,17 @@ def read(document: Document) -> BertPretrainJob | list[str]:
         return [str(problem) for problem in error.problems]
 
 
+_MAY_COME_FROM_A_PROFILE = re.compile(
+    r"spec\.(cpu\.(sockets|numaNodes|coresPerRank)|((worker|launcher)\.)?resources\.memory): got nothing;"
+)
+
+
 def is_for_the_controller(problems: list[str]) -> bool:
     """Tell whether all that is wrong is what ``CONTROLLER_ONLY`` lists."""
     return all(
         (problem.startswith("spec.stages[") and ".evaluate.maxPredictionsPerSequence: got" in problem)
         or problem.startswith("spec.slotsPerWorker: got 1; allowed: a multiple of cpu.")
+        or _MAY_COME_FROM_A_PROFILE.match(problem)
         for problem in problems
     )
 

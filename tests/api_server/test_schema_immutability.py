@@ -20,7 +20,12 @@ from sample_job import Document, sample_document
 
 JOBS, NAMESPACE = "bert-operator.dev/v1alpha1/bertpretrainjobs", "immutability"
 FIELDS = [str(field.alias) for field in JobSpec.model_fields.values()]
-OPTIONAL = [str(field.alias) for field in JobSpec.model_fields.values() if field.default is None]
+OPTIONAL = [
+    str(field.alias)
+    for field in JobSpec.model_fields.values()
+    if field.default is None or field.alias in ("cpu", "mpi", "network", "slotsPerWorker")
+]
+"""Fields that the server leaves out where the job does: a profile may fill in those that have defaults."""
 WITHOUT_CHOICE = ("engine",)
 POLICIES = [str(field.alias) for field in RunPolicy.model_fields.values()]
 
@@ -43,7 +48,11 @@ def full_document() -> Document:
 
     def change(spec: Document) -> None:
         spec.update(
+            profile="own",
             image="trainer:1",
+            mpi={"implementation": "MPICH"},
+            cpu={"coresPerRank": 2},
+            network={"hostNetwork": True},
             imagePullPolicy="Always",
             imagePullSecrets=[{"name": "keys"}],
             initialCheckpoint={"path": "start"},

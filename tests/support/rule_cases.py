@@ -124,30 +124,6 @@ SECTION_CASES: dict[str, RuleCase] = {
         "spec.envFrom[0]",
         ("got secret and configMap", "one entry for each"),
     ),
-    "huge pages with memory": RuleCase(
-        put("resources", value={"hugepages": {"2Mi": "1Gi"}, "memory": "4Gi"}),
-        put("resources", value={"hugepages": {"2Mi": "1Gi"}}),
-        "spec.resources.memory",
-        ("got nothing", "only together with memory"),
-    ),
-    "sockets to pin by": RuleCase(
-        put("cpu", value={"pinning": "socket", "sockets": 2}),
-        put("cpu", value={"pinning": "socket"}),
-        "spec.cpu.sockets",
-        ("got nothing", "add sockets"),
-    ),
-    "NUMA nodes to pin by": RuleCase(
-        put("cpu", value={"pinning": "numa", "numaNodes": 1}),
-        put("cpu", value={"pinning": "numa", "sockets": 2}),
-        "spec.cpu.numaNodes",
-        ("got nothing", "add numaNodes"),
-    ),
-    "cores to pin by": RuleCase(
-        put("cpu", value={"pinning": "core", "coresPerRank": 8}),
-        put("cpu", value={"pinning": "core"}),
-        "spec.cpu.coresPerRank",
-        ("got nothing", "add coresPerRank"),
-    ),
     "group of volumes": RuleCase(
         put("securityContext", value={"runAsUser": 1000, "fsGroup": 1000}),
         put("securityContext", value={"runAsUser": 0, "fsGroup": 1000}),
@@ -464,6 +440,30 @@ STAGE_CASES: dict[str, RuleCase] = {
 }
 
 CONTROLLER_CASES: dict[str, RuleCase] = {
+    "huge pages with memory": RuleCase(
+        put("resources", value={"hugepages": {"2Mi": "1Gi"}, "memory": "4Gi"}),
+        put("resources", value={"hugepages": {"2Mi": "1Gi"}}),
+        "spec.resources.memory",
+        ("got nothing", "only together with memory"),
+    ),
+    "sockets to pin by": RuleCase(
+        put("cpu", value={"pinning": "socket", "sockets": 2}),
+        put("cpu", value={"pinning": "socket"}),
+        "spec.cpu.sockets",
+        ("got nothing", "add sockets"),
+    ),
+    "NUMA nodes to pin by": RuleCase(
+        put("cpu", value={"pinning": "numa", "numaNodes": 1}),
+        put("cpu", value={"pinning": "numa", "sockets": 2}),
+        "spec.cpu.numaNodes",
+        ("got nothing", "add numaNodes"),
+    ),
+    "cores to pin by": RuleCase(
+        put("cpu", value={"pinning": "core", "coresPerRank": 8}),
+        put("cpu", value={"pinning": "core"}),
+        "spec.cpu.coresPerRank",
+        ("got nothing", "add coresPerRank"),
+    ),
     "predictions of an evaluation with an inherited length": RuleCase(
         evaluate(maxPredictionsPerSequence=125),
         evaluate(maxPredictionsPerSequence=126),

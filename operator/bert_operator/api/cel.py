@@ -40,6 +40,7 @@ class CelRule:
 CONTROLLER_ONLY = (
     "predictions_fit_sequence, for an evaluate stage that takes its length from an earlier stage",
     "slots_fill_what_they_are_pinned_to, for a job without slotsPerWorker, which its profile may fill in",
+    "what pinning and huge pages need beside them, which the profile may have",
 )
 """Rules that CEL cannot say at a bearable cost, or cannot judge; breaking them ends in the condition Invalid."""
 

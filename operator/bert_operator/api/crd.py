@@ -17,7 +17,7 @@ from bert_operator.api.job_status import JobStatus
 from bert_operator.api.profiles import PLATFORM_FIELDS
 from bert_operator.api.scheduling import QUALIFIED_NAME_PATTERN
 from bert_operator.api.section import NAME_PATTERN, Section
-from bert_operator.api.section_rules import SECTION_RULES
+from bert_operator.api.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
 from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
 
 Document = dict[str, Any]
@@ -213,6 +213,8 @@ class _Translator:
 def _rules_of(kind: type[Section]) -> Iterator[CelRule]:
     yield from CEL_RULES.get(kind, ())
     for rule in SECTION_RULES.get(kind, ()):
+        if rule.cel == COMPLETED_BY_PROFILES:
+            continue
         yield CelRule(rule.cel, f"allowed: {rule.allowed}; next: {rule.next_step}", rule.field)
 
 

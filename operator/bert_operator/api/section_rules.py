@@ -50,12 +50,16 @@ class SectionRule:
 
     holds: Callable[[Any], bool]
     cel: str
-    """The same over ``self``, the section."""
+    """The same over ``self``, the section; ``COMPLETED_BY_PROFILES``: for the controller alone."""
     allowed: str
     next_step: str
     got: Callable[[Any], str]
     field: str = ""
     """Name (camelCase) of the field to blame; empty: the section."""
+
+
+COMPLETED_BY_PROFILES = ""
+"""In place of CEL: a profile, which the API server does not see, may add the field that is missing."""
 
 
 def _exactly_one(*fields: str, next_step: str) -> SectionRule:
@@ -140,7 +144,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         cluster.ResourcesSpec: (
             SectionRule(
                 holds=lambda resources: resources.hugepages is None or resources.memory is not None,
-                cel="!has(self.hugepages) || has(self.memory)",
+                cel=COMPLETED_BY_PROFILES,
                 field="memory",
                 allowed="an amount, since Kubernetes gives huge pages only together with memory",
                 next_step="add resources.memory",
@@ -150,7 +154,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         cluster.CpuSpec: (
             SectionRule(
                 holds=lambda cpu: cpu.pinning != "socket" or cpu.sockets is not None,
-                cel="!has(self.pinning) || self.pinning != 'socket' || has(self.sockets)",
+                cel=COMPLETED_BY_PROFILES,
                 field="sockets",
                 allowed="the number of sockets of a node, to pin by socket",
                 next_step="add sockets, or choose another pinning",
@@ -158,7 +162,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             ),
             SectionRule(
                 holds=lambda cpu: cpu.pinning != "numa" or cpu.numa_nodes is not None,
-                cel="!has(self.pinning) || self.pinning != 'numa' || has(self.numaNodes)",
+                cel=COMPLETED_BY_PROFILES,
                 field="numaNodes",
                 allowed="the number of NUMA nodes of a node, to pin by numa",
                 next_step="add numaNodes, or choose another pinning",
@@ -166,7 +170,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             ),
             SectionRule(
                 holds=lambda cpu: cpu.pinning != "core" or cpu.cores_per_rank is not None,
-                cel="!has(self.pinning) || self.pinning != 'core' || has(self.coresPerRank)",
+                cel=COMPLETED_BY_PROFILES,
                 field="coresPerRank",
                 allowed="the cores of one rank, to pin by core",
                 next_step="add coresPerRank, or choose another pinning",

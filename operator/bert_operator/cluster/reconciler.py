@@ -7,7 +7,6 @@ against the version that was read, so that of two operators one is refused and l
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -128,7 +127,7 @@ class Reconciler:
         document = entry.document()
         status = JobStatus.model_validate(document.get("status") or {})
         try:
-            job = self._read(document, status)
+            job = await self._read(document, entry, status)
         except InvalidJob as invalid:
             if status.phase not in TERMINAL_PHASES:
                 message = "; ".join(str(problem) for problem in invalid.problems)
@@ -140,14 +139,32 @@ class Reconciler:
         step = await self._plan(job, entry, status)
         await self._carry_out(job, entry, status, step)
 
-    def _read(self, document: Document, status: JobStatus) -> BertPretrainJob:
+    async def _read(self, document: Document, entry: JobEntry, status: JobStatus) -> BertPretrainJob:
         """Return the job with what its profile adds; raises InvalidJob where it cannot be carried out here."""
         if status.attempt == 0:
             return read_cluster_job(document, self._settings)
         # Once started a job is not judged again, by stricter rules or other profiles: what it runs is frozen.
-        with contextlib.suppress(InvalidJob):
+        try:
             return parse_job(complete(document, self._settings.profiles, self._settings.default_profile))
-        return parse_job(document)
+        except InvalidJob:
+            if (frozen := await self._read_frozen(document, entry)) is None:
+                raise
+            return frozen
+
+    async def _read_frozen(self, document: Document, entry: JobEntry) -> BertPretrainJob | None:
+        """Return a started job as its frozen configuration has it, with the live runPolicy; None: there is none."""
+        metadata = document["metadata"]
+        config_map = names.config_map_name(metadata["name"])
+        try:
+            answer = await self._api.get(path_of("ConfigMap", metadata["namespace"], config_map))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        if entry.uid not in {owner.get("uid") for owner in answer["metadata"].get("ownerReferences") or ()}:
+            return None
+        live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
+        return parse_job({**document, "spec": {**read_frozen(answer["data"]), **live}})
 
     async def _plan(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Plan:
         step = plan(job, self._observe(job, entry, status), self._now_s())
