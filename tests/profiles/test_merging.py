@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from bert_operator.api.profiles import complete, find_profile_problems
 from bert_operator.api.validation import parse_job
 from bert_operator.cluster.rules import read_cluster_job
-from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings import Settings, load_settings
 from bert_operator.errors import InvalidJob
 from sample_job import Document, sample_document
 
@@ -84,6 +86,28 @@ def test_the_way_in_which_the_job_tells_its_ranks_replaces_that_of_the_profile()
 
 def test_a_null_is_no_value() -> None:
     assert merged(image=None)["image"] == PROFILE["image"]
+    spec = merged(resources={"accelerator": None, "memory": "1Gi"}, cpu=None)
+    assert spec["resources"]["accelerator"] == {"resourceName": "example.com/gpu"}
+    assert spec["cpu"] == PROFILE["cpu"]
+
+
+@pytest.mark.parametrize("name", sorted(PROFILE))
+def test_a_profile_s_key_that_holds_nothing_is_not_there(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(json.dumps({"defaultProfile": "p", "profiles": {"p": {**PROFILE, name: None}, "q": {}}}))
+    settings = load_settings(file)
+    assert name not in settings.profiles["p"]
+    own = {"output": {"path": "a", "volume": CLAIM}, name: {"output": {"path": "a", "volume": CLAIM}, **PROFILE}[name]}
+    if name == "output":
+        own["output"] = {"path": "a", "volume": CLAIM}
+    assert read_cluster_job(sample_document(lambda spec: spec.update({"slotsPerWorker": 4, **own})), settings)
+
+
+@pytest.mark.parametrize("path", ["/mnt/output/../../tmp/x", "../x", "a/../../x", "/tmp/x"])
+def test_an_output_that_leaves_its_mount_is_refused(path: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        read_cluster_job(sample_document(lambda spec: spec.update(output={"path": path, "volume": CLAIM})), Settings())
+    assert [problem.path for problem in caught.value.problems] == ["spec.output.path"]
 
 
 def test_defaults_are_filled_in_after_the_profile() -> None:
@@ -124,6 +148,7 @@ def test_rules_are_checked_on_the_whole() -> None:
         ("spec.output.volume.hostPath", {"output": {"path": "a", "volume": {"hostPath": {"path": "/x"}}}}, "host_path"),
         ("spec.network.hostNetwork", {"network": {"hostNetwork": True}}, "host_network"),
         ("spec.network.lockMemory", {"network": {"lockMemory": True}}, "lock_memory"),
+        ("spec.resources.rdma", {"resources": {"rdma": {"resourceName": "rdma/ib"}}}, "lock_memory"),
     ],
 )
 def test_privileges_come_from_a_profile_or_are_allowed_by_the_settings(path: str, own: Document, setting: str) -> None:
@@ -143,6 +168,7 @@ def test_privileges_come_from_a_profile_or_are_allowed_by_the_settings(path: str
     ("profiles", "default", "paths"),
     [
         ({"p": PROFILE}, "p", []),
+        ({"p": {"cpu": {"sockets": 2, "pinning": "socket"}}}, None, []),
         ({"p": {"workers": 2, "model": {"preset": "tiny"}}}, None, ["profiles.p.model", "profiles.p.workers"]),
         ({"p": {"output": {"path": "x"}}}, None, ["profiles.p.output.path"]),
         ({"p": {"cpu": {"pinning": "socket"}, "slots": 1}}, None, ["profiles.p.slots", "profiles.p.cpu.sockets"]),

@@ -116,6 +116,10 @@ class ObstacleReason(_Described):
     FORBIDDEN = "Forbidden", "The operator, or a controller, lacks a right in this namespace."
     POD_CREATION_FAILED = "PodCreationFailed", "The pods cannot be created for another reason."
     NAME_TAKEN = "NameTaken", "An object of the child's name exists and is not this job's."
+    FROZEN_CONFIGURATION_MISSING = (
+        "FrozenConfigurationMissing",
+        "The ConfigMap with which the first attempt ran is gone, and a later one must not run anything else.",
+    )
     REJECTED = "Rejected", "The API server refuses what the job asks for."
     API_UNAVAILABLE = "APIUnavailable", "The API server does not answer as it should; the operator tries again."
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull the image."

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bert_operator import names
-from bert_operator.api.json_values import normalise
 from bert_operator.api.validation import parse_job
 from bert_operator.errors import InvalidJob
 from bert_operator.problems import ABSENT, Problem, render_value
@@ -63,8 +62,8 @@ def complete(document: Document, profiles: Profiles, default_profile: str | None
 def profile_of(spec: Document, profiles: Profiles, default_profile: str | None = None) -> Document | None:
     """Return the profile that a spec names, or the default one; raises InvalidJob where there is no such profile."""
     name = spec.get("profile") or default_profile
-    if name is None:
-        return None
+    if not isinstance(name, str):
+        return None  # none, or a mistake that is told with all others
     if name not in profiles:
         known = f"one that the operator's settings have: {', '.join(sorted(profiles))}"
         raise InvalidJob(
@@ -81,7 +80,12 @@ def profile_of(spec: Document, profiles: Profiles, default_profile: str | None =
 
 
 def _complete_spec(own: Document, profile: Document) -> Document:
-    own = {key: value for key, value in own.items() if value is not None}
+    # As the API server does it: a null is no value, so it takes nothing of the profile away.
+    own = {
+        key: without_nulls(value) if key in PLATFORM_FIELDS else value
+        for key, value in own.items()
+        if value is not None
+    }
     merged = {**profile, **own}
     for name in PLATFORM_SECTIONS:
         if name in own and name in profile:
@@ -89,11 +93,22 @@ def _complete_spec(own: Document, profile: Document) -> Document:
     for name in SECTIONS_WITH_VOLUME:
         if name in own and name in profile:
             # A volume is one thing: half of a claim and half of a share would be neither.
-            merged[name] = {**profile[name], **own[name]}
+            merged[name] = {**own[name], **profile[name]} if _lacks_volume(own[name]) else own[name]
     for name in _BY_NAME:
         if name in own and name in profile:
             merged[name] = _merge_by_name(profile[name], own[name])
     return _count_ranks_once(own, merged)
+
+
+def _lacks_volume(section: Any) -> bool:
+    return isinstance(section, dict) and section.get("volume") is None
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a copy in which no field of a section is null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _merge_sections(profile: Any, own: Any) -> Any:
@@ -164,20 +179,19 @@ def _problems_of(path: str, profile: Any) -> Iterator[Problem]:
                 allowed="volume: paths belong to jobs",
                 next_step="leave it to the jobs",
             )
-    known = {key: value for key, value in profile.items() if key in allowed}
+    known = without_nulls({key: value for key, value in profile.items() if key in allowed})
     try:
-        parse_job(complete(_PLAIN_JOB, {"": normalise({"spec": known})["spec"]}, ""))
+        parse_job(complete(_plain_job(known), {path: known}, path))
     except InvalidJob as invalid:
         for problem in invalid.problems:
             where = problem.path.removeprefix("spec.")
             yield Problem(path=f"{path}.{where}", got=problem.got, allowed=problem.allowed, next_step=problem.next_step)
 
 
-_PLAIN_JOB: Document = {
-    "apiVersion": names.API_VERSION,
-    "kind": names.KIND,
-    "metadata": {"name": "any"},
-    "spec": {
+def _plain_job(profile: Document) -> Document:
+    """Return a job that is sound with any sound profile: where that tells no ranks, as many as it can pin."""
+    cpu = profile.get("cpu")
+    spec: Document = {
         "model": {"preset": "tiny"},
         "dataset": {"path": "data"},
         "stages": [
@@ -192,13 +206,15 @@ _PLAIN_JOB: Document = {
             }
         ],
         "output": {"path": "results"},
-    },
-}
-"""A job that is sound with any sound profile."""
+    }
+    if "slotsPerWorker" not in profile and isinstance(cpu, dict) and "ranksPerNode" not in cpu:
+        places = cpu.get({"socket": "sockets", "numa": "numaNodes"}.get(str(cpu.get("pinning")), ""))
+        spec |= {"slotsPerWorker": places} if isinstance(places, int) else {}
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "any"}, "spec": spec}
 
 
 def find_privileges(spec: Document) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of what a spec asks for beyond its pods: folders and networks of nodes, locked memory."""
+    """Yield path and value of what a spec asks for beyond its pods: a node's folders, network and network devices."""
     sections = [(name, spec.get(name)) for name in ("dataset", "output", "workspace")]
     volumes = [(f"{name}.volume", section.get("volume")) for name, section in sections if isinstance(section, dict)]
     entries = spec.get("volumes") or ()
@@ -206,6 +222,12 @@ def find_privileges(spec: Document) -> Iterator[tuple[str, Any]]:
     for path, volume in volumes:
         if isinstance(volume, dict) and volume.get("hostPath"):
             yield f"spec.{path}.hostPath", volume["hostPath"].get("path", ABSENT)
+    for path in ("resources", "worker.resources"):
+        section: Any = spec
+        for name in path.split("."):
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict) and section.get("rdma"):
+            yield f"spec.{path}.rdma", section["rdma"]
     network = spec.get("network") or {}
     for name in ("hostNetwork", "lockMemory"):
         if network.get(name):

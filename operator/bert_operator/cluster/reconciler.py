@@ -352,6 +352,8 @@ class Reconciler:
         """Create a child and what it reads, or take over the one that is there; return what is in the way."""
         frozen = freeze(job, default_image=self._settings.trainer_image)
         try:
+            if (obstacle := await self._judge_again(job, entry)) is not None:
+                return obstacle
             frozen = await self._freeze(frozen, entry)
             document = render_child(frozen, child)
             path = path_of(document["kind"], job.ref.namespace)
@@ -364,6 +366,25 @@ class Reconciler:
         metadata = answer["metadata"]
         made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
         self._created[job.ref] = (entry.uid, made)
+        return None
+
+    async def _judge_again(self, job: BertPretrainJob, entry: JobEntry) -> Obstacle | None:
+        """Return what keeps a started job from being frozen anew: its settings may be others by now."""
+        status = JobStatus.model_validate(entry.document().get("status") or {})
+        if status.attempt == 0:
+            return None  # judged in this very round
+        if await self._read_frozen(entry.document(), entry) is not None:
+            return None
+        if status.child is not None or status.failures or status.completed_runs:
+            reason = ObstacleReason.FROZEN_CONFIGURATION_MISSING
+            name = names.config_map_name(job.ref.name)
+            message = f"{reason.sentence} Next: restore ConfigMap {name}, or delete the job and apply it again"
+            return Obstacle(reason=reason, message=message)
+        try:
+            read_cluster_job(entry.document(), self._settings)
+        except InvalidJob as invalid:
+            message = "; ".join(str(problem) for problem in invalid.problems)
+            return Obstacle(reason=ObstacleReason.REJECTED, message=message)
         return None
 
     async def _freeze(self, frozen: Frozen, entry: JobEntry) -> Frozen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,8 @@ def privilege_problems(document: Document, settings: Settings) -> Iterator[Probl
         ),
         "hostNetwork": (settings.allow_host_network, "allowHostNetwork", "false, or a profile that has it"),
         "lockMemory": (settings.allow_lock_memory, "allowLockMemory", "false, or a profile that has it"),
+        # Whoever gets the device may lock memory.
+        "rdma": (settings.allow_lock_memory, "allowLockMemory", "none, or a profile that has it"),
     }
     spec = document["spec"]
     for path, got in find_privileges(spec):
@@ -62,6 +65,13 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
     """Refuse results that would be lost with the pod."""
     path, base = spec.output.path, mounts.output_base(spec)
     if not path.startswith("/"):
+        if posixpath.normpath(path).startswith(".."):
+            yield Problem(
+                path="spec.output.path",
+                got=render_value(path),
+                allowed="a folder below output.volume, from which a relative path counts",
+                next_step="leave the .. out",
+            )
         if base is None:
             yield Problem(
                 path="spec.output.volume",
@@ -70,6 +80,7 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
                 next_step="add output.volume, for example {persistentVolumeClaim: {claimName: results}}",
             )
         return
+    path = posixpath.normpath(path)
     writable = {entry.source.mount_path for entry in spec.volumes if not entry.read_only}
     folders = [folder for folder in (base, *writable) if folder is not None]
     if not any(f"{path}/".startswith(f"{folder}/") for folder in folders):

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from bert_operator.api.profiles import find_profile_problems
+from bert_operator.api.profiles import find_profile_problems, without_nulls
 from bert_operator.errors import SettingsError
 
 DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.1.0"
@@ -54,6 +54,11 @@ class Settings(BaseModel):
     """Address to listen on."""
 
 
+def _without_nulls(profiles: Any) -> Any:
+    """Return profiles without keys that hold nothing, such as one whose entries are all commented out."""
+    return {} if profiles is None else without_nulls(profiles)
+
+
 def load_settings(path: Path | None) -> Settings:
     """Read the settings; all defaults without a file.
 
@@ -64,7 +69,9 @@ def load_settings(path: Path | None) -> Settings:
         return Settings()
     try:
         document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
-        settings = Settings.model_validate(document)
+        if not isinstance(document, dict):
+            raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values")
+        settings = Settings.model_validate({**document, "profiles": _without_nulls(document.get("profiles"))})
         problems = [str(problem) for problem in find_profile_problems(settings.profiles, settings.default_profile)]
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
