@@ -10,13 +10,14 @@ the one that ``KUBECONFIG`` names (job_cluster.py). Where neither can be had, ev
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from job_cluster import JobCluster, Namespace, running_cluster
-from node import missing_tools
+from node import build_images, missing_tools
 from real_jobs import DATA_JOB, RealJob, data_job, training_job
 
 HERE = Path(__file__).parent
@@ -27,6 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.cluster)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the images before the first test: compiling Horovod takes longer than any test may."""
+    mine = [item for item in session.items if item.path.is_relative_to(HERE)]
+    if not mine or session.config.getoption("collectonly") or os.environ.get("KUBECONFIG") or missing_tools():
+        return
+    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    flavours = {str(item.callspec.params.get("mpi", "open-mpi")) for item in mine if hasattr(item, "callspec")}
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        build_images("operator", "trainer", *(f"trainer-{mpi}" for mpi in sorted(flavours - {"open-mpi"})))
 
 
 @pytest.fixture(scope="session")
@@ -67,15 +80,15 @@ def whole(data: Namespace) -> RealJob:
 @pytest.fixture(scope="module")
 def fresh(cluster: JobCluster) -> Iterator[Callable[[str, str], Namespace]]:
     """Makes namespaces: name, Pod Security standard."""
-    made: list[str] = []
+    made: list[Namespace] = []
 
     def make(name: str, level: str = "restricted") -> Namespace:
-        made.append(name)
-        return cluster.make_namespace(name, level)
+        made.append(cluster.make_namespace(name, level))
+        return made[-1]
 
     yield make
-    for name in made:
-        cluster.delete_namespace(name)
+    for namespace in made:
+        cluster.delete_namespace(namespace.name)
 
 
 @pytest.fixture

@@ -6,16 +6,14 @@ followed to its end, the ledger of samples, the checkpoints on the volume, the s
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from job_cluster import JobCluster, Namespace, poll
-from real_jobs import PATIENCE_S, STEPS, Clock, RealJob, random_step, training_job
+from real_jobs import PATIENCE_S, STEPS, Clock, RealJob, followed, random_step, training_job
 
 pytestmark = pytest.mark.timeout(400)
 GRACE_S = 60
@@ -26,32 +24,6 @@ import json, pathlib
 folders = sorted(pathlib.Path('/volume/{job}/checkpoints').iterdir())
 print(json.dumps([path.name for path in folders if (path / 'manifest.json').exists()]))
 """
-
-
-class Followed:
-    """The log of a launcher, from its start to its end."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def end(self) -> str:
-        """Wait until the container has ended; return its log."""
-        text, _ = self._process.communicate(timeout=PATIENCE_S)
-        return text
-
-
-@contextlib.contextmanager
-def followed(job: RealJob) -> Iterator[Followed]:
-    """Follow the newest launcher as people do."""
-    cluster = job.namespace.cluster
-    words = [cluster.program, "--kubeconfig", str(cluster.kubeconfig), "--namespace", job.namespace.name]
-    command = [*words, "logs", "--follow", job.pod("launcher")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        yield Followed(process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def agreed_step(log: str) -> int:

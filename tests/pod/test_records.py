@@ -29,6 +29,16 @@ the job to be terminated. The first process to do so was:
 """
 OPEN_MPI_SIGNAL = """prterun noticed that process rank 3 with PID 16276 on node worker-1 exited on
 signal 9 (Killed)."""
+PEER_GONE = """An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+
+  Local host: run-worker-0
+  Local PID:  36
+  Peer host:  run-worker-1.run.default.svc
+[run-worker-0:00000] *** An error occurred in Socket closed
+prterun has exited due to process rank 0 with PID 36 on node run-worker-0 calling
+"abort"."""
 INTEL = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
 =   RANK 3 PID 17017 RUNNING AT worker-1
 =   KILLED BY SIGNAL: 9 (Killed)"""
@@ -196,3 +206,20 @@ def test_a_lost_worker_is_named(text: str, host: str | None) -> None:
     assert record.get("firstFailure") == ({"host": host} if host else None)
     # A rank may write such words about something else.
     assert not story((0, text)).has_lost_worker
+
+
+def test_a_rank_that_others_found_gone_was_killed() -> None:
+    told = story((0, PROGRESS), (None, PEER_GONE))
+    failure = told.first_failure(("run-worker-0", "run-worker-1"), 1)
+    assert failure == FirstFailure(rank=1, host="run-worker-1")
+    code = settle_exit_code(14, Evidence(killed_peer=told.killed_peer is not None, left_early=told.left_early))
+    assert code == 4
+    record = build_record(code, told, failure, None)
+    assert record["reason"] == "WorkerLost"
+    assert "rank 1 on run-worker-1" in str(record["message"])
+
+
+def test_a_rank_that_told_why_before_it_left_was_not() -> None:
+    told = story((0, PROGRESS), *((1, line) for line in TRACEBACK), (None, PEER_GONE))
+    assert told.killed_peer is None
+    assert settle_exit_code(14, Evidence(killed_peer=False, left_early=True)) == 14

@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,6 +74,8 @@ class JobCluster:
     """None: the reader's own cluster."""
     program: str = "kubectl"
     """Path of kubectl."""
+    namespaces: list[str] = field(default_factory=list)
+    """Those that were made here."""
 
     def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 120) -> str:
         """Run kubectl and return what it printed. Raises KubectlFailed."""
@@ -115,18 +118,20 @@ class JobCluster:
         self.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
 
     def make_namespace(self, name: str, level: str = "restricted") -> Namespace:
-        """Return a new namespace that enforces a Pod Security standard."""
+        """Return a new namespace that enforces a Pod Security standard; its name begins so."""
+        name = f"{name}-{secrets.token_hex(3)}"  # a cluster of the reader's own may have one that is called name
         labels = {"pod-security.kubernetes.io/enforce": level}
+        document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        self.kubectl("create", "-f", "-", text=yaml.safe_dump(document))
+        self.namespaces.append(name)
         namespace = Namespace(self, name)
-        namespace.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         poll(lambda: namespace.find("serviceaccount", "default"), 30, f"the ServiceAccount of {name}")
         return namespace
 
     def kill_pod(self, pod: Json) -> None:
         """SIGKILL every process of a pod, from a pod that sees the node's processes."""
-        killer = Namespace(self, "killer")
-        if killer.find("namespace", killer.name) is None:
-            self.make_namespace(killer.name, "privileged")
+        name = next((name for name in self.namespaces if name.startswith("killer-")), None)
+        killer = Namespace(self, name) if name else self.make_namespace("killer", "privileged")
         name = f"killer-{pod['metadata']['uid'][:8]}"
         container = {
             "name": "killer",
@@ -145,8 +150,10 @@ class JobCluster:
         killer.wait_pod(name, "Succeeded")
 
     def delete_namespace(self, name: str) -> None:
-        """Delete a namespace and wait until it is gone, pods included."""
-        self.kubectl("delete", "namespace", name, "--wait", "--timeout=110s")
+        """Delete a namespace; on a node of our own nobody waits for that, since all of it goes in the end."""
+        how = ["--wait=false"] if self.node is not None else ["--wait", "--timeout=110s"]
+        self.kubectl("delete", "namespace", name, *how)
+        self.namespaces.remove(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +271,8 @@ def _own_cluster() -> Iterator[JobCluster]:
     try:
         yield cluster
     finally:
-        cluster.kubectl("delete", "namespace", "killer", "--ignore-not-found")
+        for name in [*cluster.namespaces]:
+            cluster.delete_namespace(name)
         cluster.kubectl("delete", "--ignore-not-found", "-k", str(ROOT / "deploy/kustomize/base"))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,10 @@ from nfs_stand_in import NfsStandIn
 
 IMAGES = BUILD.parents[1] / "images.sh"
 NODE_PROGRAMS = ("kubelet", "kube-proxy", "coredns")
-BRIDGE, BRIDGE_ADDRESS, POD_NETWORK = "cni0", "10.88.0.1", "10.88.0.0/16"
+BRIDGE, BRIDGE_ADDRESS, POD_NETWORK = "bert-test0", "10.88.0.1", "10.88.0.0/16"
 DNS_DOMAIN = "cluster.local"
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+NETWORK_NAME = "bert-operator-test"
 PAUSE_IMAGE = "bert-operator.test/pause:1"
 NODE_NAME = "node-1"
 
@@ -52,9 +55,10 @@ class Cluster(ControlPlane):
         self._node_programs = Path(answer.stdout.strip())
         self.kubectl = shutil.which("kubectl") or str(self._node_programs / "kubectl")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._forwarded = FORWARDING.read_text()
         make_bridge()
-        super().__enter__()
         try:
+            super().__enter__()
             self._start_node()
         except BaseException:
             self.close()
@@ -74,6 +78,8 @@ class Cluster(ControlPlane):
         unmount_below(self.folder)
         if hasattr(self, "_node_programs"):
             remove_bridge(self._node_programs / "kube-proxy")
+        if hasattr(self, "_forwarded"):
+            FORWARDING.write_text(self._forwarded)
         remove_control_groups()
         if os.path.isdir(self.folder):
             for name in ("containerd", "kubelet"):
@@ -144,7 +150,7 @@ class Cluster(ControlPlane):
     def api_server_arguments(self) -> list[str]:
         """Reachable from pods, and able to find the node by its address."""
         changed = {
-            "--bind-address": "0.0.0.0",  # noqa: S104 - a test's own machine
+            "--bind-address": BRIDGE_ADDRESS,
             "--advertise-address": BRIDGE_ADDRESS,
             "--endpoint-reconciler-type": "lease",
         }
@@ -161,15 +167,20 @@ class Cluster(ControlPlane):
         return [*kept, f"--root-ca-file={self.ca_file}"]
 
 
+def build_images(*names: str) -> Path:
+    """Build what has changed since it was built last, and return the layout that holds it."""
+    answer = subprocess.run([str(IMAGES), *names], stdout=subprocess.PIPE, text=True)
+    assert answer.returncode == 0, f"{IMAGES} failed; what it printed to standard error says why"
+    return Path(answer.stdout.strip())
+
+
 def import_images(cluster: Cluster, *names: str) -> None:
     """Build images, unless nothing has changed since, and make each known to the node as bert-operator.test/NAME:dev.
 
     names: as tools/images.sh takes them, such as trainer-mpich; none: operator and trainer.
     """
     names = names or ("operator", "trainer")
-    answer = subprocess.run([str(IMAGES), *names], stdout=subprocess.PIPE, text=True)
-    assert answer.returncode == 0, f"{IMAGES} failed; what it printed to standard error says why"
-    layout = ImageLayout(Path(answer.stdout.strip()))
+    layout = ImageLayout(build_images(*names))
     for name in names:
         layout.import_into(cluster.content_store, cluster.ctr, name, f"bert-operator.test/{name}:dev")
 
@@ -209,9 +220,20 @@ def missing_tools() -> str:
     """Say what is missing for a node on this machine, all at once; empty where nothing is."""
     if os.geteuid() != 0:
         return "a node needs root: network bridge, mounts and control groups"
+    if other := next((name for name in ("kubelet", "k3s") if is_running(name)), None):
+        return f"{other} runs here; a second cluster would take its rules of iptables away"
     tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "skopeo", "debootstrap")
     missing = [tool for tool in tools if shutil.which(tool) is None]
     return f"not installed: {', '.join(missing)}; tools/node_packages.sh installs them" if missing else ""
+
+
+def is_running(program: str) -> bool:
+    """Tell whether a process of this name runs."""
+    for process in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if process.read_text().strip() == program:
+                return True
+    return False
 
 
 def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:
@@ -221,7 +243,7 @@ def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:
     cni.mkdir(exist_ok=True)
     network = {
         "cniVersion": "0.4.0",
-        "name": "pods",
+        "name": NETWORK_NAME,
         "plugins": [
             {
                 "type": "bridge",
@@ -271,6 +293,8 @@ state = "{folder}/containerd/state"
                 "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
                 "clusterDNS": [BRIDGE_ADDRESS],
                 "clusterDomain": DNS_DOMAIN,
+                # It runs whatever it is asked to, so nobody but this machine and its pods may ask.
+                "address": BRIDGE_ADDRESS,
                 "port": kubelet_port,
                 "healthzPort": healthz_port,
                 "imageGCHighThresholdPercent": 100,
@@ -343,16 +367,18 @@ def make_bridge() -> None:
     subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], capture_output=True)
     subprocess.run(["ip", "address", "add", f"{BRIDGE_ADDRESS}/16", "dev", BRIDGE], capture_output=True)
     run(["ip", "link", "set", BRIDGE, "up"])
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    FORWARDING.write_text("1")
 
 
 def remove_bridge(kube_proxy: Path) -> None:
     """Take the bridge away, and the rules that kube-proxy and CNI made."""
     subprocess.run([str(kube_proxy), "--cleanup"], capture_output=True, timeout=60)
     subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True)
-    saved = subprocess.run(["iptables-save"], capture_output=True, text=True).stdout
-    if "CNI-" in saved:
-        kept = "\n".join(line for line in saved.splitlines() if "CNI-" not in line) + "\n"
+    lines = subprocess.run(["iptables-save"], capture_output=True, text=True).stdout.splitlines()
+    # One chain for every pod, named in rules that carry the network's name.
+    ours = {chain for line in lines if NETWORK_NAME in line for chain in re.findall(r"CNI-[0-9a-f]+", line)}
+    if ours:
+        kept = "\n".join(line for line in lines if not ours & set(re.findall(r"CNI-[0-9a-f]+", line))) + "\n"
         subprocess.run(["iptables-restore"], input=kept, text=True, capture_output=True)
 
 
@@ -388,7 +414,8 @@ def unmount_below(folder: Path) -> None:
 
 def remove_control_groups() -> None:
     """Remove the control groups that kubelet made, which are empty by now."""
-    for root in Path("/sys/fs/cgroup").glob("*/kubepods"):
+    groups = Path("/sys/fs/cgroup")
+    for root in (groups / "kubepods", *groups.glob("*/kubepods")):  # of version 2, of version 1
         for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
             with contextlib.suppress(OSError):
                 folder.rmdir()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,6 +205,32 @@ def assert_same_run(one: Result, other: Result) -> None:
 def random_step(seed: str, last: int) -> int:
     """Return a step that leaves room before and behind it; the same for the same seed."""
     return random.Random(seed).randrange(15, last - 30)  # noqa: S311 - a test's moment, no secret
+
+
+class Followed:
+    """The log of a launcher, from its start to its end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def end(self) -> str:
+        """Wait until the container has ended; return its log."""
+        text, _ = self._process.communicate(timeout=PATIENCE_S)
+        return text
+
+
+@contextlib.contextmanager
+def followed(job: RealJob) -> Iterator[Followed]:
+    """Follow the newest launcher as people do."""
+    cluster = job.namespace.cluster
+    words = [cluster.program, "--kubeconfig", str(cluster.kubeconfig), "--namespace", job.namespace.name]
+    command = [*words, "logs", "--follow", job.pod("launcher")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield Followed(process)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 class Clock:

@@ -47,6 +47,8 @@ class Evidence:
     """With which the first rank failed, as it was told by whom had waited for it; 128 + n for signal n."""
     lost_worker: bool = False
     """The launcher says that it has lost a worker. Open MPI 5.0.11 ends with 0 then, others with 137 or 255."""
+    killed_peer: bool = False
+    """Ranks found another one gone that had told of no failure."""
     left_early: bool = False
     """Rank 0 reported progress and then nothing that could be its end."""
     told_stop: bool = False
@@ -66,7 +68,10 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
         code = _SIGNALLED + evidence.failed_by_signal
     if evidence.mixes_codes and code == EXIT_STOPPED and not evidence.asked_to_stop:
         code = EXIT_FAILED
-    if evidence.lost_worker and code not in (EXIT_BAD_INPUT, EXIT_STOPPED):
+    if (evidence.lost_worker or evidence.killed_peer and evidence.failed_by_signal is None) and code not in (
+        EXIT_BAD_INPUT,
+        EXIT_STOPPED,
+    ):
         return EXIT_INFRASTRUCTURE
     if code == 0 and evidence.left_early:
         return EXIT_FAILED

@@ -129,6 +129,7 @@ def _run(
         failed_by_signal=failure.signal if failure else None,
         told_code=listener.muster.told_code,
         lost_worker=story.has_lost_worker,
+        killed_peer=story.killed_peer is not None,
         left_early=story.left_early,
         told_stop=story.told_stop,
         asked_to_stop=stop.count > 0,

@@ -48,6 +48,10 @@ _LOST = (
     re.compile(r"control_cb .*: assert \(!closed\) failed"),
     re.compile(r"Connection to (\S+) closed by remote host"),
 )
+# What a rank of Open MPI says whose peer has gone; it may do so, and abort, before the launcher notices that death.
+_PEER_GONE = re.compile(
+    r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
+)
 # With one of these a run may end well: the trainer's last record, and that of the preparation.
 _GOOD_ENDS = ("succeeded", "stage_finished")
 
@@ -119,6 +123,18 @@ class Story:
         """Whether the launcher says that a worker has vanished."""
         return self._find_lost() is not None
 
+    @property
+    def killed_peer(self) -> str | None:
+        """Host of a rank that others found gone, where no rank told of a failure: something has killed it."""
+        texts = ["\n".join(lines) for lines in self._last.values()]
+        if (
+            any(_TRACEBACK in text or _TOLD.search(text) for text in texts)
+            or (self.final or {}).get("event") == "failed"
+        ):
+            return None
+        match = next((match for text in texts if (match := _PEER_GONE.search(text))), None)
+        return None if match is None else short_name(match[1])
+
     def _find_lost(self) -> re.Match[str] | None:
         text = self._own_words()
         return next((match for pattern in _LOST if (match := pattern.search(text))), None)
@@ -131,6 +147,8 @@ class Story:
         if lost := self._find_lost():
             return FirstFailure(host=short_name(lost[1])) if lost.re.groups else None
         failure = _read_failure(self._own_words())
+        if (failure is None or failure.signal is None) and (peer := self.killed_peer) is not None:
+            return FirstFailure(rank=hosts.index(peer) if slots == 1 and peer in hosts else None, host=peer)
         if failure is None or failure.host is not None or failure.rank is None:
             return failure
         place = failure.rank // slots
@@ -206,7 +224,8 @@ def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tupl
         return reason, final.get("message", "") if agrees and exit_code else ""
     if exit_code == EXIT_INFRASTRUCTURE:
         host = failure.host if failure and failure.host else "a worker"
-        return "WorkerLost", f"the connection to {host} failed or broke"
+        rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
+        return "WorkerLost", f"the connection to {rank}{host} failed or broke"
     lines = story.last_lines(failure.rank if failure else None)
     if agrees and exit_code < 128:
         return final.get("reason", _default_reason(exit_code)), final.get("message", "")
