@@ -163,7 +163,7 @@ def test_samples_without_masks_are_held_by_the_compact_layout_alone(tmp_path: Pa
         )
 
     assert open_it(masked=False).rows == (9,)
-    with pytest.raises(InputError, match="(?s)hold no masks.*masking to 'dynamic'"):
+    with pytest.raises(InputError, match="(?s)hold no masks.*whose masks are in the file"):
         open_it(masked=True)
 
 

@@ -160,4 +160,5 @@ def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.
     """Return the places of all elements of runs that begin at ``starts``."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    places: NDArray[np.int64] = np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return places
