@@ -73,7 +73,7 @@ def test_the_layout_is_nvidia_s(tmp_path: Path) -> None:
         assert dict(file.attrs) == {
             "sequence_length": 12,
             "max_predictions": 2,
-            "vocabulary_sha256": "a" * 64,
+            "vocabulary_sha256": b"a" * 64,
             "generator_version": 1,
         }
     assert kinds == {

@@ -8,6 +8,7 @@ finished is kept.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -245,12 +246,14 @@ def _run(
         missing = [task for task in tasks if not _is_done(task)]
         samples = sum(task.num_rows for task in tasks)
         done = samples - sum(task.num_rows for task in missing)
+        started_at_s = time.monotonic()
         if reporter:
             reporter.report("stage_started", stage=what, kind=what, steps=samples)
         for task, _ in run_tasks(rewrite, missing, num_processes=num_processes or usable_cores(), check=check):
             done += task.num_rows
             if reporter:
-                reporter.report("progress", stage=what, step=done, steps=samples)
+                elapsed_s = round(time.monotonic() - started_at_s, 3)
+                reporter.report("progress", stage=what, step=done, steps=samples, elapsed_s=elapsed_s)
     return Rewritten(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
 
 

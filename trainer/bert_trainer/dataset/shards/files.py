@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import h5py
+import numpy as np
 
 from bert_trainer.atomic_files import write_atomically
 from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
@@ -65,7 +66,10 @@ def write_shard(
             "masking": ("static" if masked else "none") if layout == "compact" else None,
         }
         for name, value in attributes.items():
-            if value is not None:
+            if isinstance(value, str):
+                # Of fixed length, so that it lies in the file's header and in no heap.
+                file.attrs[name] = np.array(value.encode(), dtype=f"S{max(1, len(value.encode()))}")
+            elif value is not None:
                 file.attrs[name] = value
         file.flush()
         content = file.id.get_file_image()

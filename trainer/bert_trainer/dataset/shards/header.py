@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import h5py
+import numpy as np
 
 from bert_trainer.errors import InputError
 
@@ -16,6 +18,9 @@ Split = Literal["training", "held_out"]
 LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
 
 REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
+
+_LARGEST = {"sequence_length": 1 << 15, "max_predictions": 1 << 15}
+"""What all layouts can hold; rows are padded to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,22 @@ def opened(path: Path) -> Iterator[h5py.File]:
 def stated(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
     """Return the fields of a header that attributes hold, in every layout; None where they do not."""
 
+    def attribute(name: str) -> Any:
+        # Text of variable length is not followed: see ``heaps``. None of our files has it.
+        known = name in file.attrs and not file.attrs.get_id(name).dtype.hasobject
+        return file.attrs[name] if known else None
+
     def number(name: str) -> int | None:
-        value = file.attrs.get(name)
-        return int(value) if value is not None and getattr(value, "shape", ()) == () else None
+        value = attribute(name)
+        if not isinstance(value, np.integer):
+            return None
+        if name in _LARGEST and not 1 <= value <= _LARGEST[name]:
+            raise ValueError(f"its attribute {name} is {value}, allowed 1 to {_LARGEST[name]}")
+        return int(value)
 
     def text(name: str) -> str | None:
-        value = file.attrs.get(name)
-        return value if isinstance(value, str) else None
+        value = attribute(name)
+        return value.decode() if isinstance(value, bytes) else None
 
     return {
         "sequence_length": number("sequence_length"),
@@ -94,5 +108,20 @@ def require_integers(path: Path, name: str, dataset: h5py.Dataset, dimensions: i
 
 def require_shape(path: Path, name: str, dataset: h5py.Dataset, wanted: tuple[int, ...]) -> None:
     """Refuse a dataset of another shape."""
+    _require_storage(path, name, dataset)
     if dataset.shape != wanted:
         raise InputError(f"{path}: dataset {name!r} has shape {dataset.shape}, wanted {wanted}", hint=REBUILD)
+
+
+def _require_storage(path: Path, name: str, dataset: h5py.Dataset) -> None:
+    """Refuse a shape that the file cannot hold, before memory is taken for it."""
+    if dataset.chunks is None:
+        held = dataset.nbytes <= path.stat().st_size
+    else:
+        wanted = prod(-(-size // piece) for size, piece in zip(dataset.shape, dataset.chunks, strict=True))
+        chunk_bytes = prod(dataset.chunks) * dataset.dtype.itemsize
+        stored = dataset.id.get_storage_size()
+        # Deflate makes nothing smaller than 1:1032.
+        held = dataset.id.get_num_chunks() >= wanted and wanted * chunk_bytes <= 1032 * max(stored, 1)
+    if not held:
+        raise InputError(f"{path}: parts of the dataset {name!r} of shape {dataset.shape} are missing", hint=REBUILD)

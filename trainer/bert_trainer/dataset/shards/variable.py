@@ -19,6 +19,7 @@ from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
 from bert_trainer.dataset.shard_checks import check_ragged
 from bert_trainer.dataset.shards.fixed import refuse_large_ids
 from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, require, require_shape, stated
+from bert_trainer.dataset.shards.heaps import read_counts, read_values
 from bert_trainer.errors import InputError
 
 _RUNS = {"input_ids": "<i2", "segment_ids": "|i1", "masked_lm_positions": "<i2", "masked_lm_ids": "<i2"}
@@ -42,7 +43,7 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
         require_shape(path, name, file[name], (stored_rows,))
     rows = stored_rows
     if packed:
-        rows = sum(len(lengths) for lengths in file["packed_input_len"][...])
+        rows = int(read_counts(file["packed_input_len"]).sum())
     return ShardHeader(
         **stated(file, "mlperf-packed" if packed else "mlperf-variable") | {"rows": rows, "masked": True}
     )
@@ -52,7 +53,7 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
     """Read rows; of a packed file all are read and those asked for returned."""
     packed = found.layout == "mlperf-packed"
     chosen = slice(None) if packed else rows
-    runs = {name: _read_runs(file[name], chosen) for name in (_PACKED_RUNS if packed else _RUNS)}
+    runs = {name: read_values(file[name], chosen) for name in (_PACKED_RUNS if packed else _RUNS)}
     tokens, token_counts = runs["input_ids"]
     segments, segment_counts = runs["segment_ids"]
     positions, prediction_counts = runs["masked_lm_positions"]
@@ -167,13 +168,6 @@ def _write_run(file: h5py.File, name: str, values: NDArray[np.generic], counts: 
     dataset = file.create_dataset(name, (len(counts),), dtype=h5py.vlen_dtype(np.dtype(kind)))
     if len(counts):
         dataset[...] = cells
-
-
-def _read_runs(dataset: h5py.Dataset, rows: slice) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Return the elements of all rows end to end, and the number of each row's."""
-    cells = dataset[rows]
-    counts = np.fromiter((len(cell) for cell in cells), np.int64, len(cells))
-    return np.concatenate([*cells, np.zeros(0, cells[0].dtype if len(cells) else np.int16)]), counts
 
 
 def _sums(flags: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.int64]:
