@@ -39,13 +39,13 @@ def read_values(dataset: h5py.Dataset, rows: slice = slice(None)) -> tuple[NDArr
     references = _references(dataset, rows)
     kind = np.dtype(h5py.check_vlen_dtype(dataset.dtype))
     parts = []
-    path = Path(dataset.file.filename)
+    path, base = Path(dataset.file.filename), dataset.file.userblock_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         heaps: dict[int, dict[int, tuple[int, int]]] = {}
         for count, heap, number in references.tolist():
             if not count:
                 continue
-            start = heap + dataset.file.userblock_size
+            start = heap + base
             if start not in heaps:
                 heaps[start] = dict(_objects(content, start))
             place, length = heaps[start].get(number, (0, -1))
