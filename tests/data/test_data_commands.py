@@ -16,6 +16,7 @@ import pytest
 
 from bert_trainer.config import RunConfig
 from bert_trainer.dataset.__main__ import main, wanted_lengths
+from relayout import relayout
 
 SMALL = ["--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
 
@@ -146,7 +147,7 @@ def test_verify_finds_every_kind_of_bad_row(
     message: str,
 ) -> None:
     build(write_corpus(), tmp_path / "data", "--length", "32:5")
-    with h5py.File(tmp_path / "data" / "seq_len_32_max_pred_5" / "training_0001.hdf5", "a") as file:
+    with h5py.File(relayout(tmp_path / "data" / "seq_len_32_max_pred_5" / "training_0001.hdf5"), "a") as file:
         file[dataset][index] = value
     assert main(["verify", str(tmp_path / "data")]) == 1
     shown = capsys.readouterr().out
@@ -160,7 +161,7 @@ def test_verify_finds_a_missing_separator_and_dirty_padding(
 ) -> None:
     build(write_corpus(), tmp_path / "data", "--length", "32:5")
     path = tmp_path / "data" / "seq_len_32_max_pred_5" / "training_0000.hdf5"
-    with h5py.File(path, "a") as file:
+    with h5py.File(relayout(path), "a") as file:
         ids, mask = file["input_ids"][...], file["input_mask"][...]
         shortest = int(mask.sum(axis=1).argmin())
         length = int(mask[shortest].sum())
@@ -192,7 +193,7 @@ def test_verify_lists_damaged_and_missing_files(
 def test_shards_of_others_are_verified_without_a_vocabulary(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     build(write_corpus(), tmp_path / "data", "--length", "32:5")
     with (
-        h5py.File(tmp_path / "data" / "seq_len_32_max_pred_5" / "training_0000.hdf5") as ours,
+        h5py.File(relayout(tmp_path / "data" / "seq_len_32_max_pred_5" / "training_0000.hdf5")) as ours,
         h5py.File(tmp_path / "part_0.hdf5", "w") as theirs,
     ):
         for name, values in ours.items():

@@ -14,6 +14,7 @@ from bert_trainer.config import parse_run_config
 from bert_trainer.distributed import Alone, PeerFailed, connect, on_rank_0
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.run_folder import RunFolder
+from relayout import relayout
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import environment, pretrain_stage, run_document, run_trainer, trainer_command, write_dataset
 
@@ -56,7 +57,7 @@ def test_bad_input_found_by_another_rank_is_told_before_the_others_leave(tmp_pat
     held_out = next(dataset.glob("*/held_out_0000.hdf5"))
     damaged = held_out.with_name("held_out_0001.hdf5")  # rank 1's half
     shutil.copy(held_out, damaged)
-    with h5py.File(damaged, "a") as file:
+    with h5py.File(relayout(damaged), "a") as file:
         file["input_ids"][0, 0] = 5000
     evaluate = {"kind": "evaluate", "sequence_length": 32, "max_predictions_per_sequence": 5}
     document = run_document(

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_trainer.dataset.shards import Samples
+from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.samples import Samples
 from bert_trainer.dropout import DropoutKeys, row_keys
 
 
@@ -70,34 +71,35 @@ class Batch:
         return DropoutKeys(keys_B, self.token_row_N, self.positions_N)
 
 
-def make_batch(samples: Samples, sample_numbers_B: NDArray[np.int64]) -> Batch:
-    """Concatenate padded rows to their real tokens.
+def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.int64]) -> Batch:
+    """Lay rows end to end as the model takes them.
 
-    samples: B rows whose real tokens come first, as every reader of shards checks. sample_numbers_B: their
-    numbers in the data set. A prediction ends a row's list where its position is 0: [CLS] is never masked.
+    samples: B rows; padded ones whose real tokens come first, as every reader of shards checks.
+    sample_numbers_B: their numbers in the data set. A prediction ends a padded row's list where its position
+    is 0: [CLS] is never masked.
     """
-    lengths_B = samples.input_mask.sum(axis=1, dtype=np.int64)
+    ragged = RaggedSamples.from_padded(samples) if isinstance(samples, Samples) else samples
+    lengths_B, starts_B = ragged.token_counts, ragged.token_starts
     longest = int(lengths_B.max())
-    mask_BT = np.arange(longest) < lengths_B[:, None]
-    row_N, position_N = np.nonzero(mask_BT)
-    starts_B = np.cumsum(lengths_B) - lengths_B
-    is_prediction_BP = samples.masked_lm_positions > 0
-    masked_row_M = np.nonzero(is_prediction_BP)[0]
-    masked_index_M = starts_B[masked_row_M] + samples.masked_lm_positions[is_prediction_BP]
+    row_N = np.repeat(np.arange(len(ragged)), lengths_B)
+    place_N = np.arange(len(ragged.tokens))
+    position_N = place_N - np.repeat(starts_B, lengths_B)
+    # From place among the real tokens to place among the padded ones: a shift that is the row's alone.
+    shift_B = np.arange(len(ragged)) * longest - starts_B
     return Batch(
-        tokens_N=_index(samples.input_ids[:, :longest][mask_BT]),
+        tokens_N=_index(ragged.tokens),
         positions_N=_index(position_N),
-        segments_N=_index(samples.segment_ids[:, :longest][mask_BT]),
+        segments_N=_index(position_N >= np.repeat(ragged.first_segment_counts, lengths_B)),
         token_row_N=_index(row_N),
-        padded_index_N=_index(row_N * longest + position_N),
-        row_mask_BT=torch.from_numpy(mask_BT),
+        padded_index_N=_index(place_N + np.repeat(shift_B, lengths_B)),
+        row_mask_BT=torch.from_numpy(np.arange(longest) < lengths_B[:, None]),
         row_starts_B=_index(starts_B),
-        masked_index_M=_index(masked_index_M),
-        masked_labels_M=_index(samples.masked_lm_ids[is_prediction_BP]),
-        next_sentence_B=_index(samples.next_sentence_labels),
+        masked_index_M=_index(ragged.prediction_places()),
+        masked_labels_M=_index(ragged.masked_lm_ids),
+        next_sentence_B=_index(ragged.next_sentence_labels),
         sample_numbers_B=sample_numbers_B,
     )
 
 
-def _index(values: NDArray[np.integer]) -> Tensor:
+def _index(values: NDArray[np.generic]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))

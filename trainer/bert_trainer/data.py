@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import DataRange
-from bert_trainer.dataset.shards import Samples, ShardFolder
+from bert_trainer.dataset.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError
 
 WINDOW_SAMPLES = 65536
@@ -160,14 +162,16 @@ class StageReader:
         world_size: int,
         first_step: int,
         last_step: int,
+        masking: DynamicMasking | None = None,
     ) -> None:
-        """Steps count from 0 and end before ``last_step``."""
+        """Steps count from 0 and end before ``last_step``. masking: draws masks; without it the files' are used."""
         self.folder = folder
         self.order = order
         self.global_batch_size = global_batch_size
         self.micro_batch_size = micro_batch_size
+        self.masking = masking
         self.slice = rank_slice(global_batch_size, rank, world_size)
-        self._loaded: tuple[tuple[int, int], Samples] | None = None
+        self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
         self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(
@@ -220,20 +224,23 @@ class StageReader:
             for at in bounds
         ]
 
-    def _read(self, start: int, stop: int) -> tuple[Samples, NDArray[np.int64]]:
+    def _read(self, start: int, stop: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
         parts, numbers = [], []
         for piece in self.order.pieces(start, stop):
-            parts.append(self._window(piece.epoch, piece.window).take(piece.order))
-            numbers.append(self.order.window_numbers(piece.epoch, piece.window)[piece.order])
-        return Samples.concatenate(parts), np.concatenate(numbers)
+            taken = self._window(piece.epoch, piece.window).take(piece.order)
+            own_numbers = self.order.window_numbers(piece.epoch, piece.window)[piece.order]
+            parts.append(taken if self.masking is None else self.masking.mask(taken, piece.epoch, own_numbers))
+            numbers.append(own_numbers)
+        return RaggedSamples.concatenate(parts), np.concatenate(numbers)
 
-    def _window(self, epoch: int, window: int) -> Samples:
+    def _window(self, epoch: int, window: int) -> RaggedSamples:
         """Return a window's samples; the one before it leaves the memory, the order never goes back."""
         if self._loaded is None or self._loaded[0] != (epoch, window):
             self._loaded = None
             parts = []
             for shard in self.order.windows(epoch)[window].shards:
                 start, stop = self.order.used_rows[shard]
-                parts.append(self.folder.read(shard).take(slice(start, stop)))
-            self._loaded = ((epoch, window), Samples.concatenate(parts))
+                part = self.folder.read_ragged(shard, slice(start, stop))
+                parts.append(part if self.masking is None else part.unmasked())
+            self._loaded = ((epoch, window), RaggedSamples.concatenate(parts))
         return self._loaded[1]

@@ -73,7 +73,7 @@ def _batches(folder: ShardFolder, start: int, stop: int, micro_batch_size: int) 
     for shard, rows in enumerate(folder.rows):
         first, last = max(start - first_of_shard, 0), min(stop - first_of_shard, rows)
         if first < last:
-            samples = folder.read(shard)
+            samples = folder.read_ragged(shard)
             for at in range(first, last, micro_batch_size):
                 part = slice(at, min(at + micro_batch_size, last))
                 yield make_batch(samples.take(part), np.arange(part.start, part.stop) + first_of_shard)
@@ -107,8 +107,7 @@ def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: 
 def _labels(
     folder: ShardFolder, shard: int, max_samples: int | None = None
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    samples = folder.read(shard).take(slice(0, max_samples))
-    labels: np.ndarray[tuple[int], np.dtype[np.int64]] = samples.masked_lm_ids[samples.masked_lm_positions > 0].astype(
-        np.int64
+    labels: np.ndarray[tuple[int], np.dtype[np.int64]] = (
+        folder.read_ragged(shard).take(slice(0, max_samples)).masked_lm_ids.astype(np.int64)
     )
     return labels

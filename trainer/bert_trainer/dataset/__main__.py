@@ -34,6 +34,7 @@ from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.record import DatasetRecord
 from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
+from bert_trainer.dataset.rewriting_commands import add_commands as add_rewriting
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import STOP_SIGNALS
 from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
@@ -258,6 +259,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands.add_parser("build", help="make a vocabulary and shards from text"))
+    add_rewriting(commands, _StopRequest, _length)
     for function, summary in (
         (inspect, "show samples and statistics of shards"),
         (verify, "check every row of every shard"),

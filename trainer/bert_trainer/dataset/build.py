@@ -35,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 WORK_FOLDER = ".work"
 """Scratch files below the dataset's folder; removed when the dataset is complete."""
-_COMPRESSION = 0.35
-"""Bytes of a shard's file over those of its rows, as gzip leaves them at most."""
-
 
 OpenPool = Callable[[Callable[[], None]], AbstractContextManager[TaskPool]]
 
@@ -173,7 +170,7 @@ def _check_needs(stage: PrepareStage, corpus: Corpus, lengths: list[Length], roo
         dupe_factor=stage.dupe_factor,
         num_shards=stage.num_shards,
         num_processes=stage.num_processes or usable_cores(),
-        compression=_COMPRESSION,
+        vocabulary_size=stage.vocabulary_size,
     )
     there = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=free_memory())

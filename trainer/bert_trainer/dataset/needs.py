@@ -36,7 +36,7 @@ class Needs:
     """Bytes that a build takes at most at a time."""
 
     disk: int
-    """Free space: scratch files and shards, compressed or not."""
+    """Free space: scratch files and shards."""
     memory: int
     """Of all processes together."""
 
@@ -48,13 +48,15 @@ def estimate_needs(
     dupe_factor: int,
     num_shards: int | None,
     num_processes: int,
-    compression: float,
+    vocabulary_size: int,
 ) -> Needs:
-    """Return what a build takes. compression: bytes in a file over bytes of plain rows, in (0, 1]."""
+    """Return what a build takes. lengths: tokens and predictions of a row at most."""
     shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * dupe_factor / SHARD_BYTES))
-    rows = [_rows_bytes(text_bytes * dupe_factor, length) for length in lengths]
-    disk = _SCRATCH_PER_BYTE * text_bytes + compression * sum(rows)
-    memory = num_processes * (_PROCESS_BYTES + _COPIES_OF_ROWS * max(rows) / shards)
+    num_rows = [_num_rows(text_bytes * dupe_factor, sequence_length) for sequence_length, _ in lengths]
+    in_files = [rows * _file_row_bytes(length, vocabulary_size) for rows, length in zip(num_rows, lengths, strict=True)]
+    in_memory = [rows * _plain_row_bytes(length) for rows, length in zip(num_rows, lengths, strict=True)]
+    disk = _SCRATCH_PER_BYTE * text_bytes + sum(in_files)
+    memory = num_processes * (_PROCESS_BYTES + _COPIES_OF_ROWS * max(in_memory) / shards)
     return Needs(math.ceil(disk), math.ceil(memory))
 
 
@@ -95,11 +97,22 @@ def free_memory() -> int:
     return available
 
 
-def _rows_bytes(text_bytes: int, length: tuple[int, int]) -> float:
-    """Return the bytes of plain rows that so much text makes, repetitions counted."""
+def _num_rows(text_bytes: int, sequence_length: int) -> float:
+    """Return the rows that so much text makes, repetitions counted."""
+    return _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
+
+
+def _plain_row_bytes(length: tuple[int, int]) -> int:
+    """Return the bytes of a row in memory."""
     sequence_length, max_predictions = length
-    rows = _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
-    return rows * (6 * sequence_length + 8 * max_predictions + 1)
+    return 6 * sequence_length + 8 * max_predictions + 1
+
+
+def _file_row_bytes(length: tuple[int, int], vocabulary_size: int) -> int:
+    """Return the bytes of a full row in the compact layout."""
+    sequence_length, max_predictions = length
+    id_bytes = 2 if vocabulary_size <= 1 << 16 else 4
+    return id_bytes * (sequence_length + max_predictions) + 2 * max_predictions + 7
 
 
 def _readable(num_bytes: int) -> str:

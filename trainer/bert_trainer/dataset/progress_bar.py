@@ -36,10 +36,12 @@ class ProgressBar:
             self._task = self._progress.add_task(str(fields["stage"]), rate="")
         elif event == "progress" and self._task is not None:
             done, total = float(fields["step"] or 0), float(fields["steps"] or 1)
-            rate = self._rate(done / total, float(fields["elapsed_s"] or 0))
+            rate = self._rate(done, total, float(fields["elapsed_s"] or 0))
             self._progress.update(self._task, completed=done, total=total, rate=rate)
 
-    def _rate(self, share: float, elapsed_s: float) -> str:
-        if not self._text_bytes or not elapsed_s:
+    def _rate(self, done: float, total: float, elapsed_s: float) -> str:
+        if not elapsed_s:
             return ""
-        return f"{share * self._text_bytes / elapsed_s / 1e6:.1f} MB/s of text"
+        if not self._text_bytes:
+            return f"{done / elapsed_s:,.1f}/s"
+        return f"{done / total * self._text_bytes / elapsed_s / 1e6:.1f} MB/s of text"

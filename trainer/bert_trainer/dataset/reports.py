@@ -97,8 +97,8 @@ def describe_shard(path: Path, vocabulary: Vocabulary | None, num_shown: int) ->
     header = read_header(path)
     samples = read_shard(path, vocabulary.size if vocabulary else None)
     lines = [
-        f"{path}: {header.rows} samples of {header.sequence_length} tokens, "
-        f"{header.max_predictions} predictions at most",
+        f"{path}: {header.rows} samples of {samples.input_ids.shape[1]} tokens, "
+        f"{samples.masked_lm_ids.shape[1]} predictions at most; layout {header.layout}",
     ]
     if not header.rows:
         return lines[0]
@@ -111,7 +111,7 @@ def describe_shard(path: Path, vocabulary: Vocabulary | None, num_shown: int) ->
         f"  predictions          {predictions.min()} to {predictions.max()} per sample, "
         f"{predictions.mean():.1f} on average, {predictions.sum() / lengths.sum():.1%} of all tokens",
         f"  tokens               {lengths.min()} to {lengths.max()} per sample, {lengths.mean():.1f} on average",
-        *_histogram(lengths, header.sequence_length),
+        *_histogram(lengths, samples.input_ids.shape[1]),
     ]
     for row in range(min(num_shown, header.rows)):
         label = "random next" if samples.next_sentence_labels[row] else "actual next"

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
+
+_VERIFY = "list all that is wrong with 'bert-data verify FOLDER'"
 
 
 def check_range(
@@ -38,7 +41,7 @@ def check_range(
         raise InputError(f"{path}: dataset {name!r} holds {least} to {largest}, allowed 0 to {limit - 1}")
 
 
-def check_padding(path: Path, samples: Samples) -> None:
+def check_padding(path: Path, samples: Samples, first_row: int = 0) -> None:
     """Refuse rows whose real tokens do not come first or whose predictions point behind them."""
     mask = samples.input_mask
     lengths = mask.sum(axis=1, dtype=np.int64)
@@ -46,9 +49,46 @@ def check_padding(path: Path, samples: Samples) -> None:
     bad = np.flatnonzero((lengths == 0) | (mask[:, 1:] > mask[:, :-1]).any(axis=1) | outside)
     if bad.size:
         raise InputError(
-            f"{path}: row {bad[0]} has padding before a token, no token, or a prediction in its padding",
-            hint="list all that is wrong with 'bert-data verify FOLDER'",
+            f"{path}: row {first_row + bad[0]} has padding before a token, no token, or a prediction in its padding",
+            hint=_VERIFY,
         )
+
+
+def check_ragged(
+    path: Path,
+    samples: RaggedSamples,
+    sequence_length: int | None,
+    max_predictions: int | None,
+    vocabulary_size: int | None,
+) -> None:
+    """Refuse rows without padding that contradict themselves or would be out of bounds.
+
+    sequence_length, max_predictions: most of one row, where it is known.
+    """
+    counts, predictions = samples.token_counts, samples.prediction_counts
+    sums = ((counts, samples.tokens, "tokens"), (predictions, samples.masked_lm_ids, "predictions"))
+    for numbers, values, what in sums:
+        if int(numbers.sum()) != len(values):
+            raise InputError(
+                f"{path}: its rows should hold {int(numbers.sum())} {what}, it holds {len(values)}", hint=_VERIFY
+            )
+    longest = sequence_length or 2**15
+    check_range(path, "input_ids", samples.tokens, longest, vocabulary_size)
+    check_range(path, "masked_lm_ids", samples.masked_lm_ids, longest, vocabulary_size)
+    check_range(path, "next_sentence_labels", samples.next_sentence_labels, longest, None)
+    places = samples.masked_lm_positions.astype(np.int64)
+    row_of = np.repeat(np.arange(len(samples)), predictions)
+    outside = np.zeros(len(samples), np.bool_)
+    outside[row_of[(places < 1) | (places >= counts[row_of])]] = True
+    rules = {
+        f"holds no token or more than {longest}": (counts < 1) | (counts > longest),
+        "has a first segment longer than itself": samples.first_segment_counts > counts,
+        f"holds more than {max_predictions} predictions": predictions > (max_predictions or 2**15),
+        "has a prediction at its first token or behind its last": outside,
+    }
+    for rule, broken in rules.items():
+        if broken.any():
+            raise InputError(f"{path}: row {int(broken.argmax())} {rule}", hint=_VERIFY)
 
 
 def find_violations(samples: Samples, vocabulary: Vocabulary | None) -> list[str]:

@@ -1,0 +1,73 @@
+"""All figures of the data side: text to shards, then shards to batches. The last line joins those that are compared.
+
+Arguments go to ``build.py``. A figure that was not measured is ``nan``, and a line before says why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+KEYS = (
+    "build128",
+    "build512",
+    "both",
+    "scale2",
+    "rss_mb_200",
+    "rss_mb_2000",
+    "load_samples_per_s",
+    "wait_share",
+)
+_REASONS = {
+    "rss_mb_200": "--memory-mb left 200 out, or the build failed",
+    "rss_mb_2000": "--memory-mb left 2000 out, or the build failed",
+    "scale2": "one core only, or the build failed",
+    "wait_share": "the share of a training step spent waiting for data needs a model, and none is trained here",
+    "load_samples_per_s": "loading failed",
+}
+
+
+def main() -> int:
+    """Run both benchmarks, pass their lines on, and print the joint line."""
+    here = Path(__file__).parent
+    failed = False
+    figures: dict[str, float] = {}
+    for script, arguments in (("build.py", sys.argv[1:]), ("loading.py", [])):
+        lines, status = _run([sys.executable, str(here / script), *arguments])
+        failed = failed or status != 0
+        for line in lines:
+            figures.update(_figures(line))
+    for key in KEYS:
+        if math.isnan(figures.setdefault(key, math.nan)):
+            print(f"{key} was not measured: {_REASONS.get(key, 'the build failed')}")
+    print("bench-data: " + " ".join(f"{key}={figures[key]:.4g}" for key in KEYS))
+    return int(failed)
+
+
+def _run(command: list[str]) -> tuple[list[str], int]:
+    """Run a program, print its lines as they come, and return them with its exit status."""
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.strip())
+    return lines, child.returncode
+
+
+def _figures(line: str) -> dict[str, float]:
+    """Return the figures of a line of JSON or of ``key=value``; other lines have none."""
+    if line.startswith("{"):
+        return {name: float(value) for name, value in json.loads(line).items()}
+    pair = line.split("=")
+    try:
+        return {pair[0]: float(pair[1])} if len(pair) == 2 else {}
+    except ValueError:
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

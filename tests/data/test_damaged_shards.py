@@ -1,0 +1,129 @@
+"""Files with bytes changed or cut off give an error that names the file, or rows; never a reader that hangs or dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from dataclasses import fields
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, read_shard, write_shard
+from bert_trainer.errors import InputError
+from tiny_run import make_samples
+
+T, P = 32, 5
+NUM_CASES = 60
+DEADLINE_S = 60.0
+"""For one file of 60 rows, on the busiest of machines."""
+ADDRESS_SPACE_BYTES = 8 << 30
+
+
+def damaged(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return a file with one to five bytes changed, a block zeroed, or its end missing."""
+    changed = bytearray(content)
+    kind = int(rng.integers(0, 8))
+    if kind == 0:
+        return content[: int(rng.integers(0, len(content)))]
+    if kind == 1:
+        at = int(rng.integers(0, len(content)))
+        changed[at : at + 512] = bytes(len(changed[at : at + 512]))
+        return bytes(changed)
+    for _ in range(int(rng.integers(1, 6))):
+        changed[int(rng.integers(0, len(changed)))] = int(rng.integers(0, 256))
+    return bytes(changed)
+
+
+def read_in_child(requests: Connection) -> None:
+    """Read the file of every request; answer with how that went, or with its rows."""
+    # A shape that memory is taken for blindly is a finding as well, and must not take the machine's.
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
+    while True:
+        path = requests.recv()
+        if path is None:
+            return
+        try:
+            requests.send(("read", read_shard(path)))
+        except InputError as error:
+            requests.send(("refused", str(error)))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the finding
+            requests.send(("failed", repr(error)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName) -> None:
+    rng = np.random.default_rng([LAYOUTS.index(layout), 7])
+    path = tmp_path / "training_0.hdf5"
+    write_shard(
+        path,
+        make_samples(60, rng, sequence_length=T, predictions=P),
+        vocabulary_sha256="a" * 64,
+        generator_version=1,
+        layout=layout,
+    )
+    content, wanted = path.read_bytes(), read_shard(path)
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=read_in_child, args=(theirs,))
+    child.start()
+    theirs.close()
+    try:
+        refused = 0
+        for case in range(NUM_CASES):
+            path.write_bytes(damaged(content, rng))
+            ours.send(path)
+            assert ours.poll(DEADLINE_S), f"case {case}: no answer"
+            kind, result = ours.recv()  # a child that died is an EOFError here
+            assert kind != "failed", f"case {case}: {result}"
+            if kind == "refused":
+                refused += 1
+                assert str(path) in result, f"case {case}: {result}"
+            elif layout == "compact":
+                for name in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids"):
+                    assert np.array_equal(getattr(result, name), getattr(wanted, name)), f"case {case}"
+            else:
+                # Without checksums a changed number can be one that is allowed, never one out of bounds.
+                assert result.masked_lm_positions.max(initial=0) < result.input_ids.shape[1], f"case {case}"
+        assert refused, "no damage was found, so none was done"
+        ours.send(None)
+        child.join(DEADLINE_S)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+
+
+@pytest.mark.parametrize("layout", ["mlperf-variable", "mlperf-packed"])
+def test_a_damaged_heap_is_named_instead_of_walked_for_ever(tmp_path: Path, layout: LayoutName) -> None:
+    path = tmp_path / "training_0.hdf5"
+    samples = make_samples(60, np.random.default_rng(3), sequence_length=T, predictions=P)
+    write_shard(path, samples, vocabulary_sha256=None, generator_version=None, layout=layout)
+    content = bytearray(path.read_bytes())
+    heap = content.index(b"GCOL\x01")
+    # An object without number and size: HDF5 itself never gets past it.
+    content[heap + 16 : heap + 32] = bytes(16)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"training_0\.hdf5: damaged.*the heap at byte {heap} holds no object 1"):
+        read_shard(path)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_chunked_rows_of_variable_length_are_read(tmp_path: Path, compression: str | None, shuffle: bool) -> None:
+    path = tmp_path / "part_0.hdf5"
+    samples = make_samples(60, np.random.default_rng(3), sequence_length=T, predictions=P)
+    write_shard(path, samples, vocabulary_sha256=None, generator_version=None, layout="mlperf-variable", shape=(T, P))
+    wanted = read_shard(path)
+    with h5py.File(path, "r+") as file:
+        for name in list(file):
+            values, kind = file[name][...], file[name].dtype
+            del file[name]
+            file.create_dataset(name, data=values, dtype=kind, chunks=(7,), compression=compression, shuffle=shuffle)
+    found = read_shard(path)
+    for field in fields(wanted):
+        assert np.array_equal(getattr(found, field.name), getattr(wanted, field.name))
+    assert len(read_ragged(path, rows=slice(10, 33))) == 23

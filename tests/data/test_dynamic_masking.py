@@ -1,0 +1,67 @@
+"""Masks drawn by the loader depend on seed, epoch and sample number alone, and have BERT's shares."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bert_trainer.dataset.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.ragged import RaggedSamples
+
+N, LENGTH, P = 400, 103, 20
+
+
+def rule(whole_words: bool = False) -> DynamicMasking:
+    going_on = np.arange(1000) % 2 == 1
+    return DynamicMasking(
+        seed=7,
+        probability=0.15,
+        max_predictions=P,
+        vocabulary_size=1000,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        continuations=going_on if whole_words else None,
+    )
+
+
+def bare() -> RaggedSamples:
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(10, 1000, (N, LENGTH)).astype(np.uint16)
+    tokens[:, 0], tokens[:, 50], tokens[:, -1] = 2, 3, 3
+    none = np.zeros(0, np.uint16)
+    counts = np.full(N, LENGTH)
+    return RaggedSamples(tokens.ravel(), counts, counts // 2, np.zeros(N, np.int8), np.zeros(N, np.int64), none, none)
+
+
+def test_any_split_of_the_rows_gives_the_same_masks() -> None:
+    numbers = np.arange(N) * 3
+    whole = rule().mask(bare(), 2, numbers)
+    order = np.random.default_rng(2).permutation(N)
+    parts = [rule().mask(bare().take(rows), 2, numbers[rows]) for rows in np.array_split(order, 7)]
+    joined, wanted = RaggedSamples.concatenate(parts), whole.take(order)
+    np.testing.assert_array_equal(joined.tokens, wanted.tokens)
+    np.testing.assert_array_equal(joined.masked_lm_positions, wanted.masked_lm_positions)
+    assert (rule().mask(bare(), 3, numbers).tokens != whole.tokens).any()
+
+
+def test_masks_have_bert_s_numbers_and_shares() -> None:
+    masked = rule().mask(bare(), 0, np.arange(N))
+    assert set(masked.prediction_counts.tolist()) == {15}
+    np.testing.assert_array_equal(masked.unmasked().tokens, bare().tokens)
+    shown = masked.tokens[masked.prediction_places()]
+    # 6,000 predictions: 4 standard deviations are below 0.021.
+    assert abs((shown == 4).mean() - 0.8) < 0.021
+    assert abs((shown == masked.masked_lm_ids).mean() - 0.1) < 0.021
+    assert not np.isin(masked.masked_lm_ids, (2, 3)).any()
+
+
+def test_whole_words_are_masked_together() -> None:
+    masked = rule(whole_words=True).mask(bare(), 0, np.arange(N))
+    assert masked.prediction_counts.max() <= 15
+    chosen = np.zeros(len(masked.tokens), np.bool_)
+    chosen[masked.prediction_places()] = True
+    tokens = bare().tokens
+    plain = ~np.isin(tokens, (2, 3))
+    goes_on = (tokens[1:] % 2 == 1) & plain[1:] & plain[:-1]
+    assert (chosen[1:] == chosen[:-1])[goes_on].all()
+    assert masked.prediction_counts.mean() > 12

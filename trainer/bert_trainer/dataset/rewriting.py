@@ -1,0 +1,310 @@
+"""Shards made from shards: the same samples in another layout, or cut into another number of files.
+
+Every output file is a task of its own: it names the rows of the sources that it takes, carries a fingerprint
+of them, and appears whole or not at all. So work can be spread over processes, and what an interrupted run
+finished is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+
+from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
+from bert_trainer.dataset.build_progress import Reports
+from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.record import RECORD_FILE, check_complete
+from bert_trainer.dataset.shards import (
+    SUFFIXES,
+    LayoutName,
+    ShardHeader,
+    list_shards,
+    read_header,
+    read_ragged,
+    write_shard,
+)
+from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.folder_lock import exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one source file."""
+
+    path: Path
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Everything that decides the content of one output file."""
+
+    target: Path
+    parts: tuple[Part, ...]
+    layout: LayoutName
+    shape: tuple[int, int] | None
+    """Tokens and predictions of a row at most; None where the source does not say: its longest row's."""
+    vocabulary_sha256: str | None
+    generator_version: int | None
+    masked: bool
+    made_from: str
+
+    @property
+    def num_rows(self) -> int:
+        """Samples of the file."""
+        return sum(part.stop - part.first for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a conversion or a new cut came to."""
+
+    files: int
+    kept: int
+    """Of the files, those that an earlier run had finished."""
+    samples: int
+
+
+def convert(
+    source: Path,
+    target: Path,
+    layout: LayoutName,
+    *,
+    shape: tuple[int, int] | None = None,
+    num_processes: int | None = None,
+    reporter: Reports | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Rewritten:
+    """Write every shard at or below ``source`` in another layout, under the same name below ``target``.
+
+    Vocabulary and ``dataset.json`` of a whole dataset go with it. shape: for sources that do not state it.
+    Memory of each process: one source file, and the output file once.
+
+    Raises:
+        InputError: no shard, one of them is bad, or the layout cannot hold a sample.
+        TrainerError: the disk is full, or a worker died.
+    """
+    root = source.parent if source.is_file() else source
+    files = [source] if source.is_file() else _shards_below(source)
+    if not files:
+        raise InputError(f"{source}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
+    _refuse_same_place(root, target)
+    for folder in sorted({file.parent for file in files}):
+        if not source.is_file():
+            check_complete(folder)
+    headers = [read_header(file) for file in files]
+    if layout != "compact":
+        unmasked = next((file for file, found in zip(files, headers, strict=True) if not found.masked), None)
+        if unmasked:
+            raise InputError(f"{unmasked}: layout {layout} cannot hold samples without masks; allowed: compact")
+    tasks = [
+        _task(target / file.relative_to(root), (Part(file, 0, found.rows),), layout, [found], shape)
+        for file, found in zip(files, headers, strict=True)
+    ]
+    done = _run(tasks, target, "convert", num_processes, reporter, check)
+    for name in ("vocab.txt", RECORD_FILE):
+        if (root / name).is_file():
+            write_atomically(target / name, (root / name).read_bytes())
+    return done
+
+
+def chop(
+    source: Path,
+    target: Path,
+    num_shards: int,
+    *,
+    layout: LayoutName | None = None,
+    name: str = "part_{index}_of_{count}.hdf5",
+    shape: tuple[int, int] | None = None,
+    num_processes: int | None = None,
+    reporter: Reports | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Rewritten:
+    """Cut the shards of a folder, in the order of their names, into ``num_shards`` whose sizes differ by one at most.
+
+    layout: the sources', if None. Memory of each process: one source file without padding and one output
+    file, however many there are; one file is open at a time.
+
+    Raises:
+        InputError: no shard, sources of different shapes or vocabularies, more shards than samples, or files
+            in ``target`` that this command did not make.
+        TrainerError: the disk is full, or a worker died.
+    """
+    files = _training_files(source)
+    _refuse_same_place(source, target)
+    check_complete(source)
+    headers = [read_header(file) for file in files]
+    _check_alike(files, headers)
+    total = sum(header.rows for header in headers)
+    if not 1 <= num_shards <= total:
+        raise InputError(f"{source}: got {num_shards} shards; allowed: 1 to its {total} samples")
+    starts = [0, *accumulate(header.rows for header in headers)]
+    chosen: LayoutName = layout or headers[0].layout
+    if shape is None and headers[0].sequence_length is None:
+        raise InputError(
+            f"{files[0]}: does not state its sequence length and predictions", hint="add --length 512:76, for example"
+        )
+    tasks = []
+    for index in range(num_shards):
+        # The first total % num_shards files get one row more.
+        first, stop = (at * (total // num_shards) + min(at, total % num_shards) for at in (index, index + 1))
+        parts = tuple(
+            Part(file, max(first - start, 0), min(stop, end) - start)
+            for file, start, end in zip(files, starts, starts[1:], strict=False)
+            if start < stop and first < end
+        )
+        path = target / name.format(index=index, count=num_shards)
+        tasks.append(_task(path, parts, chosen, headers, shape))
+    strangers = {path.name for path in list_shards(target)} - {task.target.name for task in tasks} if (
+        target.is_dir()) else set()  # fmt: skip
+    if strangers:
+        raise InputError(
+            f"{target}: holds other shards, the first is {min(strangers)}", hint="choose an empty folder, or empty it"
+        )
+    return _run(tasks, target, "chop", num_processes, reporter, check)
+
+
+def _training_files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        raise InputError(f"{source}: no such folder of shards")
+    # Held-out samples must not be mixed in.
+    files = [path for path in list_shards(source) if "held_out" not in path.name]
+    if not files:
+        raise InputError(f"{source}: no .hdf5 file with training samples here", hint="name one folder of shards")
+    return files
+
+
+def _shards_below(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES and not path.name.startswith("."))
+
+
+def _refuse_same_place(source: Path, target: Path) -> None:
+    if source.resolve() == target.resolve():
+        raise InputError(f"{target}: is the source, too", hint="write to another folder")
+
+
+def _check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
+    first = headers[0]
+    for file, header in zip(files, headers, strict=True):
+        for what in ("sequence_length", "max_predictions", "vocabulary_sha256", "layout", "masked"):
+            one, other = getattr(first, what), getattr(header, what)
+            if one != other:
+                raise InputError(
+                    f"{file}: {what} is {other}, that of {files[0].name} is {one}; allowed: the same in all files",
+                    hint="chop folders of one kind, or convert them first",
+                )
+
+
+def _task(
+    target: Path,
+    parts: tuple[Part, ...],
+    layout: LayoutName,
+    headers: Sequence[ShardHeader],
+    shape: tuple[int, int] | None,
+) -> RewriteTask:
+    found = headers[0]
+    if shape is None and found.sequence_length is not None and found.max_predictions is not None:
+        shape = (found.sequence_length, found.max_predictions)
+    digest = hashlib.sha256(f"{layout} {shape}".encode())
+    for part in parts:
+        state = part.path.stat()
+        digest.update(f"\n{part.path.name} {state.st_size} {state.st_mtime_ns} {part.first} {part.stop}".encode())
+    return RewriteTask(
+        target=target,
+        parts=parts,
+        layout=layout,
+        shape=shape,
+        vocabulary_sha256=found.vocabulary_sha256,
+        generator_version=found.generator_version,
+        masked=found.masked,
+        made_from=digest.hexdigest(),
+    )
+
+
+def _run(
+    tasks: Sequence[RewriteTask],
+    target: Path,
+    what: str,
+    num_processes: int | None,
+    reporter: Reports | None,
+    check: Callable[[], None],
+) -> Rewritten:
+    with disk_errors(target):
+        for folder in {task.target.parent for task in tasks}:
+            folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(target):
+        for folder in {task.target.parent for task in tasks}:
+            for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
+                leftover.unlink(missing_ok=True)
+        missing = [task for task in tasks if not _is_done(task)]
+        samples = sum(task.num_rows for task in tasks)
+        done = samples - sum(task.num_rows for task in missing)
+        started_at_s = time.monotonic()
+        if reporter:
+            reporter.report("stage_started", stage=what, kind=what, steps=samples)
+        for task, _ in run_tasks(rewrite, missing, num_processes=num_processes or usable_cores(), check=check):
+            done += task.num_rows
+            if reporter:
+                elapsed_s = round(time.monotonic() - started_at_s, 3)
+                reporter.report("progress", stage=what, step=done, steps=samples, elapsed_s=elapsed_s)
+    return Rewritten(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
+
+
+def _is_done(task: RewriteTask) -> bool:
+    if not task.target.exists():
+        return False
+    try:
+        found = read_header(task.target)
+    except InputError:
+        return False
+    return found.made_from == task.made_from and found.rows == task.num_rows
+
+
+def rewrite(task: RewriteTask) -> int:
+    """Make one output file and return its number of samples.
+
+    Raises:
+        TrainerError: as ``read_ragged`` and ``write_shard``; rows came out other than they went in.
+    """
+    parts = [_rows(part) for part in task.parts]
+    samples = RaggedSamples.concatenate(parts)
+    shape = task.shape or (int(samples.token_counts.max(initial=1)), int(samples.prediction_counts.max(initial=1)))
+    longest, most = int(samples.token_counts.max(initial=0)), int(samples.prediction_counts.max(initial=0))
+    if longest > shape[0] or most > shape[1]:
+        raise InputError(
+            f"{task.parts[0].path}: a row has {longest} tokens, another {most} predictions; allowed: {shape[0]} and "
+            f"{shape[1]} at most",
+            hint="give the files' length, as --length 512:76",
+        )
+    write_shard(
+        task.target,
+        samples,
+        vocabulary_sha256=task.vocabulary_sha256,
+        generator_version=task.generator_version,
+        layout=task.layout,
+        shape=shape,
+        masked=task.masked,
+        made_from=task.made_from,
+    )
+    written = read_header(task.target).rows
+    if written != task.num_rows or len(samples) != task.num_rows:
+        raise TrainerError(f"{task.target}: holds {written} samples, wanted {task.num_rows}")
+    return written
+
+
+def _rows(part: Part) -> RaggedSamples:
+    state = part.path.stat()
+    return _whole(part.path, state.st_mtime_ns, state.st_size).take(slice(part.first, part.stop))
+
+
+@lru_cache(maxsize=1)
+def _whole(path: Path, modified_ns: int, size: int) -> RaggedSamples:
+    """Read a file once for the neighbouring outputs that take rows from it."""
+    return read_ragged(path)

@@ -1,0 +1,40 @@
+"""Sharded samples in HDF5, in six layouts: the one place that reads and writes the files.
+
+docs/concepts/data-format.md describes the layouts. A reader tells them apart by the datasets that a file
+holds. Files are opened for one call and closed again, never kept: HDF5 must not be used by two threads or
+across a fork. Whether rows make sense is for ``shard_checks``.
+"""
+
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards.files import (
+    LAYOUTS,
+    read_header,
+    read_ragged,
+    read_shard,
+    write_shard,
+)
+from bert_trainer.dataset.shards.folder import (
+    SUFFIXES,
+    ShardFolder,
+    find_shard_folder,
+    list_shards,
+    shard_folder_name,
+)
+from bert_trainer.dataset.shards.header import LayoutName, ShardHeader, Split
+
+__all__ = [
+    "LAYOUTS",
+    "SUFFIXES",
+    "LayoutName",
+    "Samples",
+    "ShardFolder",
+    "ShardHeader",
+    "Split",
+    "find_shard_folder",
+    "list_shards",
+    "read_header",
+    "read_ragged",
+    "read_shard",
+    "shard_folder_name",
+    "write_shard",
+]

@@ -1,0 +1,187 @@
+"""Folders of shards: which files belong to a split, whether they fit together, and finding them by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.record import check_complete
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards.files import read_header, read_ragged
+from bert_trainer.dataset.shards.header import ShardHeader, Split
+from bert_trainer.dataset.wordpiece import Vocabulary
+from bert_trainer.errors import InputError
+
+SUFFIXES = (".hdf5", ".h5")
+_FIRST_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFolder:
+    """The shards of one split in one folder, all of one shape. Holds no open file."""
+
+    paths: tuple[Path, ...]
+    rows: tuple[int, ...]
+    """Samples in each file."""
+    vocabulary_size: int | None
+    sequence_length: int
+    max_predictions: int
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        split: Split,
+        sequence_length: int,
+        max_predictions: int,
+        vocabulary: Vocabulary | None,
+        masked: bool = True,
+    ) -> ShardFolder:
+        """List the shards of a split, sorted by name, and look into each once.
+
+        masked: whether the files must hold predictions; a loader that draws masks itself takes both.
+        Training files have "training" in their name, or, where there are none, "part" (as MLPerf's and
+        Intel's); held-out files have "held_out".
+
+        Raises:
+            InputError: no such folder or file, a dataset that is still being built, a file as in
+                ``read_header``, another shape than asked for, made with another vocabulary, or without masks.
+        """
+        check_complete(folder)
+        paths = _list_split(folder, split)
+        headers = [read_header(path) for path in paths]
+        for path, header in zip(paths, headers, strict=True):
+            _check_header(path, header, sequence_length, max_predictions, vocabulary)
+            if masked and not header.masked:
+                raise InputError(
+                    f"{path}: its samples hold no masks, which this stage needs",
+                    hint="use shards whose masks are in the file",
+                )
+        if not any(header.rows for header in headers):
+            raise InputError(f"{folder}: the {split} shards hold no samples")
+        rows = tuple(header.rows for header in headers)
+        size = vocabulary.size if vocabulary else None
+        return cls(tuple(paths), rows, size, sequence_length, max_predictions)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in all files."""
+        return sum(self.rows)
+
+    def read(self, shard_index: int) -> Samples:
+        """Read one whole file, padded; raises InputError as ``read_ragged``."""
+        return self.read_ragged(shard_index).to_padded(self.sequence_length, self.max_predictions)
+
+    def read_ragged(self, shard_index: int, rows: slice = slice(None)) -> RaggedSamples:
+        """Read rows of one file without padding.
+
+        Raises:
+            InputError: as ``shards.read_ragged``, or a row is longer than the folder's other files are.
+        """
+        path = self.paths[shard_index]
+        samples = read_ragged(path, self.vocabulary_size, rows)
+        _check_widths(path, samples, self.sequence_length, self.max_predictions)
+        return samples
+
+
+def shard_folder_name(sequence_length: int, max_predictions: int) -> str:
+    """Return the name of a length's folder below a dataset."""
+    return f"seq_len_{sequence_length}_max_pred_{max_predictions}"
+
+
+def find_shard_folder(dataset_root: Path, sequence_length: int, max_predictions: int) -> Path:
+    """Find the folder of one length below a dataset, by its name.
+
+    Names that hold ``seq_len_<T>_max_pred_<P>`` count, so NVIDIA's long ones do; then Intel's, which name T
+    only. Where shards lie deeper (NVIDIA: a folder per corpus), the one folder that holds them is returned.
+
+    Raises:
+        InputError: no folder fits, or several do; the message lists what is there.
+    """
+    if not dataset_root.is_dir():
+        raise InputError(f"{dataset_root}: no such dataset folder", hint="build it with 'bert-data build'")
+    folders = [dataset_root, *sorted(path for path in dataset_root.iterdir() if path.is_dir())]
+    for pattern in (
+        rf"{shard_folder_name(sequence_length, max_predictions)}(?!\d)",
+        rf"(^hdf5_seq_|_shards_(un)?compressed_){sequence_length}$",
+    ):
+        named = [folder for folder in folders if re.search(pattern, folder.name)]
+        found = [deepest for folder in named for deepest in _folders_with_shards(folder)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(
+                f"{dataset_root}: {len(found)} folders hold shards of {sequence_length} tokens and "
+                f"{max_predictions} predictions: {', '.join(map(str, found))}",
+                hint="name one of them as the stage's shards",
+            )
+    names = ", ".join(folder.name for folder in folders[1:]) or "no folder"
+    raise InputError(
+        f"{dataset_root}: no shards of {sequence_length} tokens and {max_predictions} predictions; found {names}",
+        hint=f"expected a folder like {shard_folder_name(sequence_length, max_predictions)}; build it with "
+        "'bert-data build'",
+    )
+
+
+def _folders_with_shards(folder: Path) -> list[Path]:
+    if list_shards(folder):
+        return [folder]
+    return [found for path in sorted(folder.iterdir()) if path.is_dir() for found in _folders_with_shards(path)]
+
+
+def list_shards(folder: Path) -> list[Path]:
+    """Return the HDF5 files directly in a folder, sorted by name, hidden ones left out."""
+    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
+
+
+def _list_split(folder: Path, split: Split) -> list[Path]:
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of shards", hint="build them with 'bert-data build'")
+    files = list_shards(folder)
+    words = ("training", "part") if split == "training" else ("held_out",)
+    for word in words:
+        found = [path for path in files if word in path.name]
+        if found:
+            return found
+    names = ", ".join(path.name for path in files[:5]) or "no .hdf5 file"
+    raise InputError(
+        f"{folder}: no {split} shards; found {names}{', ...' if len(files) > 5 else ''}",
+        hint=f"expected .hdf5 files with {' or '.join(words)} in their names",
+    )
+
+
+def _check_header(
+    path: Path, header: ShardHeader, sequence_length: int, max_predictions: int, vocabulary: Vocabulary | None
+) -> None:
+    found = {"input_ids": header.sequence_length, "masked_lm_positions": header.max_predictions}
+    wanted = {"input_ids": sequence_length, "masked_lm_positions": max_predictions}
+    for name, width in found.items():
+        # Files of others in a variable-length layout do not say; their rows are checked when they are read.
+        if width is not None and width != wanted[name]:
+            raise InputError(
+                f"{path}: dataset {name!r} has shape {(header.rows, width)}, wanted {(header.rows, wanted[name])}",
+                hint="set sequence length and predictions to the file's, or build shards of this length",
+            )
+    if header.sequence_length is None and header.rows:
+        # A look at the first rows tells a folder of another length before anything is trained on it.
+        first = read_ragged(path, vocabulary.size if vocabulary else None, slice(0, _FIRST_ROWS))
+        _check_widths(path, first, sequence_length, max_predictions)
+    if vocabulary and header.vocabulary_sha256 not in (None, vocabulary.sha256):
+        raise InputError(
+            f"{path}: made with a vocabulary that does not fit: SHA-256 {header.vocabulary_sha256}, "
+            f"the one given has {vocabulary.sha256}",
+            hint="use the vocab.txt that lies beside the dataset, or build the dataset again",
+        )
+
+
+def _check_widths(path: Path, samples: RaggedSamples, sequence_length: int, max_predictions: int) -> None:
+    longest, most = int(samples.token_counts.max(initial=0)), int(samples.prediction_counts.max(initial=0))
+    if longest > sequence_length or most > max_predictions:
+        raise InputError(
+            f"{path}: a row has {longest} tokens, another {most} predictions; allowed: {sequence_length} and "
+            f"{max_predictions} at most",
+            hint="set sequence length and predictions to the file's, or build shards of this length",
+        )

@@ -1,0 +1,127 @@
+"""What a file of shards says about itself, and the errors that all layouts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+
+from bert_trainer.errors import InputError
+
+Split = Literal["training", "held_out"]
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
+
+REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
+
+_LARGEST = {"sequence_length": 1 << 15, "max_predictions": 1 << 15}
+"""What all layouts can hold; rows are padded to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeader:
+    """What a file says about itself without its rows being read."""
+
+    rows: int
+    """Samples; in a packed file several of them share a row of the file."""
+    sequence_length: int | None
+    """Tokens of a row at most; files of others in a variable-length layout do not say."""
+    max_predictions: int | None
+    """Predictions of a row at most, likewise."""
+    vocabulary_sha256: str | None
+    """Of the vocabulary it was made with; files of others do not say."""
+    layout: LayoutName = field(default="compact", compare=False)
+    masked: bool = field(default=True, compare=False)
+    """Whether the file holds predictions; without them the loader draws them."""
+    generator_version: int | None = field(default=None, compare=False)
+    made_from: str | None = field(default=None, compare=False)
+    """Fingerprint of what ``convert`` or ``chop`` made the file from."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """Open a file for reading and give everything that goes wrong in there the file's name."""
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    # h5py has no error class of its own: damage shows as any of these, at opening or at reading.
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file", hint=REBUILD) from error
+        raise InputError(f"{path}: damaged or not an HDF5 file ({error})", hint=REBUILD) from error
+
+
+def stated(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
+    """Return the fields of a header that attributes hold, in every layout; None where they do not."""
+
+    def attribute(name: str) -> Any:
+        # Text of variable length is not followed: see ``heaps``. None of our files has it.
+        known = name in file.attrs and not file.attrs.get_id(name).dtype.hasobject
+        return file.attrs[name] if known else None
+
+    def number(name: str) -> int | None:
+        value = attribute(name)
+        if not isinstance(value, np.integer):
+            return None
+        if name in _LARGEST and not 1 <= value <= _LARGEST[name]:
+            raise ValueError(f"its attribute {name} is {value}, allowed 1 to {_LARGEST[name]}")
+        return int(value)
+
+    def text(name: str) -> str | None:
+        value = attribute(name)
+        return value.decode() if isinstance(value, bytes) else None
+
+    return {
+        "sequence_length": number("sequence_length"),
+        "max_predictions": number("max_predictions"),
+        "generator_version": number("generator_version"),
+        "vocabulary_sha256": text("vocabulary_sha256"),
+        "made_from": text("made_from"),
+        "layout": layout,
+        "masked": text("masking") != "none",
+    }
+
+
+def require(path: Path, file: h5py.File, names: list[str]) -> None:
+    """Refuse a file that lacks a dataset."""
+    missing = [name for name in names if not isinstance(file.get(name), h5py.Dataset)]
+    if missing:
+        found = ", ".join(sorted(file)) or "nothing"
+        raise InputError(
+            f"{path}: lacks the dataset(s) {', '.join(missing)}; found {found}",
+            hint="take files of other programs out of the folder; shards are what 'bert-data build' writes",
+        )
+
+
+def require_integers(path: Path, name: str, dataset: h5py.Dataset, dimensions: int) -> None:
+    """Refuse a dataset of another type or of another number of dimensions."""
+    if dataset.dtype.kind not in "iu":
+        raise InputError(f"{path}: dataset {name!r} has type {dataset.dtype}, wanted integers", hint=REBUILD)
+    if dataset.ndim != dimensions:
+        raise InputError(f"{path}: dataset {name!r} has {dataset.ndim} dimension(s), wanted {dimensions}", hint=REBUILD)
+
+
+def require_shape(path: Path, name: str, dataset: h5py.Dataset, wanted: tuple[int, ...]) -> None:
+    """Refuse a dataset of another shape."""
+    _require_storage(path, name, dataset)
+    if dataset.shape != wanted:
+        raise InputError(f"{path}: dataset {name!r} has shape {dataset.shape}, wanted {wanted}", hint=REBUILD)
+
+
+def _require_storage(path: Path, name: str, dataset: h5py.Dataset) -> None:
+    """Refuse a shape that the file cannot hold, before memory is taken for it."""
+    if dataset.chunks is None:
+        held = dataset.nbytes <= path.stat().st_size
+    else:
+        wanted = prod(-(-size // piece) for size, piece in zip(dataset.shape, dataset.chunks, strict=True))
+        chunk_bytes = prod(dataset.chunks) * dataset.dtype.itemsize
+        stored = dataset.id.get_storage_size()
+        # Deflate makes nothing smaller than 1:1032.
+        held = dataset.id.get_num_chunks() >= wanted and wanted * chunk_bytes <= 1032 * max(stored, 1)
+    if not held:
+        raise InputError(f"{path}: parts of the dataset {name!r} of shape {dataset.shape} are missing", hint=REBUILD)

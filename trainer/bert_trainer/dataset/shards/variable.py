@@ -1,0 +1,192 @@
+"""MLPerf's rows without padding: variable-length, and packed with several samples to a row.
+
+``convert_fixed2variable.py`` and the packing scripts of NVIDIA's MLPerf submissions write these: datasets of
+variable-length int16 and int8, no mask. In a packed row positions count from the beginning of the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.packing import pack
+from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
+from bert_trainer.dataset.shard_checks import check_ragged
+from bert_trainer.dataset.shards.fixed import refuse_large_ids
+from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, require, require_shape, stated
+from bert_trainer.dataset.shards.heaps import read_counts, read_values
+from bert_trainer.errors import InputError
+
+_RUNS = {"input_ids": "<i2", "segment_ids": "|i1", "masked_lm_positions": "<i2", "masked_lm_ids": "<i2"}
+_PACKED_RUNS = _RUNS | {"next_sentence_labels": "|i1", "packed_input_len": "<i2", "packed_masked_lm_len": "<i2"}
+
+
+def header(path: Path, file: h5py.File) -> ShardHeader:
+    """Check everything but the rows; of a packed file the lengths are read to count its samples."""
+    packed = "packed_input_len" in file
+    runs = _PACKED_RUNS if packed else _RUNS
+    names = list(runs) if packed else [*runs, "next_sentence_labels"]
+    require(path, file, names)
+    stored_rows = file["input_ids"].shape[0] if file["input_ids"].ndim else 0
+    for name in names:
+        base = h5py.check_vlen_dtype(file[name].dtype)
+        wanted_runs = name in runs
+        kind = base if wanted_runs else file[name].dtype
+        if kind is None or np.dtype(kind).kind not in "iu":
+            wanted = "integers of variable length" if wanted_runs else "integers"
+            raise InputError(f"{path}: dataset {name!r} has type {file[name].dtype}, wanted {wanted}", hint=REBUILD)
+        require_shape(path, name, file[name], (stored_rows,))
+    rows = stored_rows
+    if packed:
+        rows = int(read_counts(file["packed_input_len"]).sum())
+    return ShardHeader(
+        **stated(file, "mlperf-packed" if packed else "mlperf-variable") | {"rows": rows, "masked": True}
+    )
+
+
+def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabulary_size: int | None) -> RaggedSamples:
+    """Read rows; of a packed file all are read and those asked for returned."""
+    packed = found.layout == "mlperf-packed"
+    chosen = slice(None) if packed else rows
+    runs = {name: read_values(file[name], chosen) for name in (_PACKED_RUNS if packed else _RUNS)}
+    tokens, token_counts = runs["input_ids"]
+    segments, segment_counts = runs["segment_ids"]
+    positions, prediction_counts = runs["masked_lm_positions"]
+    masked_ids, id_counts = runs["masked_lm_ids"]
+    if not (np.array_equal(segment_counts, token_counts) and np.array_equal(id_counts, prediction_counts)):
+        raise InputError(f"{path}: a row's segments or labels are not as many as its tokens or positions", hint=REBUILD)
+    if packed:
+        labels: NDArray[Any] = runs["next_sentence_labels"][0]
+        token_counts, prediction_counts, positions = _unpack(path, runs)
+    else:
+        labels = file["next_sentence_labels"][chosen]
+    problem = _segment_problem(segments, token_counts)
+    if problem is not None:
+        raise InputError(f"{path}: {problem}", hint=REBUILD)
+    samples = RaggedSamples(
+        tokens=tokens,
+        token_counts=token_counts,
+        first_segment_counts=token_counts - _sums(segments, token_counts),
+        next_sentence_labels=labels,
+        prediction_counts=prediction_counts,
+        masked_lm_positions=positions,
+        masked_lm_ids=masked_ids,
+    )
+    # In the file's own types: a number that is out of range must not be cut into one that is not.
+    check_ragged(path, samples, found.sequence_length, found.max_predictions, vocabulary_size)
+    samples = replace(
+        samples,
+        tokens=smallest_ids(tokens),
+        next_sentence_labels=labels.astype(np.int8),
+        masked_lm_positions=positions.astype(np.uint16),
+        masked_lm_ids=smallest_ids(masked_ids),
+    )
+    return samples.take(rows) if packed else samples
+
+
+def _unpack(
+    path: Path, runs: dict[str, tuple[NDArray[np.integer], NDArray[np.int64]]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return tokens and predictions of every sample, and positions that count from the sample's beginning."""
+    row_tokens, row_predictions = runs["input_ids"][1], runs["masked_lm_positions"][1]
+    per_row = runs["packed_input_len"][1]
+    tokens, predictions = (runs[name][0].astype(np.int64) for name in ("packed_input_len", "packed_masked_lm_len"))
+    row_of = np.repeat(np.arange(len(per_row)), per_row)
+    for name in ("packed_masked_lm_len", "next_sentence_labels"):
+        if not np.array_equal(per_row, runs[name][1]):
+            raise InputError(f"{path}: {name!r} names other numbers of samples than 'packed_input_len'", hint=REBUILD)
+    for name, parts, wholes in (
+        ("packed_input_len", tokens, row_tokens),
+        ("packed_masked_lm_len", predictions, row_predictions),
+    ):
+        if (parts < 0).any() or not np.array_equal(np.bincount(row_of, parts, len(per_row)), wholes):
+            raise InputError(f"{path}: {name!r} does not add up to the lengths of the rows", hint=REBUILD)
+    starts_of_rows = np.repeat(np.cumsum(row_tokens) - row_tokens, per_row)
+    offsets = np.cumsum(tokens) - tokens - starts_of_rows
+    positions = runs["masked_lm_positions"][0].astype(np.int64) - np.repeat(offsets, predictions)
+    return tokens, predictions, positions
+
+
+def write(file: h5py.File, samples: RaggedSamples) -> None:
+    """Write the variable-length layout.
+
+    Raises:
+        InputError: a token id is too large for it.
+    """
+    _write_runs(file, samples, samples.token_counts, samples.prediction_counts, "mlperf-variable")
+    file.create_dataset("next_sentence_labels", data=samples.next_sentence_labels)
+
+
+def write_packed(file: h5py.File, samples: RaggedSamples, sequence_length: int) -> None:
+    """Write the packed layout: at most three samples to a row, as full as best fit makes it.
+
+    The samples' order changes. Raises InputError as ``write``.
+    """
+    packs = pack(samples.token_counts, sequence_length)
+    order = np.array([row for one in packs for row in one], dtype=np.int64)
+    per_row = np.array([len(one) for one in packs], dtype=np.int64)
+    ordered = samples.take(order)
+    row_of_sample = np.repeat(np.arange(len(packs)), per_row)
+    row_tokens = np.bincount(row_of_sample, ordered.token_counts, len(packs)).astype(np.int64)
+    row_predictions = np.bincount(row_of_sample, ordered.prediction_counts, len(packs)).astype(np.int64)
+    offsets = ordered.token_starts - np.repeat(np.cumsum(row_tokens) - row_tokens, per_row)
+    positions = ordered.masked_lm_positions + np.repeat(offsets, ordered.prediction_counts)
+    _write_runs(file, ordered, row_tokens, row_predictions, "mlperf-packed", positions)
+    _write_run(file, "next_sentence_labels", ordered.next_sentence_labels, per_row, "|i1")
+    _write_run(file, "packed_input_len", ordered.token_counts, per_row, "<i2")
+    _write_run(file, "packed_masked_lm_len", ordered.prediction_counts, per_row, "<i2")
+
+
+def _write_runs(
+    file: h5py.File,
+    samples: RaggedSamples,
+    row_tokens: NDArray[np.int64],
+    row_predictions: NDArray[np.int64],
+    layout: str,
+    positions: NDArray[np.integer] | None = None,
+) -> None:
+    for ids in (samples.tokens, samples.masked_lm_ids):
+        refuse_large_ids(ids, np.dtype("<i2"), layout)
+    places = np.arange(len(samples.tokens)) - np.repeat(samples.token_starts, samples.token_counts)
+    segments = places >= np.repeat(samples.first_segment_counts, samples.token_counts)
+    _write_run(file, "input_ids", samples.tokens, row_tokens, "<i2")
+    _write_run(file, "segment_ids", segments, row_tokens, "|i1")
+    at = samples.masked_lm_positions if positions is None else positions
+    _write_run(file, "masked_lm_positions", at, row_predictions, "<i2")
+    _write_run(file, "masked_lm_ids", samples.masked_lm_ids, row_predictions, "<i2")
+
+
+def _write_run(file: h5py.File, name: str, values: NDArray[np.generic], counts: NDArray[np.int64], kind: str) -> None:
+    cells = np.empty(len(counts), dtype=object)
+    for row, part in enumerate(np.split(values.astype(kind), np.cumsum(counts)[:-1]) if len(counts) else []):
+        cells[row] = part
+    dataset = file.create_dataset(name, (len(counts),), dtype=h5py.vlen_dtype(np.dtype(kind)))
+    if len(counts):
+        dataset[...] = cells
+
+
+def _sums(flags: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    totals: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags, dtype=np.int64)])
+    ends = np.cumsum(counts)
+    sums: NDArray[np.int64] = totals[ends] - totals[ends - counts]
+    return sums
+
+
+def _segment_problem(segments: NDArray[np.integer], counts: NDArray[np.int64]) -> str | None:
+    if (counts < 1).any():
+        return f"row {int((counts < 1).argmax())} has no token"
+    if int(counts.sum()) != len(segments):
+        return "the numbers of tokens do not add up"
+    if segments.size and not 0 <= int(segments.min()) <= int(segments.max()) <= 1:
+        return f"dataset 'segment_ids' holds {segments.min()} to {segments.max()}, allowed 0 to 1"
+    falls = np.diff(segments.astype(np.int8)) < 0
+    falls[np.cumsum(counts)[:-1] - 1] = False
+    if falls.any():
+        row = int(np.searchsorted(np.cumsum(counts), int(falls.argmax()), side="right"))
+        return f"row {row} has segments other than 0 ... 0 1 ... 1"
+    return None
