@@ -121,7 +121,6 @@ class ObstacleReason(_Described):
         "The ConfigMap with which the first attempt ran is gone, and a later one must not run anything else.",
     )
     REJECTED = "Rejected", "The API server refuses what the job asks for."
-    API_UNAVAILABLE = "APIUnavailable", "The API server does not answer as it should; the operator tries again."
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull the image."
     CONTAINER_CONFIG_INVALID = (
         "ContainerConfigInvalid",

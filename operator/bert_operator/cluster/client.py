@@ -41,11 +41,6 @@ class ApiError(Exception):
         self.message = message
         self.retry_after_s = retry_after_s
 
-    @property
-    def is_passing(self) -> bool:
-        """Whether the same request may succeed later."""
-        return self.status in (0, 408, 429) or self.status >= 500
-
 
 class ApiClient:
     """A connection pool to one API server. Use it as a context."""
