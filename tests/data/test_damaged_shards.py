@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from dataclasses import fields
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import h5py
@@ -14,13 +12,13 @@ import pytest
 
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, read_shard, write_shard
 from bert_trainer.errors import InputError
+from shard_child import read_in_child
 from tiny_run import make_samples
 
 T, P = 32, 5
 NUM_CASES = 60
 DEADLINE_S = 60.0
 """For one file of 60 rows, on the busiest of machines."""
-ADDRESS_SPACE_BYTES = 8 << 30
 
 
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:
@@ -36,22 +34,6 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
     for _ in range(int(rng.integers(1, 6))):
         changed[int(rng.integers(0, len(changed)))] = int(rng.integers(0, 256))
     return bytes(changed)
-
-
-def read_in_child(requests: Connection) -> None:
-    """Read the file of every request; answer with how that went, or with its rows."""
-    # A shape that memory is taken for blindly is a finding as well, and must not take the machine's.
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
-    while True:
-        path = requests.recv()
-        if path is None:
-            return
-        try:
-            requests.send(("read", read_shard(path)))
-        except InputError as error:
-            requests.send(("refused", str(error)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the finding
-            requests.send(("failed", repr(error)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
