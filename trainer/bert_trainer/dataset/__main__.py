@@ -26,10 +26,10 @@ from bert_trainer.config import (
     RunConfig,
     load_run_config,
 )
-from bert_trainer.dataset.build import OpenPool, build_dataset, text_bytes
+from bert_trainer.dataset.build import OpenPool, build_dataset
 from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
 from bert_trainer.dataset.build_state import Length
-from bert_trainer.dataset.corpus import open_corpus
+from bert_trainer.dataset.corpus import open_corpora
 from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.record import DatasetRecord
@@ -163,7 +163,7 @@ def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool:
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
         raise InputError("build: wrong options\n" + "\n".join(lines)) from error
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
-    with ProgressBar(text_bytes(open_corpus(stage.text))) as bar:
+    with ProgressBar(open_corpora(stage.all_corpora).text_bytes) as bar:
         record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check, open_pool=open_pool)
     _say(sys.stdout, _summary(arguments.output, record))
     return 0

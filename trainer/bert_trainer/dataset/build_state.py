@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.corpus import Corpus, digest_corpus
+from bert_trainer.dataset.corpus import AnyCorpus, digest_corpus
 from bert_trainer.dataset.recipes import folder_name
 from bert_trainer.dataset.record import BuildSettings, DatasetRecord, read_record
 from bert_trainer.dataset.sampling import GENERATOR_VERSION
@@ -24,7 +24,7 @@ Length = tuple[int, int]
 
 
 def open_record(
-    stage: PrepareStage, dataset: DatasetConfig, corpus: Corpus, root: Path, lengths: list[Length]
+    stage: PrepareStage, dataset: DatasetConfig, corpus: AnyCorpus, root: Path, lengths: list[Length]
 ) -> DatasetRecord:
     """Return the record of the build that the folder holds, or a new one; it is not written.
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bert_trainer.atomic_files import disk_errors, write_atomically, write_json_atomically
 from bert_trainer.config import PrepareStage
 from bert_trainer.dataset.build_progress import BuildProgress
-from bert_trainer.dataset.corpus import Corpus
+from bert_trainer.dataset.corpus import AnyCorpus
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.near_duplicates import NearDuplicates
 from bert_trainer.dataset.needs import LEAST_SHARDS, SHARD_BYTES
@@ -106,7 +106,7 @@ class Preparation:
     """What all passes share."""
 
     stage: PrepareStage
-    corpus: Corpus
+    corpus: AnyCorpus
     work_folder: Path
     vocabulary_path: Path
     """Read, after it was written where one is to be learnt."""
@@ -210,7 +210,7 @@ class Preparation:
         num_left = int((~(texts.dropped | empty)).sum())
         if num_left < _DOCUMENTS_PER_GROUP:
             raise InputError(
-                f"{self.stage.text}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
+                f"{self.stage.source}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
                 "at least 2 are needed, one to train on and one to hold out",
                 hint="is it the vocabulary of another language, or cased where the text is lower-cased?",
             )
@@ -267,7 +267,7 @@ def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: N
     left = np.flatnonzero(~dropped)
     if len(left) < 2:
         raise InputError(
-            f"{stage.text}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
+            f"{stage.source}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
             "at least 2 are needed, one to train on and one to hold out",
             hint="documents are separated by blank lines",
         )
