@@ -30,6 +30,7 @@ from bert_trainer.dataset.build import OpenPool, build_dataset
 from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
 from bert_trainer.dataset.build_state import Length
 from bert_trainer.dataset.corpus import open_corpora
+from bert_trainer.dataset.corpus_options import add_corpus_options
 from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.record import DatasetRecord
@@ -154,10 +155,12 @@ def wanted_lengths(config: RunConfig) -> list[Length]:
 
 def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool: OpenPool | None) -> int:
     given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
-    if "text" not in given or arguments.output is None:
-        raise InputError("build: needs either --config, or --text and --output")
+    corpora = tuple(arguments.corpora or ())
+    if ("text" in given) == bool(corpora) or arguments.output is None:
+        raise InputError("build: needs either --config, or --output and one of --text and --corpus")
     try:
-        stage = PrepareStage(**{**recipe_settings(arguments), **given}, lower_case=not arguments.cased)
+        settings = {**recipe_settings(arguments), **given, "corpora": corpora}
+        stage = PrepareStage(**settings, lower_case=not arguments.cased)
     except ValidationError as error:
         problems = [(_SETTINGS[str(item["loc"][0])], item) for item in error.errors()]
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
@@ -279,7 +282,8 @@ def _add_build(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=build)
     command.description = "Make a vocabulary and shards from text; what an earlier build finished is kept."
     command.add_argument("--config", type=Path, help="run configuration of a job; nothing else is needed with it")
-    command.add_argument("--text", help="folder of .txt files, one such file, or builtin:python-docs")
+    command.add_argument("--text", help="folder or file of text, or builtin:python-docs")
+    add_corpus_options(command)
     command.add_argument("--output", type=Path, help="folder of the dataset")
     command.add_argument(
         "--length",

@@ -17,7 +17,7 @@ from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomica
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
-from bert_trainer.dataset.corpus import AnyCorpus, open_corpora
+from bert_trainer.dataset.corpus import Corpora, open_corpora
 from bert_trainer.dataset.masking import MaskingRule
 from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
 from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
@@ -99,7 +99,7 @@ def build_dataset(
 def _build(
     stage: PrepareStage,
     dataset: DatasetConfig,
-    corpus: AnyCorpus,
+    corpus: Corpora,
     record: DatasetRecord,
     lengths: list[Length],
     *,
@@ -159,12 +159,12 @@ def _check_lengths(lengths: list[Length]) -> None:
             )
 
 
-def _check_needs(stage: PrepareStage, corpus: AnyCorpus, lengths: list[Length], root: Path) -> None:
+def _check_needs(stage: PrepareStage, corpus: Corpora, lengths: list[Length], root: Path) -> None:
     """Refuse a build that cannot fit; what an earlier attempt left counts as free, since it is part of the needs."""
     needs = estimate_needs(
         text_bytes=corpus.text_bytes,
         lengths=lengths,
-        dupe_factor=stage.dupe_factor,
+        draws=stage.dupe_factor * corpus.mean_weight,
         num_shards=stage.num_shards,
         num_processes=stage.num_processes or usable_cores(),
         vocabulary_size=stage.vocabulary_size,

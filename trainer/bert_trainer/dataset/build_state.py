@@ -96,6 +96,12 @@ def _given_vocabulary(dataset: DatasetConfig, root: Path, record: DatasetRecord 
     return read_vocabulary(path).sha256
 
 
+def corpus_weights(stage: PrepareStage) -> tuple[float, ...]:
+    """Return the weights of the corpora; none where they make no difference."""
+    weights = tuple(corpus.weight for corpus in stage.all_corpora)
+    return weights if set(weights) - {1.0} else ()
+
+
 def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSettings:
     return BuildSettings(
         generator_version=GENERATOR_VERSION,
@@ -110,6 +116,7 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         seed=stage.seed,
         recipe=stage.recipe,
         whole_word_masking=stage.whole_word_masking,
+        weights=corpus_weights(stage),
         num_shards=stage.num_shards,
     )
 

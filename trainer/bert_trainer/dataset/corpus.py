@@ -137,6 +137,12 @@ class Corpora:
         """Return about how many bytes of text there are."""
         return sum(corpus.text_bytes for corpus in self.members)
 
+    @property
+    def mean_weight(self) -> float:
+        """Return the mean of the weights, by the size of the text."""
+        weighted = sum(corpus.text_bytes * corpus.settings.weight for corpus in self.members)
+        return weighted / self.text_bytes if self.text_bytes else 1.0
+
     def documents(self) -> Iterator[Document]:
         """Yield every document; errors as ``Corpus.documents``."""
         for corpus in self.members:
