@@ -326,7 +326,7 @@ def test_several_corpora_are_named_on_the_command_line(tmp_path: Path, write_cor
 
 @pytest.mark.parametrize(
     ("corpus", "said"),
-    [("a,weigth=2", "got the field 'weigth'; allowed: format, weight"), ("a,weight=0", "weight: got '0'")],
+    [("a,heaviness=2", "got the field 'heaviness'; allowed: format, weight"), ("a,weight=0", "weight: got '0'")],
 )
 def test_a_wrong_corpus_option_is_explained(corpus: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -31,8 +31,10 @@ from bert_trainer.dataset.build_options import add_build_options, recipe_lengths
 from bert_trainer.dataset.build_state import Length
 from bert_trainer.dataset.corpus import open_corpora
 from bert_trainer.dataset.corpus_options import add_corpus_options
+from bert_trainer.dataset.fetch_command import add_fetch_command
 from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
+from bert_trainer.dataset.read_command import add_read_command
 from bert_trainer.dataset.record import DatasetRecord
 from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
 from bert_trainer.dataset.rewriting_commands import add_commands as add_rewriting
@@ -262,6 +264,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands.add_parser("build", help="make a vocabulary and shards from text"))
+    add_read_command(commands.add_parser("read", help="show, count or write the text that a build would read"))
+    add_fetch_command(commands.add_parser("fetch", help="get published texts, vocabularies, weights and tasks"))
     add_rewriting(commands, _StopRequest, _length)
     for function, summary in (
         (inspect, "show samples and statistics of shards"),

@@ -13,13 +13,15 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 LIST_NAME = "bert_reference_results_text_md5.txt"
+LIST_NAMES = (LIST_NAME, "bert-preprocessed-wikipedia-dataset.md5")
+"""As it came from Google Drive, and as MLCommons' storage has it."""
 NUM_PARTS = 500
 EVALUATION_FILE = "eval.txt"
 
@@ -60,7 +62,8 @@ def looks_like_mlperf(folder: Path) -> bool:
 
 def find_checksums(folder: Path) -> Path | None:
     """Return the published list, where it lies in the folder or beside it."""
-    return next((path for path in (folder / LIST_NAME, folder.parent / LIST_NAME) if path.is_file()), None)
+    places = (place / name for place in (folder, folder.parent) for name in LIST_NAMES)
+    return next((path for path in places if path.is_file()), None)
 
 
 def read_checksums(path: Path) -> dict[str, str]:
@@ -81,7 +84,7 @@ def read_checksums(path: Path) -> dict[str, str]:
                 raise InputError(
                     f"{path}:{number}: got {line[:80]!r}; allowed: an MD5, two spaces and a file name, as md5sum writes"
                 )
-            checksums[match[2]] = match[1].lower()
+            checksums[PurePosixPath(match[2]).name] = match[1].lower()
     if not checksums:
         raise InputError(f"{path}: the list of checksums is empty")
     return checksums
