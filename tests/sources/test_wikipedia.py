@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_trainer.dataset.corpus import open_corpus
 from bert_trainer.dataset.document import Document
@@ -16,6 +18,8 @@ from bert_trainer.errors import InputError
 from small_dumps import HEADER, dump, multistream, page
 
 PAGES = [page(f"Page {number}", f"Text of page {number}. It has two sentences.") for number in range(40)]
+
+DUMP = dump(*PAGES[:8])
 
 
 def read(path: Path, *, num_processes: int = 1) -> tuple[list[Document], Counter[str]]:
@@ -137,6 +141,34 @@ def test_other_xml_is_no_dump(tmp_path: Path) -> None:
     path.write_text("<rss><channel/></rss>")
     with pytest.raises(InputError, match=r"feed\.xml: not a MediaWiki dump"):
         list(open_corpus(str(path)).documents())
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_damage_passes_for_another_error_than_ours(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = data.draw(st.sampled_from([DUMP, bz2.compress(DUMP), multistream(PAGES[:5], PAGES[5:])]))
+    start = data.draw(st.integers(0, len(whole) - 1))
+    length = data.draw(st.integers(0, 60))
+    damaged = whole[:start] + data.draw(st.binary(max_size=60)) + whole[start + length :]
+    path = tmp_path_factory.getbasetemp() / "damaged.xml.bz2"
+    path.write_bytes(damaged)
+    try:
+        documents, refusal = read(path)[0], str(path)
+    except InputError as error:
+        documents, refusal = [], str(error)
+    assert refusal.startswith(str(path))
+    assert all(document.sentences for document in documents)
+
+
+@given(st.lists(st.text(alphabet="abc .\n[]{}'<>&=*|", max_size=80), max_size=8))
+def test_any_markup_survives_the_xml(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.xml"
+    path.write_bytes(dump(*(page(f"{number} & <co>", text) for number, text in enumerate(texts))))
+    documents, left_out = read(path)
+    assert len(documents) + sum(left_out.values()) == len(texts)
+    assert all(sentence == " ".join(sentence.split()) for document in documents for sentence in document.sentences)
 
 
 def test_a_header_alone_is_cut_off(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ Boundaries = Literal["emptyLines", "files"]
 """What parts documents, besides the ends of files."""
 
 _SURVEYED_LINES = 1000
+_SURVEYED_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def read_plain_text(path: Path, rules: TextRules, left_out: Counter[str]) -> Ite
         InputError: the file cannot be read, is damaged or not UTF-8.
     """
     lines = (clean_line(line) for _, line in read_lines(path))
-    head = list(islice(lines, _SURVEYED_LINES))
+    head = list(_first_lines(lines))
     layout = rules.lines
     if layout == "auto":
         layout = detect_lines(head, rules.language)
@@ -54,6 +55,16 @@ def read_plain_text(path: Path, rules: TextRules, left_out: Counter[str]) -> Ite
             yield Document(f"{path}#{number}", sentences)
     if not number:
         left_out["files without text"] += 1
+
+
+def _first_lines(lines: Iterator[str]) -> Iterator[str]:
+    """Take the lines that tell what lines hold: few enough to be held in memory."""
+    characters = 0
+    for line in islice(lines, _SURVEYED_LINES):
+        yield line
+        characters += len(line)
+        if characters >= _SURVEYED_CHARACTERS:
+            return
 
 
 def _documents(lines: Iterator[str] | chain[str], boundaries: Boundaries) -> Iterator[Iterator[str] | list[str]]:
