@@ -196,7 +196,8 @@ def _is_multistream(path: Path) -> bool:
     first, second = bz2.BZ2Decompressor(), bz2.BZ2Decompressor()
     try:
         header = first.decompress(head, _HEADER_BYTES)
-        pages = second.decompress(first.unused_data, _LARGEST_PAGE_BYTES).strip() if first.eof and first.unused_data else b""
+        rest = first.unused_data if first.eof else b""
+        pages = second.decompress(rest, _LARGEST_PAGE_BYTES).strip() if rest else b""
     except OSError:
         return False
     ends = pages.endswith((_PAGE_END, _END)) or not second.eof
