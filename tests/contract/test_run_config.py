@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from bert_operator.api import v1alpha1
+from bert_operator.api.corpora import CorpusSpec
 from bert_operator.api.validation import parse_job
 from bert_operator.documents import read_job_document
 from bert_operator.render import run_config
@@ -68,6 +69,18 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
         logging={"everySteps": 1, "tensorboard": False, "prometheusPort": 0, "sampleLedger": True}
     ),
     "checkpoints by steps": lambda spec: spec.update(checkpoint={"everySteps": 5}),
+    "several corpora": lambda spec: (
+        spec["stages"][PREPARE]["prepare"].pop("text"),
+        spec["stages"][PREPARE]["prepare"].update(
+            corpora=[
+                {"path": "wiki.xml.bz2", "format": "wikipedia", "weight": 2.5, "language": "pt-BR"},
+                {"path": "books", "documents": "files", "lines": "wrapped"},
+                {"path": "web.jsonl", "format": "jsonLines", "textField": "body"},
+                {"path": "results4", "format": "mlperf", "checksums": "md5.txt"},
+                {"path": "builtin:python-docs", "weight": 0.2},
+            ]
+        ),
+    ),
     "vocabulary given": lambda spec: (
         spec["stages"][PREPARE]["prepare"].pop("vocabularySize"),
         spec.update(dataset={"vocabularyFile": "v.txt"}),
@@ -130,6 +143,22 @@ def test_an_evaluation_takes_the_lengths_of_the_phase_before_it() -> None:
     assert (again.sequence_length, again.max_predictions_per_sequence) == (128, 20)
 
 
+def test_paths_of_corpora_are_placed_and_their_defaults_are_both_sides_s() -> None:
+    job = sample_job(JOBS["several corpora"])
+    document = run_config.render_run_config(job, uid="u", ranks=2, hosts=1, output_folder="/o", data_base="/mnt/data")
+    corpora = document["stages"][PREPARE]["corpora"]
+    assert [corpus["path"] for corpus in corpora] == [
+        "/mnt/data/wiki.xml.bz2",
+        "/mnt/data/books",
+        "/mnt/data/web.jsonl",
+        "/mnt/data/results4",
+        "builtin:python-docs",
+    ]
+    assert corpora[3]["checksums"] == "/mnt/data/md5.txt"
+    ours, theirs = CorpusSpec(path="x"), trainer.CorpusConfig(path="x")
+    assert ours.model_dump() == theirs.model_dump()
+
+
 def test_the_published_numbers_of_predictions_are_the_defaults() -> None:
     assert [run_config.default_max_predictions(length) for length in (8, 64, 128, 512)] == [4, 12, 20, 80]
 
@@ -183,6 +212,9 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (v1alpha1.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
         (v1alpha1.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
         (v1alpha1.PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
+        (CorpusSpec, "format", trainer.CorpusConfig, "format"),
+        (CorpusSpec, "lines", trainer.CorpusConfig, "lines"),
+        (CorpusSpec, "documents", trainer.CorpusConfig, "documents"),
         (v1alpha1.ExportSpec, "format", trainer.ExportStage, "format"),
     ],
 )

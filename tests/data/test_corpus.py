@@ -58,13 +58,13 @@ def test_another_encoding_is_refused_with_file_and_byte_offset(tmp_path: Path) -
 
 def test_a_folder_without_text_files_says_what_was_expected(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("one.")
-    with pytest.raises(InputError, match=r"no \.txt file in this folder; expected: \.txt files in UTF-8, one sent"):
+    with pytest.raises(InputError, match=r"no \.txt, \.jsonl or \.xml file in this folder; expected"):
         open_corpus(str(tmp_path))
 
 
 def test_empty_files_are_no_corpus(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n  \n")
-    with pytest.raises(InputError, match="holds no text; expected"):
+    with pytest.raises(InputError, match="holds no text .left out 1 files without text.; expected"):
         list(open_corpus(str(tmp_path)).documents())
 
 

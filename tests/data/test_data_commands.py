@@ -310,3 +310,25 @@ def test_a_signal_stops_the_build_between_shards_and_it_can_go_on(
     made = list((tmp_path / "out" / "data").rglob("*.hdf5"))
     assert 1 <= len(made) < 21
     assert not list((tmp_path / "out" / "data").rglob("*.partial"))
+
+
+def test_several_corpora_are_named_on_the_command_line(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    first, second = write_corpus(), write_corpus(documents=20, name="more,text")
+    corpora = ["--corpus", f"{first},weight=2", "--corpus", f"{second},lines=sentences,language=de"]
+    arguments = ["build", "--output", str(tmp_path / "data"), "--length", "32:5", *SMALL]
+    assert main([*arguments, *corpora]) == 0
+    record = json.loads((tmp_path / "data" / "dataset.json").read_text())
+    assert record["settings"]["weights"] == [2.0, 1.0]
+    assert record["source"] == f"{first}, {second}"
+    assert main(arguments) == 2
+    assert main([*arguments, *corpora, "--text", str(first)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("corpus", "said"),
+    [("a,heaviness=2", "got the field 'heaviness'; allowed: format, weight"), ("a,weight=0", "weight: got '0'")],
+)
+def test_a_wrong_corpus_option_is_explained(corpus: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["build", "--corpus", corpus])
+    assert said in " ".join(capsys.readouterr().err.split())

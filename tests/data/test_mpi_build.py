@@ -49,7 +49,7 @@ def test_wrong_input_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
 
 def test_a_failing_task_ends_all_ranks(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     text = write_corpus()
-    (text / "c.txt").write_bytes(b"\xff\xfe bad\n")
+    (text / "c.txt").write_bytes(b"caf\xe9 bad\n")
     run = build(text, tmp_path / "data", 2)
     assert run.returncode == 2
     assert "not UTF-8" in run.stderr

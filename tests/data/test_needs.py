@@ -28,7 +28,7 @@ def needs(text_bytes: int, **changes: object) -> Needs:
     settings: dict[str, object] = {
         "text_bytes": text_bytes,
         "lengths": [(128, 20)],
-        "dupe_factor": 5,
+        "draws": 5,
         "num_shards": None,
         "num_processes": 1,
         "vocabulary_size": 30522,
@@ -47,7 +47,7 @@ def test_disk_grows_with_text_repetitions_and_lengths() -> None:
     assert needs(200 * MEGABYTE).disk == pytest.approx(2 * one, abs=2)
     # Some 13,500 rows of phase 1 come from a megabyte drawn five times; a full one has 343 bytes. Scratch: 1.8 MB.
     assert (13_500 * 343 + 1.8 * MEGABYTE) * 100 < one < 8 * 100 * MEGABYTE
-    assert needs(100 * MEGABYTE, dupe_factor=10).disk > 1.7 * one
+    assert needs(100 * MEGABYTE, draws=10).disk > 1.7 * one
     assert needs(100 * MEGABYTE, lengths=[(128, 20), (512, 80)]).disk > 1.7 * one
     assert needs(100 * MEGABYTE, vocabulary_size=100_000).disk > 1.5 * one
 

@@ -6,11 +6,12 @@ import math
 import multiprocessing
 import operator
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from bert_trainer.dataset.wordpiece import read_vocabulary
-from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
+from bert_trainer.dataset.worker_pool import run_in_order, run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 
 
@@ -60,6 +61,40 @@ def test_a_check_that_raises_ends_the_work() -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert len(done) < 6
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_results_come_in_the_order_of_the_tasks(num_processes: int) -> None:
+    # Large ones take long: the small ones that follow them are done first.
+    tasks = [20_000, 3, 4, 15_000, 5, 6, 7, 8]
+    results = run_in_order(math.factorial, iter(tasks), num_processes=num_processes, check=never)
+    assert list(results) == [math.factorial(task) for task in tasks]
+    assert multiprocessing.active_children() == []
+
+
+def test_tasks_are_not_taken_far_ahead() -> None:
+    taken: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    results = run_in_order(operator.neg, tasks(), num_processes=2, check=never)
+    assert next(results) == 0
+    assert len(taken) <= 8
+    assert [next(results) for _ in range(50)] == [-number for number in range(1, 51)]
+    assert len(taken) <= 51 + 8
+    results.close()  # type: ignore[attr-defined]
+    assert multiprocessing.active_children() == []
+
+
+def test_failures_of_ordered_tasks_arrive() -> None:
+    with pytest.raises(RuntimeError, match="ValueError"):
+        list(run_in_order(math.factorial, [1, -1, 2], num_processes=2, check=never))
+    with pytest.raises(TrainerError, match=r"a worker process died \(exit code 9\)"):
+        list(run_in_order(os._exit, [9, 9, 9], num_processes=2, check=never))
     assert multiprocessing.active_children() == []
 
 

@@ -55,6 +55,10 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
             ("A", "_a", "NCCL_DEBUG", "HOME", "BERT_ATTEMPT"),
             ("1A", "A-B", "A.B", "A B", "A\n", "é"),
         ),
+        r"^[a-z]{2,3}(-[A-Za-z]+)*$": (
+            ("en", "pt-BR", "zh-Hant", "gsw"),
+            ("e", "EN", "english", "en_GB", "en-", "en\n"),
+        ),
         r"^[-._A-Za-z0-9]+$": (("a", "wandb.key", "-", "A_1"), ("a/b", "a b", "a\n", "é")),
         r"^[!-~]+$": (("trainer:1", "registry.example.com:5000/a/b@sha256:0", "~"), ("a b", "a\n", "é", "a\u00a0b")),
         r"^/": (("/", "/data", "/a b"), ("data", "./data", "\n/data", " /data")),
@@ -70,6 +74,7 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "EnvironmentSource": ("secret", "configMap"),
         "LengthSpec": ("steps", "epochs", "samples"),
         "WarmupSpec": ("steps", "proportion"),
+        "PrepareSpec": ("text", "corpora"),
         "Stage": ("prepare", "pretrain", "evaluate", "export"),
     }
 )

@@ -80,7 +80,43 @@ def evaluate(**fields: object) -> Change:
     return put("stages", EVALUATE, "evaluate", value=fields)
 
 
+def corpora(*entries: dict[str, object]) -> Change:
+    """Let the prepare stage read several corpora in place of its text."""
+    drop_text = drop("stages", PREPARE, "prepare", "text")
+    return both(drop_text, put("stages", PREPARE, "prepare", "corpora", value=list(entries)))
+
+
 SECTION_CASES: dict[str, RuleCase] = {
+    "builtin text": RuleCase(
+        put("stages", PREPARE, "prepare", "text", value="texts/builtin:wikipedia"),
+        put("stages", PREPARE, "prepare", "text", value="builtin:wikipedia"),
+        "spec.stages[0].prepare.text",
+        ("builtin:python-docs",),
+    ),
+    "text in one way": RuleCase(
+        corpora({"path": "a"}),
+        put("stages", PREPARE, "prepare", "corpora", value=[{"path": "a"}]),
+        "spec.stages[0].prepare",
+        ("got text and corpora", "exactly one of text, corpora"),
+    ),
+    "some text": RuleCase(
+        corpora({"path": "a"}, {"path": "b", "weight": 0.5}),
+        drop("stages", PREPARE, "prepare", "text"),
+        "spec.stages[0].prepare",
+        ("got nothing",),
+    ),
+    "builtin text of a corpus": RuleCase(
+        corpora({"path": "builtin:python-docs"}),
+        corpora({"path": "a"}, {"path": "builtin:books"}),
+        "spec.stages[0].prepare.corpora[1].path",
+        ("got builtin:books", "builtin:python-docs"),
+    ),
+    "checksums of the benchmark only": RuleCase(
+        corpora({"path": "results4", "format": "mlperf", "checksums": "md5.txt"}),
+        corpora({"path": "results4", "checksums": "md5.txt"}),
+        "spec.stages[0].prepare.corpora[0].checksums",
+        ("only with format: mlperf",),
+    ),
     "volume in one way": RuleCase(
         put("output", "volume", value=volume(mountPath="/mnt/results", subPath="bert")),
         put("output", "volume", value=volume(nfs={"server": "nas", "path": "/export"})),
@@ -363,12 +399,6 @@ STAGE_CASES: dict[str, RuleCase] = {
         lambda spec: spec["stages"].append({"name": "x"}),
         "spec.stages[4]",
         ("got nothing",),
-    ),
-    "builtin text": RuleCase(
-        put("stages", PREPARE, "prepare", "text", value="texts/builtin:wikipedia"),
-        put("stages", PREPARE, "prepare", "text", value="builtin:wikipedia"),
-        "spec.stages[0].prepare.text",
-        ("builtin:python-docs",),
     ),
     "positions": RuleCase(
         pretrain(sequenceLength=512),

@@ -127,13 +127,38 @@ class DataRange(Section):
 RecipeName = Literal["nvidia", "mlperf"]
 
 
+class CorpusConfig(Section):
+    """Text of one origin, and how it is read."""
+
+    path: str
+    """A folder, a file, or ``builtin:python-docs``."""
+    format: Literal["auto", "text", "wikipedia", "jsonLines", "mlperf"] = "auto"
+    """``auto``: each file's, by its name or content. ``mlperf``: a folder of parts, compared with the published
+    checksums first."""
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Samples are drawn ``dupe_factor`` x ``weight`` times from every document; where that is no whole number, the
+    documents that are drawn once more are chosen by their text and the seed."""
+    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z]+)*$")] = "en"
+    """ISO 639 code that decides how sentences are split."""
+    lines: Literal["auto", "sentences", "paragraphs", "wrapped"] = "auto"
+    """What a line of text holds. ``auto``: told by each file's first lines; in JSON Lines, a paragraph."""
+    documents: Literal["emptyLines", "files"] = "emptyLines"
+    """What parts documents of plain text besides the ends of files."""
+    text_field: Annotated[str, Field(min_length=1)] = "text"
+    """Of JSON Lines: the field that holds the text."""
+    checksums: str | None = None
+    """Of ``mlperf``: the published list of MD5 sums; empty: looked for in the folder and beside it."""
+
+
 class PrepareStage(Section):
     """Text to a vocabulary and shards, by ``bert-data build``."""
 
     kind: Literal["prepare"] = "prepare"
     name: str = "prepare"
-    text: str
-    """A folder of ``.txt`` files, one such file, or ``builtin:python-docs``."""
+    text: str | None = None
+    """One corpus by its path alone. Either this or ``corpora``."""
+    corpora: tuple[CorpusConfig, ...] = ()
+    """Corpora that are read one after the other."""
     vocabulary_size: Annotated[int, Field(ge=64)] = 30522
     """Entries at most of the WordPiece vocabulary that is trained where the dataset has none."""
     lower_case: bool = True
@@ -156,6 +181,16 @@ class PrepareStage(Section):
     file, which are held in memory together, stay about 50 MB."""
     num_processes: Positive | None = None
     """Empty: one per core."""
+
+    @property
+    def all_corpora(self) -> tuple[CorpusConfig, ...]:
+        """What is read, however it was written."""
+        return self.corpora if self.text is None else (CorpusConfig(path=self.text),)
+
+    @property
+    def source(self) -> str:
+        """What is read, for messages."""
+        return ", ".join(corpus.path for corpus in self.all_corpora)
 
 
 class PretrainStage(Section):
@@ -357,6 +392,9 @@ def _stage_problems(config: RunConfig) -> list[str]:
     problems += [f"stages: the name {name!r} is used twice" for name in sorted(set(names)) if names.count(name) > 1]
     for number, stage in enumerate(config.stages):
         path = f"stages.{number}"
+        if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
+            got = "neither" if stage.text is None else "both"
+            problems.append(f"{path}: got {got} of text and corpora; allowed: exactly one of them")
         if isinstance(stage, PretrainStage | EvaluateStage):
             longest = config.model.max_position_embeddings
             if stage.sequence_length > longest:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from bert_operator.api import mounts, presets, stage_rules
+from bert_operator.api import mounts, presets
 from bert_operator.api.section import Section
 from bert_operator.api.v1alpha1 import (
     DataRangeSpec,
     JobSpec,
     LengthSpec,
     ModelSpec,
-    PrepareSpec,
     PretrainSpec,
     Stage,
     WarmupSpec,
@@ -154,14 +153,6 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "[has(self.prepare), has(self.pretrain), has(self.evaluate), has(self.export)].exists_one(is, is)",
                 "allowed: exactly one of prepare, pretrain, evaluate, export beside the name; "
                 "next: write one stage for each",
-            ),
-        ),
-        PrepareSpec: (
-            CelRule(
-                "!self.text.startsWith('builtin:') || "
-                f"self.text in [{', '.join(repr(text) for text in stage_rules.BUILTIN_TEXTS)}]",
-                f"allowed: a folder, a .txt file, or {' | '.join(stage_rules.BUILTIN_TEXTS)}; next: correct the name",
-                "text",
             ),
         ),
         PretrainSpec: (

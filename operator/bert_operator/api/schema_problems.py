@@ -17,7 +17,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from bert_operator.api import cluster, scheduling
+from bert_operator.api import cluster, corpora, scheduling
 from bert_operator.api.section import NAME_PATTERN
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.problems import ABSENT, Path, Problem, render_path, render_value
@@ -27,6 +27,7 @@ Schema = Mapping[str, Any]
 PATTERNS = MappingProxyType(
     {
         NAME_PATTERN: "lower-case letters, digits and dashes, beginning with a letter",
+        corpora.LANGUAGE_PATTERN: "the code of a language, such as en or pt-BR",
         cluster.QUANTITY_PATTERN: "a positive number with or without a unit of m, k, Ki, M, Mi, G, Gi, T, Ti, P, Pi",
         cluster.MOUNT_PATTERN: "an absolute path without spaces, dots at the start of a name, and / at the end",
         scheduling.QUALIFIED_NAME_PATTERN: "a label's name, such as example.com/pool",

@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from bert_operator.api import cluster, scheduling
+from bert_operator.api import cluster, corpora, scheduling
 from bert_operator.api.section import Section
 from bert_operator.api.soundness import Soundness
-from bert_operator.api.v1alpha1 import BertPretrainJob, InitialCheckpointSpec
+from bert_operator.api.v1alpha1 import BertPretrainJob, InitialCheckpointSpec, PrepareSpec
 from bert_operator.problems import ABSENT, Path, Problem, render_path
 
 RESERVED_NAMES = (
@@ -110,6 +110,25 @@ _MOUNT = SectionRule(
     next_step="mount it below /mnt",
     got=lambda volume: str(volume.mount_path),
 )
+
+
+def _known_builtin(field: str) -> SectionRule:
+    """Refuse a builtin text that does not exist."""
+
+    def holds(section: Any) -> bool:
+        text = getattr(section, field)
+        return text is None or not text.startswith("builtin:") or text in corpora.BUILTIN_TEXTS
+
+    known = ", ".join(repr(text) for text in corpora.BUILTIN_TEXTS)
+    return SectionRule(
+        holds=holds,
+        cel=f"!has(self.{field}) || !self.{field}.startsWith('builtin:') || self.{field} in [{known}]",
+        field=field,
+        allowed=f"a folder, a file, or {' | '.join(corpora.BUILTIN_TEXTS)}",
+        next_step=f"did you mean {corpora.BUILTIN_TEXTS[0]}?",
+        got=lambda section: str(getattr(section, field)),
+    )
+
 
 SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
     {
@@ -213,6 +232,21 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 allowed="NoExecute together with tolerationSeconds",
                 next_step="leave tolerationSeconds out, or write effect: NoExecute",
                 got=lambda toleration: toleration.effect or ABSENT,
+            ),
+        ),
+        PrepareSpec: (
+            _exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
+            _known_builtin("text"),
+        ),
+        corpora.CorpusSpec: (
+            _known_builtin("path"),
+            SectionRule(
+                holds=lambda corpus: corpus.checksums is None or corpus.format == "mlperf",
+                cel="!has(self.checksums) || self.format == 'mlperf'",
+                field="checksums",
+                allowed="only with format: mlperf, whose list of MD5 sums is published",
+                next_step="write format: mlperf, or leave it out",
+                got=lambda corpus: f"{corpus.checksums} with format {corpus.format}",
             ),
         ),
         InitialCheckpointSpec: (

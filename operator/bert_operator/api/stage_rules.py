@@ -18,9 +18,7 @@ from bert_operator.api.v1alpha1 import (
     PretrainSpec,
     Stage,
 )
-from bert_operator.problems import ABSENT, Path, Problem, render_value
-
-BUILTIN_TEXTS = ("builtin:python-docs",)
+from bert_operator.problems import ABSENT, Path, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +51,6 @@ def one_kind(view: StageView) -> Iterator[Problem]:
             got=" and ".join(view.stage.kinds) or ABSENT,
             allowed=f"exactly one of {', '.join(STAGE_KINDS)} beside the name",
             next_step="write one stage for each" if view.stage.kinds else "add what the stage does",
-        )
-
-
-def text_is_known(view: StageView) -> Iterator[Problem]:
-    """Refuse a builtin text that does not exist."""
-    prepare = view.stage.prepare
-    if prepare and prepare.text.startswith("builtin:") and prepare.text not in BUILTIN_TEXTS:
-        yield Problem(
-            path=f"{view.path}.prepare.text",
-            got=render_value(prepare.text),
-            allowed=f"a folder, a .txt file, or {' | '.join(BUILTIN_TEXTS)}",
-            next_step=f"did you mean {BUILTIN_TEXTS[0]}?",
         )
 
 
@@ -194,7 +180,6 @@ _RANKS: tuple[Path, ...] = (("workers",), ("slotsPerWorker",))
 
 STAGE_RULES: tuple[StageRule, ...] = (
     StageRule((), one_kind, reads_kind=True),  # makes sure that a stage does one thing
-    StageRule((("prepare", "text"),), text_is_known),  # makes sure that a builtin text exists
     StageRule(_LENGTHS, sequence_fits_model, (("model", "maxPositionEmbeddings"),)),  # makes sure of positions
     StageRule(_LENGTHS, predictions_fit_sequence),  # makes sure that every prediction has a token
     StageRule((_BATCH,), batch_reaches_every_rank, _RANKS),  # makes sure of work for all

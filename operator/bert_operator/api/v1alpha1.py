@@ -27,6 +27,7 @@ from bert_operator.api.cluster import (
     VolumeSpec,
     WorkspaceSpec,
 )
+from bert_operator.api.corpora import CorpusSpec
 from bert_operator.api.section import (
     NAME_PATTERN,
     Count,
@@ -133,9 +134,12 @@ class DatasetSpec(Section):
 class PrepareSpec(Section):
     """Text becomes a vocabulary and shards, one set per sequence length of the stages that follow."""
 
-    text: FilePath
-    """A folder of ``.txt`` files (one document per file, or documents parted by empty lines), one such file,
-    or ``builtin:python-docs``: the documentation that comes with Python's standard library."""
+    text: FilePath | None = None
+    """One corpus by its path alone, with the defaults of ``corpora``: a folder or a file of plain text (documents
+    parted by empty lines and ends of files), JSON Lines or a Wikipedia dump, or ``builtin:python-docs``: the
+    documentation that comes with Python's standard library. Exactly one of text and corpora is set."""
+    corpora: Annotated[tuple[CorpusSpec, ...], Field(min_length=1, max_length=64)] | None = None
+    """Several corpora, read one after the other into one dataset."""
     vocabulary_size: Annotated[int, Field(ge=64, le=1_000_000)] | None = None
     """Entries at most of the vocabulary that is trained on the text. Empty: 30522, the published size; not
     used where ``dataset.vocabularyFile`` is set."""

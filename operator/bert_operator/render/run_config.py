@@ -144,8 +144,17 @@ def _stage(stage: Stage, before: tuple[Stage, ...], place: Place) -> Document:
 
 
 def _prepare(prepare: PrepareSpec, place: Place) -> Document:
-    size = prepare.vocabulary_size or PUBLISHED_VOCABULARY_SIZE
-    return {"kind": "prepare", **prepare.model_dump(), "text": place(prepare.text), "vocabulary_size": size}
+    corpora = [
+        {**corpus.model_dump(), "path": place(corpus.path), "checksums": place(corpus.checksums)}
+        for corpus in prepare.corpora or ()
+    ]
+    return {
+        "kind": "prepare",
+        **prepare.model_dump(),
+        "text": place(prepare.text),
+        "corpora": corpora,
+        "vocabulary_size": prepare.vocabulary_size or PUBLISHED_VOCABULARY_SIZE,
+    }
 
 
 def _pretrain(pretrain: PretrainSpec, place: Place) -> Document:

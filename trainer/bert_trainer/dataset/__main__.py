@@ -26,12 +26,15 @@ from bert_trainer.config import (
     RunConfig,
     load_run_config,
 )
-from bert_trainer.dataset.build import OpenPool, build_dataset, text_bytes
+from bert_trainer.dataset.build import OpenPool, build_dataset
 from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
 from bert_trainer.dataset.build_state import Length
-from bert_trainer.dataset.corpus import open_corpus
+from bert_trainer.dataset.corpus import open_corpora
+from bert_trainer.dataset.corpus_options import add_corpus_options
+from bert_trainer.dataset.fetch_command import add_fetch_command
 from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
+from bert_trainer.dataset.read_command import add_read_command
 from bert_trainer.dataset.record import DatasetRecord
 from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
 from bert_trainer.dataset.rewriting_commands import add_commands as add_rewriting
@@ -154,16 +157,18 @@ def wanted_lengths(config: RunConfig) -> list[Length]:
 
 def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool: OpenPool | None) -> int:
     given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
-    if "text" not in given or arguments.output is None:
-        raise InputError("build: needs either --config, or --text and --output")
+    corpora = tuple(arguments.corpora or ())
+    if ("text" in given) == bool(corpora) or arguments.output is None:
+        raise InputError("build: needs either --config, or --output and one of --text and --corpus")
     try:
-        stage = PrepareStage(**{**recipe_settings(arguments), **given}, lower_case=not arguments.cased)
+        settings = {**recipe_settings(arguments), **given, "corpora": corpora}
+        stage = PrepareStage(**settings, lower_case=not arguments.cased)
     except ValidationError as error:
         problems = [(_SETTINGS[str(item["loc"][0])], item) for item in error.errors()]
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
         raise InputError("build: wrong options\n" + "\n".join(lines)) from error
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
-    with ProgressBar(text_bytes(open_corpus(stage.text))) as bar:
+    with ProgressBar(open_corpora(stage.all_corpora).text_bytes) as bar:
         record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check, open_pool=open_pool)
     _say(sys.stdout, _summary(arguments.output, record))
     return 0
@@ -259,6 +264,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands.add_parser("build", help="make a vocabulary and shards from text"))
+    add_read_command(commands.add_parser("read", help="show, count or write the text that a build would read"))
+    add_fetch_command(commands.add_parser("fetch", help="get published texts, vocabularies, weights and tasks"))
     add_rewriting(commands, _StopRequest, _length)
     for function, summary in (
         (inspect, "show samples and statistics of shards"),
@@ -279,7 +286,8 @@ def _add_build(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=build)
     command.description = "Make a vocabulary and shards from text; what an earlier build finished is kept."
     command.add_argument("--config", type=Path, help="run configuration of a job; nothing else is needed with it")
-    command.add_argument("--text", help="folder of .txt files, one such file, or builtin:python-docs")
+    command.add_argument("--text", help="folder or file of text, or builtin:python-docs")
+    add_corpus_options(command)
     command.add_argument("--output", type=Path, help="folder of the dataset")
     command.add_argument(
         "--length",

@@ -17,7 +17,7 @@ from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomica
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
-from bert_trainer.dataset.corpus import Corpus, open_corpus
+from bert_trainer.dataset.corpus import Corpora, open_corpora
 from bert_trainer.dataset.masking import MaskingRule
 from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
 from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
@@ -59,12 +59,14 @@ def build_dataset(
         TrainerError: the disk is full, a worker died, or another process builds here.
     """
     _check_lengths(lengths)
-    corpus = open_corpus(stage.text)
+    corpus = open_corpora(
+        stage.all_corpora, num_processes=stage.num_processes or usable_cores(), check=lambda: check_and_tick()
+    )
     root = Path(dataset.folder)
     progress = BuildProgress(
         stage,
         reporter,
-        blocks=expected_blocks(text_bytes(corpus)),
+        blocks=expected_blocks(corpus.text_bytes),
         shards=len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1),
     )
 
@@ -97,7 +99,7 @@ def build_dataset(
 def _build(
     stage: PrepareStage,
     dataset: DatasetConfig,
-    corpus: Corpus,
+    corpus: Corpora,
     record: DatasetRecord,
     lengths: list[Length],
     *,
@@ -157,17 +159,12 @@ def _check_lengths(lengths: list[Length]) -> None:
             )
 
 
-def text_bytes(corpus: Corpus) -> int:
-    """Return the size of a corpus' files; 0 where it has none."""
-    return sum(path.stat().st_size for path in corpus.files)
-
-
-def _check_needs(stage: PrepareStage, corpus: Corpus, lengths: list[Length], root: Path) -> None:
+def _check_needs(stage: PrepareStage, corpus: Corpora, lengths: list[Length], root: Path) -> None:
     """Refuse a build that cannot fit; what an earlier attempt left counts as free, since it is part of the needs."""
     needs = estimate_needs(
-        text_bytes=text_bytes(corpus),
+        text_bytes=corpus.text_bytes,
         lengths=lengths,
-        dupe_factor=stage.dupe_factor,
+        draws=stage.dupe_factor * corpus.mean_weight,
         num_shards=stage.num_shards,
         num_processes=stage.num_processes or usable_cores(),
         vocabulary_size=stage.vocabulary_size,

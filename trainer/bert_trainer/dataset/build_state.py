@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.corpus import Corpus, digest_corpus
+from bert_trainer.dataset.corpus import AnyCorpus, digest_corpus
 from bert_trainer.dataset.recipes import folder_name
 from bert_trainer.dataset.record import BuildSettings, DatasetRecord, read_record
 from bert_trainer.dataset.sampling import GENERATOR_VERSION
@@ -24,7 +24,7 @@ Length = tuple[int, int]
 
 
 def open_record(
-    stage: PrepareStage, dataset: DatasetConfig, corpus: Corpus, root: Path, lengths: list[Length]
+    stage: PrepareStage, dataset: DatasetConfig, corpus: AnyCorpus, root: Path, lengths: list[Length]
 ) -> DatasetRecord:
     """Return the record of the build that the folder holds, or a new one; it is not written.
 
@@ -96,6 +96,12 @@ def _given_vocabulary(dataset: DatasetConfig, root: Path, record: DatasetRecord 
     return read_vocabulary(path).sha256
 
 
+def corpus_weights(stage: PrepareStage) -> tuple[float, ...]:
+    """Return the weights of the corpora; none where they make no difference."""
+    weights = tuple(corpus.weight for corpus in stage.all_corpora)
+    return weights if set(weights) - {1.0} else ()
+
+
 def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSettings:
     return BuildSettings(
         generator_version=GENERATOR_VERSION,
@@ -110,6 +116,7 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         seed=stage.seed,
         recipe=stage.recipe,
         whole_word_masking=stage.whole_word_masking,
+        weights=corpus_weights(stage),
         num_shards=stage.num_shards,
     )
 

@@ -1,25 +1,39 @@
-"""Where documents come from: a folder of text files, one text file, or documentation found in every Python.
+"""Where documents come from: one or several corpora, each a folder, a file or a builtin, read in a stream.
 
-A text file holds one sentence per line with a blank line between documents (the format of BERT's
-``create_pretraining_data``), in UTF-8. Documents are yielded one by one, so memory does not grow with the
-corpus. It neither splits sentences nor repairs encodings.
+What a format means is in ``sources``. Documents are yielded one by one in a fixed order, so memory does not grow
+with a corpus.
 """
 
 from __future__ import annotations
 
-import codecs
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.python_docs import python_docs_fingerprint, read_python_docs
+from bert_trainer.dataset.sentences import SPLITTER_VERSION
+from bert_trainer.dataset.sources.json_lines import read_json_lines
+from bert_trainer.dataset.sources.mlperf_text import check_parts, find_checksums
+from bert_trainer.dataset.sources.plain_text import TextRules, read_plain_text
+from bert_trainer.dataset.sources.recognition import EXPECTED, FileFormat, Format, find_files
+from bert_trainer.dataset.sources.streams import compression_of
+from bert_trainer.dataset.sources.wikipedia import read_wikipedia
+from bert_trainer.dataset.sources.wikitext import EXTRACTOR_VERSION
 from bert_trainer.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 PYTHON_DOCS = "builtin:python-docs"
 
-_EXPECTED = "expected: .txt files in UTF-8, one sentence per line, a blank line between documents"
+_PROSE_PER_DUMP_BYTE = 0.3
+"""Of a dump's XML; about the share that is left of the English Wikipedia's."""
+_EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
+"""Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,44 +46,143 @@ class Corpus:
     """Empty for a builtin corpus."""
     fingerprint: str
     """Changes when the text may have changed; cheap: file names, sizes and times, not their content."""
+    formats: tuple[FileFormat, ...] = ()
+    """Of each file."""
+    kind: Format | None = None
+    """Of the whole; empty: that of the files."""
+    settings: CorpusConfig = field(default_factory=lambda: CorpusConfig(path=PYTHON_DOCS))
+    num_processes: int = 1
+    """That extract text from dumps; the others are read by this one."""
+    check: Callable[[], None] = lambda: None
+    """Called now and then while files are read; may raise."""
+
+    @property
+    def text_bytes(self) -> int:
+        """Return about how many bytes of text there are; 0 for a builtin corpus."""
+        return sum(_text_bytes(path, kind) for path, kind in zip(self.files, self.formats, strict=True))
 
     def documents(self) -> Iterator[Document]:
         """Yield every document.
 
         Raises:
-            InputError: a file cannot be read, is not UTF-8, or there is no document at all.
+            InputError: a file cannot be read or is damaged, the text is not the published one, or there is no
+                document at all.
         """
-        empty = True
-        for document in _read_files(self.files) if self.files else read_python_docs():
-            empty = False
-            yield document
-        if empty:
-            raise InputError(f"{self.source}: holds no text; {_EXPECTED}")
+        left_out: Counter[str] = Counter()
+        number = 0
+        for document in self._read(left_out):
+            number += 1
+            yield (
+                document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
+            )
+        summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+        if summary:
+            logger.log(
+                logging.WARNING if _is_remarkable(left_out) else logging.INFO, "%s: left out %s", self.source, summary
+            )
+        if not number:
+            raise InputError(f"{self.source}: holds no text{f' (left out {summary})' if summary else ''}; {EXPECTED}")
+
+    def _read(self, left_out: Counter[str]) -> Iterator[Document]:
+        if not self.files:
+            yield from read_python_docs()
+            return
+        settings = self.settings
+        rules = TextRules(settings.language, settings.lines, settings.documents)
+        if self.kind == "mlperf":
+            folder = self.files[0].parent
+            given = Path(settings.checksums) if settings.checksums else find_checksums(folder)
+            check_parts(folder, given, self.check)
+            rules = replace(rules, lines="sentences", documents="emptyLines")
+        for path, kind in zip(self.files, self.formats, strict=True):
+            if kind == "wikipedia":
+                yield from read_wikipedia(
+                    path,
+                    language=settings.language,
+                    num_processes=self.num_processes,
+                    check=self.check,
+                    left_out=left_out,
+                )
+            elif kind == "jsonLines":
+                yield from read_json_lines(path, settings.text_field, rules, left_out)
+            else:
+                yield from read_plain_text(path, rules, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpora:
+    """Several corpora, one after the other, as one."""
+
+    members: tuple[Corpus, ...]
+
+    @property
+    def source(self) -> str:
+        """Return what the user wrote."""
+        return ", ".join(corpus.source for corpus in self.members)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return all files."""
+        return tuple(path for corpus in self.members for path in corpus.files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return that of the only member, or of all."""
+        if len(self.members) == 1:
+            return self.members[0].fingerprint
+        return hashlib.sha256("\n".join(corpus.fingerprint for corpus in self.members).encode()).hexdigest()
+
+    @property
+    def text_bytes(self) -> int:
+        """Return about how many bytes of text there are."""
+        return sum(corpus.text_bytes for corpus in self.members)
+
+    @property
+    def mean_weight(self) -> float:
+        """Return the mean of the weights, by the size of the text."""
+        weighted = sum(corpus.text_bytes * corpus.settings.weight for corpus in self.members)
+        return weighted / self.text_bytes if self.text_bytes else 1.0
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document; errors as ``Corpus.documents``."""
+        for corpus in self.members:
+            yield from corpus.documents()
+
+
+AnyCorpus = Corpus | Corpora
+
+
+def open_corpora(
+    settings: Sequence[CorpusConfig], *, num_processes: int = 1, check: Callable[[], None] = lambda: None
+) -> Corpora:
+    """Find the files of all corpora without reading them; arguments and errors as ``open_corpus``."""
+    opened = (_open(corpus, num_processes=num_processes, check=check) for corpus in settings)
+    return Corpora(tuple(opened))
 
 
 def open_corpus(text: str) -> Corpus:
-    """Find the files of a corpus without reading them.
+    """Find the files of a corpus that is named by its path alone, without reading them.
 
-    text: a folder (its ``.txt`` files, at any depth, sorted by path), one file, or ``builtin:python-docs``.
+    text: a folder (its files of known formats, at any depth, sorted by path), one file, or
+    ``builtin:python-docs``.
 
     Raises:
-        InputError: nothing is there, or no ``.txt`` file is below the folder.
+        InputError: nothing is there that can be read.
     """
-    if text.startswith("builtin:"):
-        if text != PYTHON_DOCS:
-            raise InputError(f"text: got {text!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
-        return Corpus(source=text, files=(), fingerprint=python_docs_fingerprint())
-    root = Path(text)
-    if root.is_dir():
-        files = [path for path in root.rglob("*.txt") if path.is_file() and not _hidden(path.relative_to(root))]
-        if not files:
-            raise InputError(f"{text}: no .txt file in this folder; {_EXPECTED}")
-    elif root.is_file():
-        files, root = [root], root.parent
-    else:
-        raise InputError(f"{text}: no such folder or file; {_EXPECTED} (or {PYTHON_DOCS!r})")
-    files.sort(key=lambda path: path.relative_to(root).as_posix())
-    return Corpus(source=text, files=tuple(files), fingerprint=_fingerprint(files, root))
+    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None)
+
+
+def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], None]) -> Corpus:
+    if settings.path.startswith("builtin:"):
+        if settings.path != PYTHON_DOCS:
+            raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
+        return Corpus(settings.path, (), python_docs_fingerprint(), settings=settings)
+    root = Path(settings.path)
+    kind, found = find_files(root, None if settings.format == "auto" else settings.format)
+    files, formats = tuple(path for path, _ in found), tuple(kind for _, kind in found)
+    base = root if root.is_dir() else root.parent
+    fingerprint = _fingerprint(files, base, settings)
+    return Corpus(settings.path, files, fingerprint, formats, kind, settings, num_processes, check)
 
 
 def digest_document(document: Document) -> bytes:
@@ -77,7 +190,7 @@ def digest_document(document: Document) -> bytes:
     return hashlib.sha256("\n".join(document.sentences).encode()).digest()
 
 
-def digest_corpus(corpus: Corpus) -> str:
+def digest_corpus(corpus: AnyCorpus) -> str:
     """Read the whole corpus and return a hexadecimal SHA-256 of its text, in order."""
     total = hashlib.sha256()
     for document in corpus.documents():
@@ -85,53 +198,24 @@ def digest_corpus(corpus: Corpus) -> str:
     return total.hexdigest()
 
 
-def _hidden(path: Path) -> bool:
-    # A mounted ConfigMap shows every file twice, once below a folder called `..2026_01_31_...`.
-    return any(part.startswith(".") for part in path.parts)
-
-
-def _fingerprint(files: list[Path], root: Path) -> str:
-    total = hashlib.sha256()
+def _fingerprint(files: Sequence[Path], base: Path, settings: CorpusConfig) -> str:
+    """Stand for the files, and for all that decides which sentences are read from them."""
+    rules = settings.model_dump_json(exclude={"path", "weight"})
+    total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{EXTRACTOR_VERSION}\n".encode())
     for path in files:
         status = path.stat()
-        total.update(f"{path.relative_to(root).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        total.update(f"{path.relative_to(base).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return total.hexdigest()
 
 
-def _read_files(files: tuple[Path, ...]) -> Iterator[Document]:
-    for path in files:
-        number = 0
-        sentences: list[str] = []
-        for line in _lines(path):
-            if line:
-                sentences.append(line)
-            elif sentences:
-                number += 1
-                yield Document(name=f"{path}#{number}", sentences=tuple(sentences))
-                sentences = []
-        if sentences:
-            yield Document(name=f"{path}#{number + 1}", sentences=tuple(sentences))
+def _text_bytes(path: Path, kind: FileFormat) -> int:
+    share = _PROSE_PER_DUMP_BYTE if kind == "wikipedia" else 1.0
+    return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the stripped lines of a file; its end counts as the end of a document, too."""
-    offset = 0
-    try:
-        with path.open("rb") as file:
-            for raw in file:
-                content = raw.removeprefix(codecs.BOM_UTF8) if offset == 0 else raw
-                skipped = offset + len(raw) - len(content)
-                yield " ".join(_decode(content, path, skipped).split())
-                offset += len(raw)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+_EXPECTED_LEFT_OUT = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
 
 
-def _decode(raw: bytes, path: Path, offset: int) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 at byte offset {offset + error.start} (byte 0x{raw[error.start]:02x})",
-            hint=f"convert it, for example: iconv -f LATIN1 -t UTF-8 {path}",
-        ) from error
+def _is_remarkable(left_out: Counter[str]) -> bool:
+    """Tell whether a user would want to know; every dump has redirects."""
+    return any(count for reason, count in left_out.items() if reason not in _EXPECTED_LEFT_OUT)

@@ -12,3 +12,5 @@ class Document:
     name: str
     """Where it came from, for messages."""
     sentences: tuple[str, ...]
+    weight: float = 1.0
+    """How often it is drawn, relative to the build's ``dupe_factor``; above 0."""

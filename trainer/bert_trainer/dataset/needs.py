@@ -45,14 +45,17 @@ def estimate_needs(
     *,
     text_bytes: int,
     lengths: Sequence[tuple[int, int]],
-    dupe_factor: int,
+    draws: float,
     num_shards: int | None,
     num_processes: int,
     vocabulary_size: int,
 ) -> Needs:
-    """Return what a build takes. lengths: tokens and predictions of a row at most."""
-    shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * dupe_factor / SHARD_BYTES))
-    num_rows = [_num_rows(text_bytes * dupe_factor, sequence_length) for sequence_length, _ in lengths]
+    """Return what a build takes.
+
+    lengths: tokens and predictions of a row at most. draws: how often a document is drawn, on average.
+    """
+    shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * draws / SHARD_BYTES))
+    num_rows = [_num_rows(text_bytes * draws, sequence_length) for sequence_length, _ in lengths]
     in_files = [rows * _file_row_bytes(length, vocabulary_size) for rows, length in zip(num_rows, lengths, strict=True)]
     in_memory = [rows * _plain_row_bytes(length) for rows, length in zip(num_rows, lengths, strict=True)]
     disk = _SCRATCH_PER_BYTE * text_bytes + sum(in_files)
@@ -97,7 +100,7 @@ def free_memory() -> int:
     return available
 
 
-def _num_rows(text_bytes: int, sequence_length: int) -> float:
+def _num_rows(text_bytes: float, sequence_length: int) -> float:
     """Return the rows that so much text makes, repetitions counted."""
     return _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
 

@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from bert_trainer.atomic_files import disk_errors, write_atomically, write_json_atomically
 from bert_trainer.config import PrepareStage
 from bert_trainer.dataset.build_progress import BuildProgress
-from bert_trainer.dataset.corpus import Corpus
+from bert_trainer.dataset.corpus import AnyCorpus
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.near_duplicates import NearDuplicates
 from bert_trainer.dataset.needs import LEAST_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.record import BuildSettings, Counts
 from bert_trainer.dataset.spool import TextBlock, write_text_blocks
 from bert_trainer.dataset.text_survey import EncodeTask, Survey, SurveyTask, encode_block, survey_block
+from bert_trainer.dataset.weights import count_draws
 from bert_trainer.dataset.wordpiece import read_vocabulary, train_vocabulary
 from bert_trainer.dataset.worker_pool import TaskPool
 from bert_trainer.errors import InputError
@@ -71,6 +72,8 @@ class _Texts:
     blocks: list[TextBlock]
     scores: NDArray[np.float64]
     """(D,): as ``Survey``."""
+    chances: NDArray[np.float64]
+    """(D,): as ``Survey``."""
     dropped: NDArray[np.bool_]
     """(D,): near-duplicates of an earlier document."""
     corpus_sha256: str
@@ -79,6 +82,11 @@ class _Texts:
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes of text of each document, (D,)."""
         return np.concatenate([block.sizes for block in self.blocks])
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Return the weight of each document, (D,)."""
+        return np.concatenate([block.weights for block in self.blocks])
 
     def in_block(self, block: TextBlock) -> slice:
         return slice(block.first_document, block.first_document + block.num_documents)
@@ -106,7 +114,7 @@ class Preparation:
     """What all passes share."""
 
     stage: PrepareStage
-    corpus: Corpus
+    corpus: AnyCorpus
     work_folder: Path
     vocabulary_path: Path
     """Read, after it was written where one is to be learnt."""
@@ -147,6 +155,7 @@ class Preparation:
         blocks: list[TextBlock] = []
         found: dict[int, Survey] = {}
         scores: list[NDArray[np.float64]] = []
+        chances: list[NDArray[np.float64]] = []
         digest = hashlib.sha256()
         duplicates = NearDuplicates(self.work_folder, self.stage.near_duplicate_similarity)
         try:
@@ -159,6 +168,7 @@ class Preparation:
                     digest.update(ready.digests)
                     duplicates.add(ready.bands)
                     scores.append(ready.scores)
+                    chances.append(ready.chances)
             self.progress.set_blocks(len(blocks))
             dropped = np.zeros(sum(map(len, scores)), dtype=np.bool_)
             with disk_errors(self.work_folder):
@@ -166,7 +176,7 @@ class Preparation:
             self.progress.advance()
         finally:
             duplicates.close()
-        return _Texts(blocks, np.concatenate(scores), dropped, digest.hexdigest())
+        return _Texts(blocks, np.concatenate(scores), np.concatenate(chances), dropped, digest.hexdigest())
 
     def _survey_tasks(self, blocks: list[TextBlock]) -> Iterator[SurveyTask]:
         for block in write_text_blocks(self._documents(), self.work_folder):
@@ -186,8 +196,9 @@ class Preparation:
         """
         empty = np.zeros_like(held_out)
         while True:
-            groups, num_training, num_held_out = deal_documents(self.stage, texts, held_out, empty)
-            tokens, hit_rate = self._encode_blocks(texts, groups, num_training + num_held_out)
+            draws, undrawn = draw_documents(self.stage, texts, held_out)
+            groups, num_training, num_held_out = deal_documents(self.stage, texts, held_out, empty | undrawn, draws)
+            tokens, hit_rate = self._encode_blocks(texts, groups, draws, num_training + num_held_out)
             newly_empty = (groups >= 0) & (tokens == 0)
             if not newly_empty.any():
                 break
@@ -197,6 +208,7 @@ class Preparation:
         counts = Counts(
             documents_read=len(held_out),
             duplicates_dropped=int(texts.dropped.sum()),
+            documents_not_drawn=int(undrawn.sum()),
             documents_training=len(training),
             documents_held_out=len(held),
             tokens_training=int(training.sum()),
@@ -210,19 +222,20 @@ class Preparation:
         num_left = int((~(texts.dropped | empty)).sum())
         if num_left < _DOCUMENTS_PER_GROUP:
             raise InputError(
-                f"{self.stage.text}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
+                f"{self.stage.source}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
                 "at least 2 are needed, one to train on and one to hold out",
                 hint="is it the vocabulary of another language, or cased where the text is lower-cased?",
             )
         return split_documents(self.stage, texts.scores, texts.dropped | empty)
 
     def _encode_blocks(
-        self, texts: _Texts, groups: NDArray[np.int32], num_groups: int
+        self, texts: _Texts, groups: NDArray[np.int32], draws: NDArray[np.int32], num_groups: int
     ) -> tuple[NDArray[np.int64], float]:
         tasks = [
             EncodeTask(
                 block=block,
                 groups=groups[texts.in_block(block)],
+                draws=draws[texts.in_block(block)],
                 num_groups=num_groups,
                 vocabulary_path=self.vocabulary_path,
                 lower_case=self.stage.lower_case,
@@ -267,7 +280,7 @@ def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: N
     left = np.flatnonzero(~dropped)
     if len(left) < 2:
         raise InputError(
-            f"{stage.text}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
+            f"{stage.source}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
             "at least 2 are needed, one to train on and one to hold out",
             hint="documents are separated by blank lines",
         )
@@ -279,25 +292,55 @@ def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: N
     return held_out
 
 
+def draw_documents(
+    stage: PrepareStage, texts: _Texts, held_out: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return how often every document is walked over, int32 (D,), 0: once in every pass; and which are left out.
+
+    Held-out documents are walked over once, in their only pass.
+
+    Raises:
+        InputError: the weights leave no document to train on.
+    """
+    weights = texts.weights
+    if (weights == 1).all():
+        return np.zeros(len(weights), dtype=np.int32), np.zeros_like(held_out)
+    draws = np.where(held_out, 0, count_draws(weights, texts.chances, stage.dupe_factor)).astype(np.int32)
+    training = ~(held_out | texts.dropped)
+    undrawn = training & (draws == 0)
+    if (undrawn == training).all():
+        raise InputError(
+            f"{stage.source}: dupeFactor {stage.dupe_factor} x weight draws none of {int(training.sum())} training "
+            "documents",
+            hint="raise dupeFactor or the weights",
+        )
+    return draws, undrawn
+
+
 def deal_documents(
-    stage: PrepareStage, texts: _Texts, held_out: NDArray[np.bool_], empty: NDArray[np.bool_]
+    stage: PrepareStage,
+    texts: _Texts,
+    held_out: NDArray[np.bool_],
+    left_out: NDArray[np.bool_],
+    draws: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], int, int]:
     """Return the group of every document, int32 (D,), -1 for none, and the numbers of groups of both kinds.
 
-    Every document goes to the group with the least text, so a group has documents from all over the corpus.
+    Every document goes to the group with the least text, as often as it is drawn, so a group has documents from all
+    over the corpus. left_out: (D,). draws: (D,), as ``draw_documents`` returns them.
     """
     groups = np.full(len(held_out), -1, dtype=np.int32)
-    sides = [np.flatnonzero((held_out == which) & ~texts.dropped & ~empty) for which in (False, True)]
-    sizes = texts.sizes
+    sides = [np.flatnonzero((held_out == which) & ~texts.dropped & ~left_out) for which in (False, True)]
+    sizes = texts.sizes * np.where(held_out, 1, np.where(draws == 0, stage.dupe_factor, draws))
     num_bytes = [int(sizes[side].sum()) for side in sides]
-    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] * stage.dupe_factor / SHARD_BYTES))
+    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] / SHARD_BYTES))
     num_training = max(1, min(wanted, len(sides[0]) // _DOCUMENTS_PER_GROUP))
-    if stage.num_shards and num_training < stage.num_shards and not empty.any():
+    if stage.num_shards and num_training < stage.num_shards and not left_out.any():
         logger.warning(
             "%d training documents are too few for %d shards; making %d", len(sides[0]), stage.num_shards, num_training
         )
     # Held-out documents are used once: as many to a shard as make it as large as the others.
-    share = num_training * num_bytes[1] / max(1, num_bytes[0] * stage.dupe_factor)
+    share = num_training * num_bytes[1] / max(1, num_bytes[0])
     num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _DOCUMENTS_PER_GROUP))
     for side, first, number in zip(sides, (0, num_training), (num_training, num_held_out), strict=True):
         loads = [(0, group) for group in range(first, first + number)]

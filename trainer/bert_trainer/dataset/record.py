@@ -40,6 +40,8 @@ class BuildSettings(_Part):
     whole_word_masking: bool = False
     recipe: str | None = None
     """Whose names folders and files have."""
+    weights: tuple[float, ...] = ()
+    """Of the corpora, in order; empty where all are 1."""
     num_shards: int | None
     """Empty where the size of the text decided."""
 
@@ -50,6 +52,8 @@ class Counts(_Part):
     documents_read: int
     duplicates_dropped: int
     """Documents that nearly repeat an earlier one."""
+    documents_not_drawn: int = 0
+    """Training documents that the small weight of their corpus leaves out."""
     documents_training: int
     documents_held_out: int
     tokens_training: int

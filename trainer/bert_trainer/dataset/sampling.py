@@ -20,6 +20,7 @@ from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.shards import Split, write_shard
 from bert_trainer.dataset.spool import read_tokens
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
+from bert_trainer.dataset.weights import walks_in_pass
 
 GENERATOR_VERSION = 2
 """Raised whenever the same text and settings would give other samples."""
@@ -41,7 +42,8 @@ class ShardTask:
     num_groups: int
     """Groups that the documents in the blocks are dealt to."""
     groups: tuple[int, ...]
-    """Walked over once each; a group may come again. Random spans come from the walked document's own group."""
+    """One for each pass; a group may come again. Documents are walked over as often in a pass as their draws say.
+    Random spans come from the walked document's own group."""
     split: Split
     shard: int
     sequence_length: int
@@ -84,11 +86,13 @@ def groups_of_shard(shard: int, num_shards: int, dupe_factor: int) -> tuple[int,
 
 
 def make_samples(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits) -> Samples:
-    """Draw pairs from every document of every group, mask them, and shuffle them all."""
+    """Draw pairs from the documents of every group, mask them, and shuffle them all. groups: one for each pass."""
     documents = TokenDocuments.concatenate(groups)
+    walks = Walks.over([group.num_documents for group in groups])
+    times = [walks_in_pass(group.draws, number, len(groups)) for number, group in enumerate(groups)]
     pairs = draw_pairs(
         documents,
-        Walks.over([group.num_documents for group in groups]),
+        walks.repeat(np.concatenate(times)),
         bits,
         capacity=task.sequence_length - NUM_SPECIAL_TOKENS,
         short_sequence_probability=task.short_sequence_probability,

@@ -63,6 +63,10 @@ class Walks:
         firsts = np.cumsum(sizes) - sizes
         return cls(np.arange(sizes.sum()), np.repeat(firsts, sizes), np.repeat(sizes, sizes))
 
+    def repeat(self, times: Numbers) -> Walks:
+        """Take each walk so many times, (W,), 0 included."""
+        return Walks(*(np.repeat(getattr(self, field.name), times) for field in fields(self)))
+
 
 def draw_pairs(
     documents: TokenDocuments, walks: Walks, bits: RandomBits, *, capacity: int, short_sequence_probability: float

@@ -34,6 +34,8 @@ class TextBlock:
     """Number of its first document in the corpus."""
     sizes: NDArray[np.int64]
     """(documents,): bytes of each document's text."""
+    weights: NDArray[np.float64]
+    """(documents,): how often each is drawn, relative to ``dupe_factor``."""
 
     @property
     def num_documents(self) -> int:
@@ -60,18 +62,20 @@ def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[T
     A block ends with the document that makes it large enough, so a huge document is a huge block.
     """
     waiting: list[bytes] = []
+    weights: list[float] = []
     num_bytes = first = number = 0
     for document in documents:
         content = "\n".join((*document.sentences, "", "")).encode()
         waiting.append(content)
+        weights.append(document.weight)
         num_bytes += len(content)
         if num_bytes >= block_bytes(number):
-            yield _write_block(folder, number, first, waiting)
+            yield _write_block(folder, number, first, waiting, weights)
             number, first = number + 1, first + len(waiting)
             num_bytes = 0
-            waiting = []
+            waiting, weights = [], []
     if waiting:
-        yield _write_block(folder, number, first, waiting)
+        yield _write_block(folder, number, first, waiting, weights)
 
 
 def block_bytes(number: int) -> int:
@@ -88,19 +92,20 @@ def expected_blocks(num_bytes: int) -> int:
     return max(1, number)
 
 
-def _write_block(folder: Path, number: int, first: int, documents: list[bytes]) -> TextBlock:
+def _write_block(folder: Path, number: int, first: int, documents: list[bytes], weights: list[float]) -> TextBlock:
     path = folder / f"text_{number:05d}"
     with disk_errors(path):
         path.write_bytes(b"".join(documents))
-    return TextBlock(path, first, np.array([len(content) for content in documents], dtype=np.int64))
+    sizes = np.array([len(content) for content in documents], dtype=np.int64)
+    return TextBlock(path, first, sizes, np.array(weights))
 
 
 def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32], num_groups: int) -> None:
     """Write a block's documents sorted by group; in a group they stay in their order.
 
     groups: (documents,), each below ``num_groups``. The file: int64 (groups + 1, 3), where each group's
-    documents, sentences and tokens begin; then sentences per document and tokens per sentence, int32; then
-    the tokens.
+    documents, sentences and tokens begin; then draws of and sentences per document and tokens per sentence, int32;
+    then the tokens.
     """
     order = np.argsort(groups, kind="stable")
     ordered = documents.take(order)
@@ -112,6 +117,7 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
         with partial.open("wb") as file:
             for array in (
                 index.astype(np.int64),
+                ordered.draws,
                 np.diff(ordered.document_bounds).astype(np.int32),
                 np.diff(ordered.sentence_bounds).astype(np.int32),
                 ordered.ids,
@@ -149,6 +155,8 @@ def _read_run(
     """Read neighbouring groups. index: (groups + 1, 3), where each begins."""
     at = 24 * (num_groups + 1)
     counts = index[-1] - index[0]
+    draws = _read(descriptor, at + 4 * int(index[0, 0]), int(counts[0]), np.dtype(np.int32))
+    at += 4 * int(total[0])
     documents = _read(descriptor, at + 4 * int(index[0, 0]), int(counts[0]), np.dtype(np.int32))
     at += 4 * int(total[0])
     sentences = _read(descriptor, at + 4 * int(index[0, 1]), int(counts[1]), np.dtype(np.int32))
@@ -156,7 +164,7 @@ def _read_run(
     ids = _read(descriptor, at + kind.itemsize * int(index[0, 2]), int(counts[2]), kind)
     relative = index - index[0]
     for (d0, s0, t0), (d1, s1, t1) in zip(relative[:-1], relative[1:], strict=True):
-        yield TokenDocuments.from_lengths(ids[t0:t1], sentences[s0:s1], documents[d0:d1])
+        yield TokenDocuments.from_lengths(ids[t0:t1], sentences[s0:s1], documents[d0:d1], draws[d0:d1])
 
 
 def _read(descriptor: int, offset: int, count: int, kind: np.dtype[np.generic]) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.near_duplicates import Hashes, Signatures
 from bert_trainer.dataset.spool import TextBlock, write_tokens
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
+from bert_trainer.dataset.weights import chance_of
 from bert_trainer.dataset.word_cache import HitRate, WordCache
 from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary
 
@@ -47,6 +48,8 @@ class Survey:
     """(D, bands): as ``near_duplicates``."""
     scores: NDArray[np.float64]
     """(D,): a number in [0, 1) that only text and seed decide; small ones are held out."""
+    chances: NDArray[np.float64]
+    """(D,): another such number, for the documents of weighted corpora."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class EncodeTask:
     block: TextBlock
     groups: NDArray[np.int32]
     """(D,): the group of each document; -1: left out."""
+    draws: NDArray[np.int32]
+    """(D,): how often each document is walked over; 0: once in every pass."""
     num_groups: int
     vocabulary_path: Path
     lower_case: bool
@@ -90,7 +95,8 @@ def survey_block(task: SurveyTask) -> Survey:
         bands.append(signatures.bands(batch))
     salt = f"{task.seed}/held-out/".encode()
     scores = [int.from_bytes(hashlib.sha256(salt + digest).digest()[:8]) / 2**64 for digest in digests]
-    return Survey(b"".join(digests), np.concatenate(bands), np.array(scores))
+    chances = [chance_of(digest, task.seed) for digest in digests]
+    return Survey(b"".join(digests), np.concatenate(bands), np.array(scores), np.array(chances))
 
 
 def encode_block(task: EncodeTask) -> Encoded:
@@ -111,7 +117,9 @@ def encode_block(task: EncodeTask) -> Encoded:
     found = document_lengths > 0
     write_tokens(
         task.target,
-        TokenDocuments.from_lengths(ids.astype(id_kind(size)), sentence_lengths[full], document_lengths[found]),
+        TokenDocuments.from_lengths(
+            ids.astype(id_kind(size)), sentence_lengths[full], document_lengths[found], task.draws[kept][found]
+        ),
         task.groups[kept][found],
         task.num_groups,
     )

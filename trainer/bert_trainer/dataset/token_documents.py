@@ -25,6 +25,8 @@ class TokenDocuments:
     """(S + 1,): the first token of each sentence, and N."""
     document_bounds: NDArray[np.int64]
     """(D + 1,): the first sentence of each document, and S."""
+    draws: NDArray[np.int32]
+    """(D,): how often each is walked over, all passes together; 0: once in every pass."""
 
     @property
     def num_documents(self) -> int:
@@ -33,10 +35,19 @@ class TokenDocuments:
 
     @classmethod
     def from_lengths(
-        cls, ids: Ids, sentence_lengths: NDArray[np.integer], document_lengths: NDArray[np.integer]
+        cls,
+        ids: Ids,
+        sentence_lengths: NDArray[np.integer],
+        document_lengths: NDArray[np.integer],
+        draws: NDArray[np.int32] | None = None,
     ) -> TokenDocuments:
-        """Take tokens per sentence (S,) and sentences per document (D,) in place of where they begin."""
-        return cls(ids, _bounds(sentence_lengths), _bounds(document_lengths))
+        """Take tokens per sentence (S,) and sentences per document (D,) in place of where they begin.
+
+        draws: empty: each is walked over once in every pass.
+        """
+        if draws is None:
+            draws = np.zeros(len(document_lengths), dtype=np.int32)
+        return cls(ids, _bounds(sentence_lengths), _bounds(document_lengths), draws)
 
     def take(self, documents: NDArray[np.int64]) -> TokenDocuments:
         """Return some of the documents, in the given order; copies."""
@@ -44,7 +55,7 @@ class TokenDocuments:
         sentences = ragged_indexes(self.document_bounds[documents], document_lengths)
         sentence_lengths = np.diff(self.sentence_bounds)[sentences]
         tokens = ragged_indexes(self.sentence_bounds[sentences], sentence_lengths)
-        return self.from_lengths(self.ids[tokens], sentence_lengths, document_lengths)
+        return self.from_lengths(self.ids[tokens], sentence_lengths, document_lengths, self.draws[documents])
 
     @classmethod
     def concatenate(cls, parts: Sequence[TokenDocuments]) -> TokenDocuments:
@@ -53,6 +64,7 @@ class TokenDocuments:
             np.concatenate([part.ids for part in parts]),
             np.concatenate([np.diff(part.sentence_bounds) for part in parts]),
             np.concatenate([np.diff(part.document_bounds) for part in parts]),
+            np.concatenate([part.draws for part in parts]),
         )
 
 

@@ -31,6 +31,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _POLL_S = 0.2
 _GRACE_S = 10.0
 """How long running tasks may go on after a stop, before their workers are killed."""
+_AHEAD = 4
+"""Tasks per process that may be done or under way while an earlier one is waited for."""
 
 
 def usable_cores() -> int:
@@ -120,6 +122,56 @@ def run_tasks(
     """Yield every task with its result from a pool of its own; arguments and errors as ``WorkerPool``."""
     with WorkerPool(min(num_processes, max(1, len(tasks))), check) as pool:
         yield from pool.run(function, tasks)
+
+
+def run_in_order(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    *,
+    num_processes: int,
+    check: Callable[[], None],
+) -> Iterator[Result]:
+    """Yield the results in the order of the tasks, from processes of their own; with one, all happens here.
+
+    tasks: taken when there is a worker for them and no more than a few results wait for an earlier one, so memory
+    does not grow with their number. Arguments and errors otherwise as ``WorkerPool``.
+    """
+    if num_processes == 1:
+        for task in tasks:
+            check()
+            yield function(task)
+        return
+    workers: list[_Worker] = []
+    waiting = iter(tasks)
+    numbers: dict[_Worker, int] = {}
+    done: dict[int, Result] = {}
+    started = yielded = 0
+    left = True
+    try:
+        while True:
+            while left and len(numbers) < num_processes and started - yielded < _AHEAD * num_processes:
+                try:
+                    task = next(waiting)
+                except StopIteration:
+                    left = False
+                    break
+                worker = next((worker for worker in workers if worker not in numbers), None)
+                if worker is None:
+                    worker = _Worker()
+                    workers.append(worker)
+                worker.start(function, task)
+                numbers[worker], started = started, started + 1
+            check()
+            if not numbers:
+                return
+            ready = wait([worker.connection for worker in numbers], timeout=_POLL_S)
+            for worker in [worker for worker in numbers if worker.connection in ready]:
+                done[numbers.pop(worker)] = worker.finish()[1]
+            while yielded in done:
+                yield done.pop(yielded)
+                yielded += 1
+    finally:
+        _end(workers)
 
 
 class _Worker:

@@ -1,0 +1,49 @@
+"""What tests of fetching share: a server of their own, and no proxy on the way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bert_trainer.dataset.downloads.transfer import Transfer
+from http_stand_in import Server, serve
+
+
+class Notes:
+    """Takes what a transfer tells, and how long it wanted to wait."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.begun: list[tuple[str, int | None, int]] = []
+        self.num_bytes = 0
+        self.waits: list[float] = []
+
+    def begin(self, name: str, total: int | None, done: int) -> None:
+        self.begun.append((name, total, done))
+
+    def advance(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with serve() as server:
+        yield server
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def transfer(notes: Notes) -> Transfer:
+    """A transfer that does not wait before it tries again."""
+    return Transfer(notes, wait=notes.waits.append, timeout_s=10.0)

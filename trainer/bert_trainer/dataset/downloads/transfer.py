@@ -1,0 +1,302 @@
+"""One file over HTTP: resumed where it broke off, verified, and in its place only when it is whole.
+
+What is not there yet lies beside the target as ``.NAME.partial``, with the server's mark of the version in
+``.NAME.partial.version``, so that a transfer goes on only with the same file. Proxies are those of the environment
+(``https_proxy``, ``no_proxy``), as ``urllib`` has it. A redirection from https to http is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+from typing import IO, Protocol
+
+from bert_trainer.atomic_files import disk_errors
+from bert_trainer.dataset.downloads.catalogue import Checksum, RemoteFile
+from bert_trainer.errors import InputError, TrainerError
+
+USER_AGENT = "bert-pretrain-operator/0.1 (bert-data fetch; Python urllib)"
+_PIECE_BYTES = 1 << 18
+_TIMEOUT_S = 60.0
+_TRIES = 6
+"""In a row without a byte, before a transfer is given up."""
+_LONGEST_WAIT_S = 60.0
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers after which another try may succeed."""
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+class Watcher(Protocol):
+    """Whoever is told how far a transfer is."""
+
+    def begin(self, name: str, total: int | None, done: int) -> None:
+        """Take a file's name, its bytes where they are known, and how many are there."""
+
+    def advance(self, num_bytes: int) -> None:
+        """Take how many more bytes are there."""
+
+    def note(self, text: str) -> None:
+        """Take a line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How files are fetched."""
+
+    watcher: Watcher
+    wait: Callable[[float], None]
+    """Let seconds pass before another try; may raise."""
+    check: Callable[[], None] = lambda: None
+    """Called several times a second; may raise."""
+    timeout_s: float = _TIMEOUT_S
+
+    def fetch(self, file: RemoteFile, folder: Path) -> Path:
+        """Make sure that a file is there, whole and as published, and return its path.
+
+        Raises:
+            InputError: the address is dead, or what is there or came is not what was published; says what to put
+                where.
+            TrainerError: the network or the server failed again and again, or the disk is full.
+        """
+        target = folder / file.path
+        with disk_errors(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            _verify(target, file, self.watcher, kept=True)
+            self.watcher.note(f"{target}: already there")
+            return target
+        partial = _Partial(target)
+        self._download(file, target, partial)
+        try:
+            _verify(partial.path, file, self.watcher, kept=False)
+        except InputError:
+            partial.remove()
+            raise
+        with disk_errors(target.parent):
+            partial.path.replace(target)
+            partial.remove()
+        return target
+
+    def read(self, url: str, *, most: int) -> bytes:
+        """Return a small file's content, tried again as ``fetch`` does; at most so many bytes.
+
+        Raises:
+            InputError, TrainerError: as ``fetch``.
+        """
+        tries = 0
+        while True:
+            try:
+                with _open(url, {}, self.timeout_s) as answer:
+                    content = answer.read(most + 1)
+            except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+                tries += 1
+                self._wait_or_give_up(error, tries, url, url)
+                continue
+            if len(content) > most:
+                raise InputError(f"{url}: more than {most} bytes; expected: a short list")
+            return content
+
+    def _download(self, file: RemoteFile, target: Path, partial: _Partial) -> None:
+        hint = _what_to_put(file, target)
+        tries = 0
+        began = False
+        while True:
+            before = partial.size
+            try:
+                with _open(file.url, partial.request_headers(), self.timeout_s) as answer:
+                    total = partial.accept(answer, file, hint)
+                    _check_room(target, total, partial.size)
+                    if not began or before != partial.size:
+                        self.watcher.begin(target.name, total, partial.size)
+                        began = True
+                    self._receive(answer, partial)
+                if total is None or partial.size >= total:
+                    return
+                problem: Exception = http.client.IncompleteRead(b"", total - partial.size)
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 416:
+                    # Nothing follows what is there; or another file has taken its place.
+                    if error.headers.get("Content-Range") == f"bytes */{partial.size}":
+                        return
+                    partial.remove()
+                problem = error
+            except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+                problem = error
+            tries = 0 if partial.size > before else tries + 1
+            self._wait_or_give_up(problem, tries, file.url, hint)
+
+    def _receive(self, answer: http.client.HTTPResponse, partial: _Partial) -> None:
+        with partial.open() as stream:
+            while piece := answer.read(_PIECE_BYTES):
+                with disk_errors(partial.path):
+                    stream.write(piece)
+                self.watcher.advance(len(piece))
+                self.check()
+
+    def _wait_or_give_up(self, problem: Exception, tries: int, url: str, hint: str) -> None:
+        if isinstance(problem, urllib.error.HTTPError) and problem.code not in (*_PASSING, 416):
+            raise InputError(f"{url}: the server answers {problem.code} {problem.reason}", hint=hint) from problem
+        said = describe_failure(problem)
+        if tries >= _TRIES:
+            raise TrainerError(f"{url}: given up after {tries} tries ({said})", hint=hint) from problem
+        seconds = min(_LONGEST_WAIT_S, max(_retry_after(problem), 2.0**tries - 1))
+        self.watcher.note(f"{url}: {said}; trying again in {seconds:.0f} s")
+        self.wait(seconds)
+
+
+class _Partial:
+    """What has come of a file, and of which version of it."""
+
+    def __init__(self, target: Path) -> None:
+        self.path = target.with_name(f".{target.name}.partial")
+        self._version_path = target.with_name(f".{target.name}.partial.version")
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def open(self) -> IO[bytes]:
+        with disk_errors(self.path):
+            return self.path.open("ab")
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._version_path.unlink(missing_ok=True)
+
+    def request_headers(self) -> dict[str, str]:
+        """Return what asks for the rest; without a mark of the version nothing can be gone on with."""
+        if not self.size:
+            return {}
+        if not self._version_path.exists():
+            self.remove()
+            return {}
+        return {"Range": f"bytes={self.size}-", "If-Range": self._version_path.read_text()}
+
+    def accept(self, answer: http.client.HTTPResponse, file: RemoteFile, hint: str) -> int | None:
+        """Prepare for what the server sends, the rest or all of it, and return the bytes of the whole.
+
+        Raises:
+            InputError: it is a web page, or of another size than was published.
+        """
+        if answer.headers.get_content_type() == "text/html" and not file.path.endswith((".html", ".htm")):
+            raise InputError(f"{file.url}: the server answers with a web page", hint=hint)
+        total = self._total(answer)
+        if total is not None and file.size is not None and total != file.size:
+            self.remove()
+            raise InputError(f"{file.url}: the server's file has {total} bytes, {file.size} were published", hint=hint)
+        version = _version(answer.headers)
+        with disk_errors(self.path):
+            if version:
+                self._version_path.write_text(version)
+            else:
+                self._version_path.unlink(missing_ok=True)
+        return total if total is not None else file.size
+
+    def _total(self, answer: http.client.HTTPResponse) -> int | None:
+        if answer.status == 206:
+            match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if match is not None and int(match[1]) == self.size:
+                return None if match[2] == "*" else int(match[2])
+            # Another part than was asked for: what follows would be put in the wrong place.
+            self.remove()
+            raise http.client.HTTPException(f"answers with the range {answer.headers.get('Content-Range')!r}")
+        self.path.unlink(missing_ok=True)
+        length = answer.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else None
+
+
+class _NoDowngrade(urllib.request.HTTPRedirectHandler):
+    """Follows redirections, but not from https to http."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+            raise InputError(f"{req.full_url}: redirects to {newurl}; allowed: https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def describe_failure(problem: Exception) -> str:
+    """Return what went wrong with a connection, in few words."""
+    if isinstance(problem, urllib.error.HTTPError):
+        return f"{problem.code} {problem.reason}"
+    if isinstance(problem, http.client.IncompleteRead):
+        return f"the connection broke off, {problem.expected} bytes are left"
+    reason = problem.reason if isinstance(problem, urllib.error.URLError) else problem
+    return f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
+
+
+def digest_file(path: Path, algorithm: str) -> str:
+    """Return a file's digest, hexadecimal. Memory: a piece at a time."""
+    with disk_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+
+
+def _open(url: str, headers: dict[str, str], timeout_s: float) -> http.client.HTTPResponse:
+    # Compressed on the way, sizes and ranges would mean something else.
+    request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers})
+    answer: http.client.HTTPResponse = urllib.request.build_opener(_NoDowngrade).open(request, timeout=timeout_s)
+    return answer
+
+
+def _version(headers: Message) -> str | None:
+    """Return the mark that a server gives this version of a file: a strong ETag, or the time of its change."""
+    tag = headers.get("ETag")
+    return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
+
+
+def _retry_after(problem: Exception) -> float:
+    if isinstance(problem, urllib.error.HTTPError) and problem.headers is not None:
+        with suppress(ValueError):
+            return float(problem.headers.get("Retry-After", "0"))
+    return 0.0
+
+
+def _check_room(target: Path, total: int | None, there: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if total is not None and total - there > free:
+        raise InputError(
+            f"{target}: {total - there} more bytes are needed, {free} are free on this disk",
+            hint="free space, or choose another --output",
+        )
+
+
+def _verify(path: Path, file: RemoteFile, watcher: Watcher, *, kept: bool) -> None:
+    """Compare a file with what was published. kept: it was there before."""
+    place = f"{path}: there already, but" if kept else f"{file.url}: what came"
+    hint = f"delete {path} to fetch it again" if kept else "fetch it again; if it stays so, the published file changed"
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        raise InputError(f"{place} has {size} bytes, {file.size} were published", hint=hint)
+    if file.checksum is None:
+        if not file.members:
+            watcher.note(f"{Path(file.path).name}: no checksum is published; SHA-256 {digest_file(path, 'sha256')}")
+        return
+    found = digest_file(path, file.checksum.algorithm)
+    if found != file.checksum.digest:
+        name = _name(file.checksum)
+        raise InputError(f"{place} has the {name} {found}; published: {file.checksum.digest}", hint=hint)
+
+
+def _what_to_put(file: RemoteFile, target: Path) -> str:
+    size = f", {file.size} bytes" if file.size is not None else ""
+    digest = f", {_name(file.checksum)} {file.checksum.digest}" if file.checksum else ""
+    return (
+        f"without a network, put {os.path.basename(file.path)}{size}{digest} from anywhere at {target} and run this "
+        "again; behind a proxy, set https_proxy"
+    )
+
+
+def _name(checksum: Checksum) -> str:
+    return {"sha256": "SHA-256", "sha1": "SHA-1", "md5": "MD5"}[checksum.algorithm]

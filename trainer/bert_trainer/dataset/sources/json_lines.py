@@ -1,0 +1,71 @@
+"""Documents of JSON Lines: one object per line, whose text is in a field of it.
+
+The text is prose, each of its lines a paragraph; a list of strings is taken for sentences. Format:
+https://jsonlines.org
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.sentences import Lines, clean_line, sentences_of
+from bert_trainer.dataset.sources.plain_text import TextRules
+from bert_trainer.dataset.sources.streams import read_lines
+from bert_trainer.errors import InputError
+
+_SHOWN_KEYS = 8
+
+
+def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
+    """Yield a document for each line. left_out: gets the lines whose text is empty or null counted.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no JSON object with such a field; names the line.
+    """
+    layout: Lines = "paragraphs" if rules.lines == "auto" else rules.lines
+    number = 0
+    for number, (_, line) in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        text = _text(line, text_field, path, number)
+        if isinstance(text, list):
+            sentences = tuple(sentence for sentence in map(clean_line, text) if sentence)
+        else:
+            sentences = tuple(sentences_of(map(clean_line, text.splitlines()), layout, rules.language))
+        if sentences:
+            yield Document(f"{path}#{number}", sentences)
+        else:
+            left_out["lines without text"] += 1
+    if not number:
+        left_out["files without text"] += 1
+
+
+def _text(line: str, text_field: str, path: Path, number: int) -> str | list[str]:
+    try:
+        entry: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}:{number}: not JSON ({error}); allowed: one object per line",
+            hint="a file of one JSON document, spread over lines, is no JSON Lines file",
+        ) from error
+    if not isinstance(entry, dict):
+        raise InputError(f"{path}:{number}: got {type(entry).__name__}; allowed: an object with a field {text_field!r}")
+    if text_field not in entry:
+        keys = ", ".join(map(repr, list(entry)[:_SHOWN_KEYS])) or "none"
+        raise InputError(
+            f"{path}:{number}: no field {text_field!r}; the object has {keys}",
+            hint="name the field that holds the text: textField in a job, --text-field by hand",
+        )
+    value = entry[text_field]
+    if value is None:
+        return ""
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        return value
+    raise InputError(
+        f"{path}:{number}: field {text_field!r} is {type(value).__name__}; allowed: a text, or a list of sentences"
+    )

@@ -1,0 +1,250 @@
+"""Articles of a Wikipedia XML dump: a stream of pages, cleaned by several processes, in the order of the dump.
+
+One process reads: it cuts the XML at the ends of pages, which inside XML text cannot be written otherwise, and
+hands some pages at a time to the others. Where the dump is Wikimedia's multistream file, they decompress, too:
+each of its streams is whole pages. Redirects, pages of other namespaces (talk, templates, files) and pages that
+are no wikitext are left out. Format: https://www.mediawiki.org/xml/export-0.11.xsd
+"""
+
+from __future__ import annotations
+
+import bz2
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mwparserfromhell.parser import ParserError
+
+from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.sentences import clean_line, split_sentences
+from bert_trainer.dataset.sources.streams import compression_of, read_head, read_pieces
+from bert_trainer.dataset.sources.wikitext import extract_paragraphs
+from bert_trainer.dataset.worker_pool import run_in_order
+from bert_trainer.errors import InputError
+
+_PIECE_BYTES = 1 << 19
+_LARGEST_PAGE_BYTES = 64 << 20
+"""MediaWiki keeps pages below 2 MiB; far above that, something else is being read."""
+_HEADER_BYTES = 1 << 20
+_STREAMS_BYTES = 8 << 20
+"""Hold the first two streams of a multistream dump: the header, and a hundred pages."""
+_PAGE = b"<page>"
+_PAGE_END = b"</page>"
+_END = b"</mediawiki>"
+_STREAM_START = re.compile(rb"BZh[1-9]\x31\x41\x59\x26\x53\x59")
+_NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?>([^<]*)</namespace>')
+_FILES_AND_CATEGORIES = ("6", "14")
+_ENGLISH_NAMES = ("category", "file", "image", "media")
+"""Understood by every wiki beside its own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPart:
+    """Some pages of a dump: the task of a worker."""
+
+    path: Path
+    offset: int
+    """Of the first byte, for messages: in the file where it is compressed, in its content otherwise."""
+    content: bytes
+    """Whole ``<page>`` elements, or one bzip2 stream of such."""
+    compressed: bool
+    dropped_namespaces: frozenset[str]
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Articles:
+    """What a worker made of its pages."""
+
+    documents: tuple[Document, ...]
+    left_out: Counter[str]
+    """Pages by the reason why they are no documents."""
+
+
+def looks_like_dump(path: Path) -> bool:
+    """Tell whether a file's content begins as a MediaWiki dump does."""
+    return b"<mediawiki" in read_head(path, 4096)
+
+
+def read_wikipedia(
+    path: Path, *, language: str, num_processes: int, check: Callable[[], None], left_out: Counter[str]
+) -> Iterator[Document]:
+    """Yield the articles of a dump, in its order. left_out: gets the pages left out added, by reason.
+
+    Memory: per process a few hundred pages at a time.
+
+    Raises:
+        InputError: the file is no dump, is cut off, or its compressed data or its XML is damaged.
+    """
+    parts = _parts(path, language)
+    for articles in run_in_order(extract_articles, parts, num_processes=num_processes, check=check):
+        left_out.update(articles.left_out)
+        yield from articles.documents
+
+
+def extract_articles(part: DumpPart) -> Articles:
+    """Clean some pages and split their text into sentences.
+
+    Raises:
+        InputError: damaged data.
+    """
+    content = _decompress(part) if part.compressed else part.content
+    try:
+        root = ElementTree.fromstring(b"<pages>" + content + b"</pages>")
+    except ElementTree.ParseError as error:
+        raise InputError(
+            f"{part.path}: not well-formed XML near byte offset {part.offset} ({error})",
+            hint="transfer it again and compare its checksum with the published one",
+        ) from error
+    documents: list[Document] = []
+    left_out: Counter[str] = Counter()
+    for page in root:
+        reason = _reason_to_leave_out(page)
+        if reason is None:
+            document, reason = _document(page, part)
+            documents += [document] if document else []
+        if reason is not None:
+            left_out[reason] += 1
+    return Articles(tuple(documents), left_out)
+
+
+def _reason_to_leave_out(page: ElementTree.Element) -> str | None:
+    if page.findtext("ns", "0").strip() != "0":
+        return "pages of other namespaces"
+    if page.find("redirect") is not None:
+        return "redirects"
+    if page.findtext("revision/model", "wikitext") != "wikitext":
+        return "pages without wikitext"
+    return None
+
+
+def _document(page: ElementTree.Element, part: DumpPart) -> tuple[Document | None, str | None]:
+    wikitext = page.findtext("revision/text") or ""
+    try:
+        paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
+    except (ParserError, RecursionError):
+        return None, "pages whose markup cannot be parsed"
+    sentences = [
+        sentence for text in paragraphs for sentence in split_sentences(clean_line(text), part.language) if sentence
+    ]
+    if not sentences:
+        return None, "articles without prose"
+    return Document(f"{part.path}#{page.findtext('title', '?')}", tuple(sentences)), None
+
+
+def _parts(path: Path, language: str) -> Iterator[DumpPart]:
+    header = read_head(path, _HEADER_BYTES).partition(_PAGE)[0]
+    if b"<mediawiki" not in header:
+        raise InputError(
+            f"{path}: not a MediaWiki dump: no <mediawiki> element at its beginning",
+            hint="allowed: the files *-pages-articles*.xml or .xml.bz2 of dumps.wikimedia.org",
+        )
+    dropped = _dropped_namespaces(header.decode(errors="replace"))
+    if _is_multistream(path):
+        for offset, stream in _bzip2_streams(path):
+            yield DumpPart(path, offset, stream, True, dropped, language)
+    else:
+        for offset, pages in _whole_pages(path):
+            yield DumpPart(path, offset, pages, False, dropped, language)
+
+
+def _dropped_namespaces(header: str) -> frozenset[str]:
+    """Return the lower-cased names, in the wiki's language and in English, of files and categories."""
+    own = (name for key, name in _NAMESPACE.findall(header) if key in _FILES_AND_CATEGORIES)
+    return frozenset((*(name.strip().lower() for name in own), *_ENGLISH_NAMES))
+
+
+def _whole_pages(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield runs of whole pages, and where in the content each begins."""
+    waiting = b""
+    offset = 0
+    for piece in read_pieces(path, _PIECE_BYTES):
+        # An end of a page may lie across two pieces.
+        search_from = max(0, len(waiting) - len(_PAGE_END))
+        waiting += piece
+        last = waiting.rfind(_PAGE_END, search_from)
+        if last >= 0:
+            last += len(_PAGE_END)
+            first = waiting.find(_PAGE)
+            if 0 <= first < last:
+                yield offset + first, waiting[first:last]
+            waiting, offset = waiting[last:], offset + last
+        elif len(waiting) > _LARGEST_PAGE_BYTES:
+            raise InputError(
+                f"{path}: no end of a page within {_LARGEST_PAGE_BYTES >> 20} MiB from byte offset {offset}",
+                hint="is it a MediaWiki dump of pages?",
+            )
+    if _END not in waiting:
+        raise InputError(
+            f"{path}: the dump is cut off after {offset + len(waiting)} bytes of XML: no </mediawiki> at its end",
+            hint="transfer it again, to its end",
+        )
+
+
+def _is_multistream(path: Path) -> bool:
+    """Tell whether a file is of many bzip2 streams that are cut between pages, the first of them before all pages.
+
+    Parallel compressors write many streams, too, but cut anywhere.
+    """
+    if compression_of(path) != "bzip2":
+        return False
+    with path.open("rb") as file:
+        head = file.read(_STREAMS_BYTES)
+    first, second = bz2.BZ2Decompressor(), bz2.BZ2Decompressor()
+    try:
+        header = first.decompress(head, _HEADER_BYTES)
+        rest = first.unused_data if first.eof else b""
+        pages = second.decompress(rest, _LARGEST_PAGE_BYTES).strip() if rest else b""
+    except OSError:
+        return False
+    ends = pages.endswith((_PAGE_END, _END)) or not second.eof
+    return header.rstrip().endswith(b"</siteinfo>") and pages.startswith(_PAGE) and ends
+
+
+def _bzip2_streams(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the streams of a file, compressed as they are, without the first; and where each begins."""
+    waiting = b""
+    offset = 0
+    with path.open("rb") as file:
+        while True:
+            piece = file.read(_PIECE_BYTES)
+            search_from = max(1, len(waiting) - 9)
+            waiting += piece
+            while begin := _STREAM_START.search(waiting, search_from):
+                if offset:
+                    yield offset, waiting[: begin.start()]
+                waiting, offset = waiting[begin.start() :], offset + begin.start()
+                search_from = 1
+            if not piece:
+                break
+            if len(waiting) > _LARGEST_PAGE_BYTES:
+                raise InputError(f"{path}: no end of a bzip2 stream within 64 MiB from byte offset {offset}")
+    last = _decompress(DumpPart(path, offset, waiting, True, frozenset(), ""), whole=False)
+    if not last.rstrip().endswith(_END):
+        raise InputError(
+            f"{path}: the dump is cut off after {offset + len(waiting)} bytes: no </mediawiki> at its end",
+            hint="transfer it again, to its end",
+        )
+    if _PAGE_END in last:
+        yield offset, waiting
+
+
+def _decompress(part: DumpPart, *, whole: bool = True) -> bytes:
+    """Return the pages of one bzip2 stream. whole: refuse one that does not end."""
+    decompressor = bz2.BZ2Decompressor()
+    try:
+        content = decompressor.decompress(part.content)
+    except OSError as error:
+        raise InputError(
+            f"{part.path}: the compressed data is damaged in the stream at byte offset {part.offset} ({error})",
+            hint="transfer it again and compare its checksum with the published one",
+        ) from error
+    if whole and not decompressor.eof:
+        raise InputError(
+            f"{part.path}: the bzip2 stream at byte offset {part.offset} is cut off",
+            hint="transfer it again, to its end",
+        )
+    return content.replace(_END, b"") if whole else content
