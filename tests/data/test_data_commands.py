@@ -17,6 +17,7 @@ import pytest
 from bert_trainer.config import RunConfig
 from bert_trainer.dataset.__main__ import main, wanted_lengths
 from relayout import relayout
+from small_dumps import multistream, page
 
 SMALL = ["--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
 
@@ -332,3 +333,21 @@ def test_a_wrong_corpus_option_is_explained(corpus: str, said: str, capsys: pyte
     with pytest.raises(SystemExit):
         main(["build", "--corpus", corpus])
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_a_dump_and_json_lines_make_the_same_dataset_with_any_number_of_processes(
+    tmp_path: Path, make_document: Callable[..., list[str]]
+) -> None:
+    pages = [page(str(number), " ".join(make_document(number))) for number in range(30)]
+    (tmp_path / "wiki.xml.bz2").write_bytes(multistream(pages[:10], pages[10:20], pages[20:]))
+    entries = ({"body": " ".join(make_document(100 + number))} for number in range(20))
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    for processes in ("1", "3"):
+        corpora = [str(tmp_path / "wiki.xml.bz2"), f"{tmp_path / 'web.jsonl'},text_field=body,weight=3"]
+        options = ["--output", str(tmp_path / processes), "--length", "32:5", *SMALL, "--processes", processes]
+        assert main(["build", *options, *(part for corpus in corpora for part in ("--corpus", corpus))]) == 0
+    one, three = (sorted((tmp_path / name).rglob("*.hdf5")) for name in ("1", "3"))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in three] != []
+    record = json.loads((tmp_path / "1" / "dataset.json").read_text())
+    assert record["counts"]["documents_read"] == 50

@@ -49,6 +49,7 @@ def test_what_is_no_article_is_left_out_and_counted(tmp_path: Path) -> None:
         page("X.js", "alert(1)", model="javascript"),
         page("List", "* only\n* a list"),
         page("Empty", ""),
+        page("Broken", "{{x|" * 500),
         PAGES[0],
     ]
     path.write_bytes(dump(*pages))
@@ -59,6 +60,7 @@ def test_what_is_no_article_is_left_out_and_counted(tmp_path: Path) -> None:
         "pages of other namespaces": 2,
         "pages without wikitext": 1,
         "articles without prose": 2,
+        "pages whose markup cannot be parsed": 1,
     }
 
 

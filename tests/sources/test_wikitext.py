@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.dataset.sources.wikitext import extract_paragraphs
+from bert_trainer.dataset.sources.wikitext import BrokenMarkup, extract_paragraphs
 
 DROPPED = frozenset({"file", "category", "datei"})
 
@@ -80,6 +80,27 @@ def test_paragraphs_with_markup_left_over_go() -> None:
 
 def test_a_table_without_end_takes_its_section_only() -> None:
     assert paragraphs("First.\n{| class=x\n| cell\n== Next ==\nSecond.") == ["First.", "Second."]
+
+
+@pytest.mark.parametrize(
+    "piece", ["<b>", "<a ", "<ref>", "<!--", "{|\n", "\n*", "'''''", "&#", "<div>", "x <ref name=a ", "\n== a == b"]
+)
+def test_what_is_opened_and_never_closed_costs_no_more_than_its_length(piece: str) -> None:
+    # The time limit of the tests is the judge: what is quadratic takes minutes here.
+    paragraphs(piece * 20_000)
+
+
+@pytest.mark.parametrize("piece", ["{{a|", "[[a|", "[http://a "])
+def test_a_page_that_leaves_a_hundred_things_open_is_broken(piece: str) -> None:
+    assert paragraphs("Text here.\n\n" + piece * 90)[0] == "Text here."
+    with pytest.raises(BrokenMarkup):
+        paragraphs(piece * 20_000)
+
+
+def test_html_of_a_page_is_cut_as_its_wiki_markup_is() -> None:
+    markup = "One <b>bold</b> word.<br />Two<ul><li>an item</li></ul>Three<table><tr><td>cell</td></tr></table>."
+    assert paragraphs(markup) == ["One bold word.", "Two", "Three."]
+    assert paragraphs("If a < b, then b > a.") == ["If a < b, then b > a."]
 
 
 @given(st.text(alphabet="ab .\n'[]{}|=<>/!-*#:;&ref", max_size=200))

@@ -21,7 +21,7 @@ from mwparserfromhell.parser import ParserError
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.sentences import clean_line, split_sentences
 from bert_trainer.dataset.sources.streams import compression_of, read_head, read_pieces
-from bert_trainer.dataset.sources.wikitext import extract_paragraphs
+from bert_trainer.dataset.sources.wikitext import BrokenMarkup, extract_paragraphs
 from bert_trainer.dataset.worker_pool import run_in_order
 from bert_trainer.errors import InputError
 
@@ -125,7 +125,7 @@ def _document(page: ElementTree.Element, part: DumpPart) -> tuple[Document | Non
     wikitext = page.findtext("revision/text") or ""
     try:
         paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
-    except (ParserError, RecursionError):
+    except (BrokenMarkup, ParserError, RecursionError):
         return None, "pages whose markup cannot be parsed"
     sentences = [
         sentence for text in paragraphs for sentence in split_sentences(clean_line(text), part.language) if sentence

@@ -31,21 +31,25 @@ EXTRACTOR_VERSION = 1
 
 _LIST_MARK = "\x02"
 """Stands before what a list item says; XML has no such character, so no page has."""
+_LESS_THAN = "\x03"
+"""Stands for a ``<`` that begins no tag, until the parser is done."""
 
 # The extensions below hide their content from everything else; MediaWiki, too, takes them out first, up to the
 # next closing tag. References are half of an English page, and the parser's time is spared them.
 _HIDING = (
     "ce|chem|code|gallery|graph|hiero|imagemap|inputbox|mapframe|maplink|math|nowiki|poem|pre|ref|references|score|"
-    "section|source|syntaxhighlight|templatedata|templatestyles|timeline"
+    "section|source|syntaxhighlight|templatedata|templatestyles|timeline|"
+    "includeonly|indicator|script|style|table"
 )
-_HIDDEN = re.compile(
-    rf"<!--.*?(?:-->|\Z)|<({_HIDING})\b[^<>]*?/>|<({_HIDING})\b[^<>]*?>.*?</\2\s*>", re.DOTALL | re.IGNORECASE
-)
+_OPENING = re.compile(rf"<!--|<({_HIDING})\b[^<>]*>", re.IGNORECASE)
+_CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _HIDING.split("|")}
 _SHOWN = frozenset({"nowiki", "poem"})
-_DROPPED_TAGS = frozenset(
-    {*_HIDING.split("|"), "indicator", "script", "style", "table", "td", "th", "tr", "includeonly"} - _SHOWN
-)
-_LIST_TAGS = frozenset({"li", "dt", "dd"})
+_TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)\b[^<>]*>", re.IGNORECASE)
+_BREAKING_TAGS = frozenset({"blockquote", "br", "center", "dd", "div", "dl", "dt", "hr", "li", "ol", "p", "td", "ul"})
+_ITEM_TAGS = frozenset({"dd", "dt", "li"})
+_PAIRS = tuple(re.compile(pair) for pair in (r"(\{\{)|\}\}", r"(\[\[)|\]\]", r"(\[)https?:|\]"))
+_MOST_UNCLOSED = 100
+"""Of one kind; the parser tries each of them to the end of the page."""
 _INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*:")
 _BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
 _QUOTES = re.compile(r"'{2,}")
@@ -59,12 +63,23 @@ _TABLE = re.compile(r"^[ \t:]*\{\|", re.MULTILINE)
 _TABLE_END = re.compile(r"^[ \t:]*\|\}", re.MULTILINE)
 
 
+class BrokenMarkup(Exception):
+    """A page leaves so much open that nobody can tell its text from its markup."""
+
+
 def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> list[str]:
     """Return the paragraphs of a page, each on one line, without markup.
 
     dropped_namespaces: lower-cased names of those whose links show no text: files and categories.
+
+    Raises:
+        BrokenMarkup: a hundred templates or links and more are never closed.
+        mwparserfromhell.parser.ParserError: the parser gave up.
     """
-    visible = _without_tables(_HIDDEN.sub(_replace_hidden, wikitext))
+    # Tags go first: the parser's time is quadratic in those that are never closed, an hour for some pages.
+    visible = _TAG.sub(_replace_tag, _without_tables(_without_hidden(wikitext))).replace("<", _LESS_THAN)
+    if any(_count_unclosed(visible, pair) > _MOST_UNCLOSED for pair in _PAIRS):
+        raise BrokenMarkup
     # Bold and italic marks are cut away afterwards: cheaper, and unbalanced ones cannot confuse the parser.
     code = mwparserfromhell.parse(visible, skip_style_tags=True)
     text = "".join(_show(code, dropped_namespaces))
@@ -73,34 +88,71 @@ def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> lis
     return [line for line in paragraphs if line and not line.endswith(":") and not _LEFT_OVER.search(line)]
 
 
-def _replace_hidden(match: re.Match[str]) -> str:
-    if (match[2] or "").lower() not in _SHOWN:
-        return ""
-    content = match[0].partition(">")[2].rpartition("<")[0]
-    return content if match[2].lower() == "poem" else re.sub(r"[\[\]{}|<>']", "", content)
+def _without_hidden(text: str) -> str:
+    """Cut out comments and extensions, but for what they show. Time: linear, unclosed ones included."""
+    pieces: list[str] = []
+    position = 0
+    never_closed: set[str] = set()
+    while opening := _OPENING.search(text, position):
+        pieces.append(text[position : opening.start()])
+        position = opening.end()
+        if opening[0] == "<!--":
+            end = text.find("-->", position)
+            position = end + 3 if end >= 0 else len(text)
+            continue
+        name = opening[1].lower()
+        if opening[0].endswith("/>") or name in never_closed:
+            continue
+        closing = _CLOSING[name].search(text, position)
+        if closing is None:
+            never_closed.add(name)
+            continue
+        pieces.append(_show_hidden(name, text[position : closing.start()]))
+        position = closing.end()
+    return "".join((*pieces, text[position:]))
+
+
+def _count_unclosed(text: str, pair: re.Pattern[str]) -> int:
+    """Return how many openings have no closing behind them. pair: group 1 is an opening, the other a closing."""
+    depth = 0
+    for match in pair.finditer(text):
+        depth = depth + 1 if match[1] else max(0, depth - 1)
+    return depth
+
+
+def _replace_tag(match: re.Match[str]) -> str:
+    name = match[2].lower()
+    if name in _ITEM_TAGS and not match[1]:
+        return f"\n{_LIST_MARK}"
+    return "\n" if name in _BREAKING_TAGS else ""
+
+
+def _show_hidden(name: str, content: str) -> str:
+    if name == "nowiki":
+        return re.sub(r"[\[\]{}|<>']", "", content)
+    return content if name in _SHOWN else ""
 
 
 def _without_tables(text: str) -> str:
     """Cut out tables, nested ones with those around them; one that never ends goes to its section's end."""
     pieces: list[str] = []
     position = 0
+    ends = iter(_TABLE_END.finditer(text))
+    end = next(ends, None)
     while begin := _TABLE.search(text, position):
         pieces.append(text[position : begin.start()])
-        position = _end_of_table(text, begin.end())
+        start = position = begin.end()
+        depth = 1
+        while depth:
+            while end is not None and end.start() < position:
+                end = next(ends, None)
+            if end is None:
+                heading = text.find("\n==", start)
+                position = heading if heading >= 0 else len(text)
+                break
+            depth += len(_TABLE.findall(text, position, end.start())) - 1
+            position = end.end()
     return "".join((*pieces, text[position:]))
-
-
-def _end_of_table(text: str, position: int) -> int:
-    depth = 1
-    start = position
-    while depth:
-        end = _TABLE_END.search(text, position)
-        if end is None:
-            heading = text.find("\n==", start)
-            return heading if heading >= 0 else len(text)
-        depth += len(_TABLE.findall(text, position, end.start())) - 1
-        position = end.end()
-    return position
 
 
 def _show(code: Wikicode | None, dropped: frozenset[str]) -> Iterator[str]:
@@ -134,14 +186,8 @@ def _show_external_link(node: ExternalLink, dropped: frozenset[str]) -> Iterator
 
 
 def _show_tag(node: Tag, dropped: frozenset[str]) -> Iterator[str]:
-    name = str(node.tag).strip().lower()
-    if name in _LIST_TAGS:
-        # Of wiki lists the tag is only the mark; of HTML lists it holds the item.
-        yield f"\n{_LIST_MARK}" if not node.wiki_markup else _LIST_MARK
-    elif name == "br":
-        yield "\n"
-    elif name not in _DROPPED_TAGS:
-        yield from _show(node.contents, dropped)
+    # Without HTML, what is left as tags is lists and rules of wiki markup.
+    yield _LIST_MARK if str(node.tag) in _ITEM_TAGS else "\n"
 
 
 def _show_wikilink(node: Wikilink, dropped: frozenset[str]) -> Iterator[str]:
@@ -217,7 +263,9 @@ _SHOW: dict[type[Node], Callable[..., Iterator[str]]] = {
 
 def _tidy(line: str) -> str:
     """Mend what the parts cut away leave behind: empty brackets, doubled punctuation and spaces."""
-    line = _QUOTES.sub("", _BEHAVIOUR_SWITCH.sub("", line))
-    if "(" in line or "[" in line or "（" in line:
+    line = _QUOTES.sub("", _BEHAVIOUR_SWITCH.sub("", line)).replace(_LESS_THAN, "<")
+    # First of all, so that no later pattern meets a long run.
+    line = _REPEATED.sub(r"\1", " ".join(line.split()))
+    if "(" in line or "[" in line or "\uff08" in line:
         line = _CLOSED.sub(r"\1", _OPENED.sub(r"\1", _EMPTY_BRACKETS.sub("", line)))
     return " ".join(_REPEATED.sub(r"\1", _SPACED.sub(r"\1", line)).split())
