@@ -110,7 +110,7 @@ def overlays(cluster: JobCluster, node: Cluster, tmp_path: Path) -> dict[str, Pa
     def fit(profile: Json) -> None:
         # This machine has neither the shipped profile's sockets and cores nor its labels.
         profile |= {"cpu": {}, "scheduling": {}, "resources": {"memory": "2Gi"}, "slotsPerWorker": 1}
-        profile["env"] = [*profile["env"], {"name": "OMP_NUM_THREADS", "value": "1"}]
+        profile["env"] = [*profile.get("env", []), {"name": "OMP_NUM_THREADS", "value": "1"}]
         profile["launcher"] = {"resources": {"cpu": "100m", "memory": "1Gi"}}
 
     return {

@@ -37,14 +37,14 @@ def test_launch_finds_the_launcher_and_training_the_single_pod(fresh: Callable[[
     namespace = fresh("log-commands")
     namespace.make_claim()
     single = data_job()
-    single["spec"]["stages"][1]["pretrain"]["length"] = {"steps": 40}
+    single["spec"]["stages"][1]["pretrain"]["length"] = {"steps": 120}
     namespace.apply(single)
     one = RealJob(namespace, DATA_JOB)
     one.wait(lambda status: status.get("completedRuns") == ["prepare"], "the preparation")
-    one.wait_steps(5)
+    one.wait(lambda status: status.get("checkpoint"), "a checkpoint")
     namespace.cluster.kill_pod(one.pods("single")[-1])
     one.wait(lambda status: status.get("attempt") == 3, "the third attempt")
-    one.wait_steps(11)
+    one.wait(lambda status: status.get("phase") == "Running", "the third attempt's start")
     command = documented("training")
     assert found_by(namespace, command) == [one.pod("single")]
     assert "event=resumed" in namespace.shell(command)  # follows to the end

@@ -109,6 +109,25 @@ def test_the_pod_that_failed_first_is_named_and_not_those_that_died_of_it() -> N
     assert see(child_document(true=FAILED_MPI), launcher(1), *workers, oom).pod == "demo-a1-worker-2"
 
 
+@pytest.mark.parametrize(
+    ("host", "workers", "pod", "node"),
+    [
+        ("demo-a1-worker-1", [0, 1], "demo-a1-worker-1", "node-1"),
+        ("demo-a1-worker-1", [], "demo-a1-worker-1", None),
+        ("elsewhere", [0, 1], "demo-a1-launcher-0", "node-9"),
+        (17, [0, 1], "demo-a1-launcher-0", "node-9"),
+    ],
+    ids=["still there", "cleaned away", "of nobody", "no name"],
+)
+def test_the_worker_is_named_whose_rank_the_launcher_saw_fail(
+    host: object, workers: list[int], pod: str, node: str | None
+) -> None:
+    record = json.dumps({"exitCode": 4, "reason": "WorkerLost", "firstFailure": {"host": host}})
+    pods = [pod_document(number=number) for number in workers]
+    child = see(child_document(true=FAILED_MPI), launcher(4, message=record), *pods)
+    assert (child.pod, child.node) == (pod, node)
+
+
 @pytest.mark.parametrize("kind", ["Job", "MPIJob"])
 def test_a_pod_that_is_gone_left_no_exit_code(kind: str) -> None:
     child = see(child_document(kind, true=FAILED_JOB))

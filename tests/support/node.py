@@ -373,12 +373,17 @@ def make_bridge() -> None:
 def remove_bridge(kube_proxy: Path) -> None:
     """Take the bridge away, and the rules that kube-proxy and CNI made."""
     subprocess.run([str(kube_proxy), "--cleanup"], capture_output=True, timeout=60)
+    # Pods that nobody has taken down in order; a pair of devices goes with the pod's end of it.
+    pods = subprocess.run(["ip", "-oneline", "link", "show", "master", BRIDGE], capture_output=True, text=True).stdout
+    for namespace in re.findall(r"link-netns (\S+)", pods):
+        subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
     subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True)
     lines = subprocess.run(["iptables-save"], capture_output=True, text=True).stdout.splitlines()
-    # One chain for every pod, named in rules that carry the network's name.
-    ours = {chain for line in lines if NETWORK_NAME in line for chain in re.findall(r"CNI-[0-9a-f]+", line)}
+    # Two chains of kubelet's, and one for every pod, named in rules that carry the network's name.
+    chain = re.compile(r"\b(?:CNI-[0-9a-f]+|KUBE-FIREWALL|KUBE-KUBELET-CANARY)\b")
+    ours = {name for line in lines for name in chain.findall(line) if NETWORK_NAME in line or name.startswith("KUBE")}
     if ours:
-        kept = "\n".join(line for line in lines if not ours & set(re.findall(r"CNI-[0-9a-f]+", line))) + "\n"
+        kept = "\n".join(line for line in lines if not ours & set(chain.findall(line))) + "\n"
         subprocess.run(["iptables-restore"], input=kept, text=True, capture_output=True)
 
 

@@ -96,6 +96,7 @@ def _has_begun(child: ChildEntry, pods: Iterable[PodEntry], workers: int, condit
 def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions: Mapping[str, str]) -> Child:
     """Tell the cause: a pod that was taken away, one that ran out of memory, or the program itself."""
     main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
+    every = pods
     pods = [pod for pod in pods if pod.disruption or main is None or not _ended_after(pod, main)]
     first = _first_failure(pods)
     cause = _infrastructure_cause(pods, conditions)
@@ -119,6 +120,8 @@ def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions
     record, text = _read_message(main.message)
     ending = read_ending(main.exit_code or 1, record)
     blamed = first or main
+    failed = _named_in(record, child)
+    name = blamed.name if failed is None else failed
     return replace(
         base,
         state=ending.state,
@@ -126,8 +129,8 @@ def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions
         signal=ending.signal,
         reason=ending.reason,
         message=ending.message or text,
-        pod=blamed.name,
-        node=blamed.node or None,
+        pod=name,
+        node=next((pod.node for pod in (*every, blamed) if pod.name == name), "") or None,
         finished_at_s=main.finished_at_s or child.completed_at_s,
     )
 
@@ -141,6 +144,14 @@ def _first_failure(pods: Iterable[PodEntry]) -> PodEntry | None:
     """Return the pod that failed first; the others of an MPI job die of it."""
     failed = [pod for pod in pods if pod.phase == "Failed" or (pod.exit_code or 0) != 0]
     return min(failed, key=lambda pod: (pod.finished_at_s or float("inf"), pod.role), default=None)
+
+
+def _named_in(record: Mapping[str, Any] | None, child: ChildEntry) -> str | None:
+    """Return the worker whose rank the launcher saw fail first: that pod lives on, or is cleaned away already."""
+    failure = (record or {}).get("firstFailure")
+    host = failure.get("host") if isinstance(failure, Mapping) else None
+    is_worker = isinstance(host, str) and host.startswith(f"{child.name}-{names.WORKER}-")
+    return host if is_worker else None
 
 
 def _infrastructure_cause(
