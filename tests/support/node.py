@@ -379,8 +379,8 @@ def remove_bridge(kube_proxy: Path) -> None:
         subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
     subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True)
     lines = subprocess.run(["iptables-save"], capture_output=True, text=True).stdout.splitlines()
-    # Two chains of kubelet's, and one for every pod, named in rules that carry the network's name.
-    chain = re.compile(r"\b(?:CNI-[0-9a-f]+|KUBE-FIREWALL|KUBE-KUBELET-CANARY)\b")
+    # Those of kubelet, and one for every pod, named in rules that carry the network's name.
+    chain = re.compile(r"\b(?:CNI-[0-9a-f]+|KUBE-FIREWALL|KUBE-KUBELET-CANARY|KUBE-IPTABLES-HINT)\b")
     ours = {name for line in lines for name in chain.findall(line) if NETWORK_NAME in line or name.startswith("KUBE")}
     if ours:
         kept = "\n".join(line for line in lines if not ours & set(chain.findall(line))) + "\n"
