@@ -81,6 +81,8 @@ class Launch:
     launcher: LauncherName
     program: tuple[str, ...]
     """What every rank runs; the tail of ``command``, by which ranks are recognised."""
+    is_local: bool = True
+    """No process of it is on another machine."""
 
 
 def choose_launcher(choice: MpiChoice, world: World, programs: Programs) -> LauncherName:
@@ -185,7 +187,7 @@ def launch_training(
         command = (*_mpirun(programs, world, extra), *command)
     elif launcher == "gloo":
         command = (*_horovodrun(programs, world), *command)
-    return Launch(command=command, environment=extra, launcher=launcher, program=program)
+    return Launch(command=command, environment=extra, launcher=launcher, program=program, is_local=not world.hosts)
 
 
 def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:

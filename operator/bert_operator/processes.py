@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -57,9 +58,14 @@ class ChildProcess:
         self._put = put
         self._marker = launch.environment.get(TERMINATION_LOG_VARIABLE)
         self._started_at_s = time.time() - 1.0  # create times are rounded
+        environment = dict(launch.environment)
+        # Open MPI calls a folder after its process id and fails where one that was killed has left the same.
+        self._temporary = tempfile.TemporaryDirectory(prefix="bert-", ignore_cleanup_errors=True)
+        if launch.is_local:
+            environment["TMPDIR"] = self._temporary.name
         self._process = subprocess.Popen(
             launch.command,
-            env=dict(launch.environment),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -104,6 +110,7 @@ class ChildProcess:
         self.kill()
         return_code = self._process.wait()
         self._reader.join(_LAST_OUTPUT_S)
+        self._temporary.cleanup()
         return return_code
 
     def _look(self) -> tuple[list[psutil.Process], bool]:

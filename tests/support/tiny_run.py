@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,9 @@ def trainer_command(document: dict[str, Any], config_file: Path) -> list[str]:
     options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     if os.getuid() == 0:
         options.append("--allow-run-as-root")
-    return [str(mpirun), *options, "-np", str(ranks), *trainer]
+    # Open MPI calls a folder after its process id and fails where one that was killed has left the same.
+    temporary = tempfile.mkdtemp(prefix="mpirun-", dir=config_file.parent)
+    return ["env", f"TMPDIR={temporary}", str(mpirun), *options, "-np", str(ranks), *trainer]
 
 
 def environment(**variables: str) -> dict[str, str]:
