@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bert_trainer.kernels.library import Library
+from bert_trainer.kernels.library import Library, prefers_onednn
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,25 @@ def _arguments(drop: Drop | None) -> tuple[Tensor | None, int, float]:
     return _NO_DROP if drop is None else drop.arguments
 
 
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """Return a times the transposed b."""
+    if a.dtype == torch.float32 and prefers_onednn():
+        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")  # type: ignore[no-any-return]
+    return a @ b.t()
+
+
 class _Linear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
         weight = (weights[0] if len(weights) == 1 else torch.cat(weights)).to(x.dtype)
         ctx.save_for_backward(x, weight)
         ctx.sizes = [one.shape[0] for one in weights]
-        return x @ weight.t()
+        return _times(x, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return grad @ weight, *(grad.t() @ x).split(ctx.sizes)
+        return _times(grad, weight.t()), *_times(grad.t(), x.t()).split(ctx.sizes)
 
 
 def linear(x_ND: Tensor, *weights: Tensor) -> Tensor:

@@ -87,3 +87,13 @@ def usable(x: Tensor) -> Library | None:
 def processor_flags() -> frozenset[str]:
     """Return what this processor can do, in the words of /proc/cpuinfo."""
     return read_flags(_CPUINFO.read_text() if _CPUINFO.exists() else "")
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Return whether fp32 products are oneDNN's: torch gives them to MKL, which uses half of an AMD processor's width.
+
+    By the maker's name and not by a measurement, which could differ between ranks and so between their sums.
+    """
+    text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
+    return torch.backends.mkldnn.is_available() and "AuthenticAMD" in text
