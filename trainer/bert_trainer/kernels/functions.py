@@ -59,7 +59,7 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return _times(grad, weight.t()), *_times(grad.t(), x.t()).split(ctx.sizes)
+        return _times(grad, weight.t()), *_times(grad.t(), x.t()).split(ctx.sizes)  # type: ignore[no-untyped-call]
 
 
 def linear(x_ND: Tensor, *weights: Tensor) -> Tensor:

@@ -96,4 +96,4 @@ def prefers_onednn() -> bool:
     By the maker's name and not by a measurement, which could differ between ranks and so between their sums.
     """
     text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
-    return torch.backends.mkldnn.is_available() and "AuthenticAMD" in text
+    return "AuthenticAMD" in text and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
