@@ -35,9 +35,9 @@ arguments_of() {
 }
 
 key_of() {
-    # Names and contents; what Python leaves behind does not count.
+    # Names and contents; what Python and compilers leave behind does not count.
     # shellcheck disable=SC2046 - several words
-    { find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum; echo "$1"; } |
+    { find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -not -path '*/kernels/lib/*' -print0 | sort -z | xargs -0 sha256sum; echo "$1"; } |
         sha256sum | cut -c1-16
 }
 

@@ -16,6 +16,7 @@ unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX
 venv=$PWD/.venv
 stamp=$venv/.setup-complete
 mpi_choice=$venv/.setup-mpi
+kernels=$PWD/trainer/bert_trainer/kernels
 
 say() { echo "setup: $*" >&2; }
 die() { say "$@"; exit 1; }
@@ -33,7 +34,8 @@ choose_mpi() {
 
 # Everything that decides what .venv holds. The folder is part of it because scripts in .venv name it.
 compute_key() {
-    local inputs=(requirements.lock pyproject.toml tools/setup.sh tools/horovod_wheel.sh tools/horovod.sha256)
+    local inputs=(requirements.lock pyproject.toml tools/setup.sh tools/horovod_wheel.sh tools/horovod.sha256
+        "$kernels"/build.py "$kernels"/native/*)
     { cat "${inputs[@]}"; echo "$mpi $venv"; } | sha256sum | cut -d' ' -f1
 }
 
@@ -152,6 +154,7 @@ install_horovod_and_project() {
     wheel=$(tools/horovod_wheel.sh "$venv" "$mpi")
     "${uv[@]}" install -q --python "$venv/bin/python" --no-deps "$wheel"
     "${uv[@]}" install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
+    "$venv/bin/python" "$kernels/build.py"
     # Loads the libraries that the wheel was linked with; a wheel for another torch or MPI fails here.
     say "$("$venv/bin/python" - <<'PY'
 import horovod, horovod.torch as hvd, torch

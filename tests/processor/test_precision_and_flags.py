@@ -98,7 +98,7 @@ def test_a_rank_tells_what_it_has() -> None:
     line = describe_processor(3, "fp32")
     found = re.fullmatch(
         r"rank 3 on \S+: processors ([-\d,]+) \((\d+) cores\), 1 threads, allocator \S.*, OpenMP .*, "
-        r"DNNL_MAX_CPU_ISA (\S.*), fp32 products by .*",
+        r"DNNL_MAX_CPU_ISA (\S.*), fp32 products by .*, kernels \S.*",
         line,
     )
     assert found is not None, line

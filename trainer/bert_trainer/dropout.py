@@ -63,22 +63,27 @@ class DropoutKeys:
     token_position_N: Tensor
     """int64: the place of every token in its row."""
 
-    def hidden(self, x_ND: Tensor, probability: float, site: int) -> Tensor:
-        """Zero features with the given probability and scale the others by 1 / (1 - probability).
+    def row_keys(self, site: int) -> Tensor:
+        """Return one key per row at a site: int32 (B,).
 
         site: a number that differs for every place in the model where dropout is applied.
         """
-        keys_B = mix(self.rows_B ^ mix(torch.full_like(self.rows_B, site)))
-        keys_N = mix(keys_B[self.token_row_N] + self.token_position_N.to(torch.int32) * _GOLDEN_RATIO)
-        return _drop(x_ND, keys_N, probability)
+        return mix(self.rows_B ^ mix(torch.full_like(self.rows_B, site)))
+
+    def token_keys(self, site: int) -> Tensor:
+        """Return one key per token at a site: int32 (N,)."""
+        return mix(self.row_keys(site)[self.token_row_N] + self.token_position_N.to(torch.int32) * _GOLDEN_RATIO)
+
+    def hidden(self, x_ND: Tensor, probability: float, site: int) -> Tensor:
+        """Zero features with the given probability and scale the others by 1 / (1 - probability)."""
+        return _drop(x_ND, self.token_keys(site), probability)
 
     def attention(self, weights_BHTT: Tensor, probability: float, site: int) -> Tensor:
         """Drop attention weights; places count from each row's start, so padding changes nothing."""
         _, heads, length, _ = weights_BHTT.shape
         device = weights_BHTT.device
-        keys_B = mix(self.rows_B ^ mix(torch.full_like(self.rows_B, site)))
         heads_H = torch.arange(heads, device=device, dtype=torch.int32)
-        keys_BH = mix(keys_B[:, None] + heads_H * _GOLDEN_RATIO)
+        keys_BH = mix(self.row_keys(site)[:, None] + heads_H * _GOLDEN_RATIO)
         places_T = torch.arange(length, device=device, dtype=torch.int32)
         keys_BHT = mix(keys_BH[:, :, None] + places_T * _GOLDEN_RATIO)
         return _drop(weights_BHTT, keys_BHT, probability)

@@ -21,6 +21,9 @@ from torch import Tensor, nn
 from bert_trainer.batch import Batch
 from bert_trainer.config import ModelConfig
 from bert_trainer.dropout import DropoutKeys
+from bert_trainer.kernels import encoder as kernels
+from bert_trainer.kernels import functions
+from bert_trainer.kernels.library import Library
 
 # Dropout sites: 0 is the embeddings; layer i uses three numbers from 1 + 3 * i.
 _EMBEDDINGS_SITE = 0
@@ -88,6 +91,9 @@ class Layer(nn.Module):
 
     def forward(self, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """x_ND: (N, D) to (N, D)."""
+        library = kernels.kernels_for(x_ND, x_ND.shape[-1] // self.num_heads)
+        if library is not None:
+            return kernels.encoder_layer(library, self, x_ND, batch, dropout)
         attended_ND = self.attention_output(self._attend(x_ND, batch, dropout))
         if self.drops_attention_output:
             attended_ND = self._drop(attended_ND, dropout, self.first_site + 1)
@@ -162,11 +168,23 @@ class Bert(nn.Module):
     def encode(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the last hidden states, (N, D). dropout: None for none (evaluation)."""
         x_ND = self.embeddings(batch)
-        if dropout is not None and self.config.hidden_dropout_prob > 0:
-            x_ND = dropout.hidden(x_ND, self.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
+        drop = kernels.drop_hidden(dropout, self.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
+        library = self._kernels()
+        if library is not None:
+            x_ND = x_ND.to(kernels.compute_dtype(x_ND.dtype))
+            if drop is not None:
+                x_ND = functions.dropout(library, x_ND, drop)
+        elif dropout is not None and drop is not None:
+            x_ND = dropout.hidden(x_ND, drop.probability, _EMBEDDINGS_SITE)
         for layer in self.layers:
             x_ND = layer(x_ND, batch, dropout)
         return x_ND  # type: ignore[no-any-return]
+
+    def _kernels(self) -> Library | None:
+        """Return the kernels where they can compute this model here."""
+        weight, config = self.embeddings.tokens.weight, self.config
+        x = torch.empty(0, dtype=kernels.compute_dtype(weight.dtype), device=weight.device)
+        return kernels.kernels_for(x, config.hidden_size // config.num_attention_heads)
 
     def masked_lm_logits(self, x_MD: Tensor) -> Tensor:
         """Return (M, padded V); columns that are no vocabulary entry are -inf."""
@@ -188,10 +206,7 @@ class Bert(nn.Module):
     def forward(self, batch: Batch, dropout: DropoutKeys | None = None) -> LossSums:
         """Encode a micro-batch and sum both losses; logits are computed at masked positions only."""
         x_ND = self.encode(batch, dropout)
-        # Losses in fp32 at least: half-precision sums over a vocabulary lose digits.
-        logits_MV = _at_least_fp32(self.masked_lm_logits(x_ND[batch.masked_index_M]))
-        masked_lm = F.cross_entropy(logits_MV, batch.masked_labels_M, reduction="sum")
-        masked_lm_correct = (logits_MV.argmax(-1) == batch.masked_labels_M).sum()
+        masked_lm, masked_lm_correct = self._masked_lm(x_ND[batch.masked_index_M], batch.masked_labels_M)
         next_sentence = masked_lm.new_zeros(())
         next_sentence_correct = masked_lm_correct.new_zeros(())
         if self.nsp is not None:
@@ -199,6 +214,16 @@ class Bert(nn.Module):
             next_sentence = F.cross_entropy(logits_B2, batch.next_sentence_B, reduction="sum")
             next_sentence_correct = (logits_B2.argmax(-1) == batch.next_sentence_B).sum()
         return LossSums(masked_lm, next_sentence, masked_lm_correct, next_sentence_correct)
+
+    def _masked_lm(self, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the masked-LM losses, and how many of the likeliest tokens are right."""
+        library = self._kernels()
+        if library is not None:
+            return kernels.masked_lm(library, self, x_MD, labels_M)
+        # In fp32 at least: half-precision sums over a vocabulary lose digits.
+        logits_MV = _at_least_fp32(self.masked_lm_logits(x_MD))
+        losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
+        return losses, (logits_MV.argmax(-1) == labels_M).sum()
 
 
 def _at_least_fp32(x: Tensor) -> Tensor:

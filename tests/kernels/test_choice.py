@@ -1,0 +1,62 @@
+"""Which kernels run, and what runs where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_trainer.kernels import build, encoder, library
+from bert_trainer.model import Bert
+from bert_trainer.processor import describe_kernels
+from random_rows import model_config, random_batch
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    library.find.cache_clear()
+    yield
+    library.find.cache_clear()
+
+
+def test_the_best_one_that_this_processor_runs_is_taken_and_named() -> None:
+    runnable = [name for name, (_, needed) in build.flavours().items() if needed <= library.processor_flags()]
+    found, reason = library.find()
+    assert found is not None, reason
+    assert found.flavour == runnable[0]
+    assert describe_kernels("bf16") == describe_kernels("fp32") == runnable[0]
+    assert describe_kernels("fp16") == "none in fp16"
+
+
+def test_a_variable_turns_them_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.SWITCH, "off")
+    assert describe_kernels("fp32") == "none (BERT_TRAINER_KERNELS=off)"
+    assert encoder.kernels_for(torch.zeros(1), 64) is None
+
+
+def test_libraries_of_other_sources_are_not_loaded_and_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "LIBRARIES", tmp_path)
+    assert "python -m bert_trainer.kernels.build" in describe_kernels("fp32")
+    for stale in ("kernels-0123456789ab-avx2.so", "kernels-x.partial"):
+        (tmp_path / stale).touch()
+    built = build.build()
+    assert sorted(tmp_path.iterdir()) == sorted(built)
+
+
+@pytest.mark.parametrize("head_size", [8, 24])
+def test_heads_that_fill_no_vector_take_the_plain_operations(head_size: int) -> None:
+    model = Bert(model_config(2 * head_size, num_attention_heads=2), 50)
+    model.initialize(1)
+    batch = random_batch([5, 9], sequence_length=9, predictions=2, vocabulary_size=50, seed=1)
+    assert encoder.kernels_for(torch.zeros(1), head_size) is None
+    assert torch.isfinite(model(batch, batch.dropout_keys(1, 1)).masked_lm)
+
+
+def test_half_precision_of_the_other_kind_takes_the_plain_operations() -> None:
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert encoder.kernels_for(torch.zeros(1), 64) is None
+    assert encoder.kernels_for(torch.zeros(1, dtype=torch.float64), 64) is None

@@ -1,0 +1,65 @@
+"""The model's parts made of kernels: the mathematics of ``bert_trainer.model``, and the same elements dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bert_trainer.kernels import functions
+from bert_trainer.kernels.functions import Drop
+from bert_trainer.kernels.library import Library, usable
+
+if TYPE_CHECKING:
+    from bert_trainer.batch import Batch
+    from bert_trainer.dropout import DropoutKeys
+    from bert_trainer.model import Bert, Layer
+
+_LANES = 16
+
+
+def kernels_for(x: Tensor, head_size: int) -> Library | None:
+    """Return the kernels where they can compute a model with heads of this size. x: activations."""
+    return usable(x) if head_size % _LANES == 0 and x.dtype == compute_dtype(x.dtype) else None
+
+
+def compute_dtype(parameters: torch.dtype) -> torch.dtype:
+    """Return the type of activations: what autocast asks for on CPUs, else that of the parameters."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else parameters
+
+
+def drop_hidden(dropout: DropoutKeys | None, probability: float, site: int) -> Drop | None:
+    """Return the dropout of features at a site, None where nothing is dropped."""
+    return Drop(dropout.token_keys(site), probability) if dropout is not None and probability > 0 else None
+
+
+def encoder_layer(library: Library, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    """x_ND: (N, D) to (N, D), fp32 or bf16, as ``model.Layer``."""
+    site, hidden = layer.first_site, layer.hidden_dropout
+    q, k, v = layer.query, layer.key, layer.value
+    qkv = functions.linear(x_ND, q.weight, k.weight, v.weight)
+    qkv = functions.add_bias(library, qkv, q.bias, k.bias, v.bias)
+    drop_weights = None
+    if dropout is not None and layer.attention_dropout > 0:
+        drop_weights = Drop(dropout.row_keys(site), layer.attention_dropout)
+    y_ND = functions.attention(library, qkv, batch.row_starts_B, layer.num_heads, drop_weights)
+    y_ND = functions.linear(y_ND, layer.attention_output.weight)
+    drop = drop_hidden(dropout, hidden, site + 1) if layer.drops_attention_output else None
+    x_ND = functions.drop_add_norm(library, y_ND, layer.attention_output.bias, x_ND, layer.attention_norm, drop)
+    inner = functions.linear(x_ND, layer.ffn_in.weight)
+    inner = functions.bias_gelu(library, inner, layer.ffn_in.bias, by_tanh=layer.approximate == "tanh")
+    y_ND = functions.linear(inner, layer.ffn_out.weight)
+    drop = drop_hidden(dropout, hidden, site + 2)
+    return functions.drop_add_norm(library, y_ND, layer.ffn_out.bias, x_ND, layer.ffn_norm, drop)
+
+
+def masked_lm(library: Library, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of the masked-LM losses in nats and the number of right answers."""
+    x_MD = functions.linear(x_MD, model.mlm_transform.weight)
+    by_tanh = model.config.hidden_act == "gelu_new"
+    x_MD = functions.bias_gelu(library, x_MD, model.mlm_transform.bias, by_tanh=by_tanh)
+    x_MD = model.mlm_norm(x_MD.float()).to(x_MD.dtype)
+    logits_MV = functions.linear(x_MD, model.embeddings.tokens.weight)
+    logits_MV = functions.add_bias(library, logits_MV, model.mlm_bias)
+    return functions.cross_entropy(library, logits_MV, labels_M, model.vocabulary_size)

@@ -1,0 +1,335 @@
+// Softmax attention inside each row of a flat micro-batch, with dropout on its weights; forward and backward.
+//
+// One task is one head of one row of T tokens with E features. Its products run on tiles in the processor's cache:
+// neither scores nor weights are ever written to memory as a whole, and no row is padded to another's length. The
+// backward pass makes the weights again from the logarithm of the softmax's sum, as FlashAttention does (Dao et al.
+// 2022, algorithm 4).
+//
+// A tile's operand is kept in units of 32 bits: one float, or two neighbouring bf16 along the axis that is summed.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "arithmetic.h"
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr long LANES = 16;  // of a vector: 64 bytes
+constexpr long ROWS = 4;    // rows of a register tile, by up to four vectors: 16 accumulators
+typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+
+struct Float {
+    static constexpr long DEPTH = 1;  // numbers in a unit
+    using Element = float;
+    static Vector multiply_add(uint32_t a, Vector b, Vector sum) { return sum + float_of(a) * b; }
+    static uint32_t unit(float first, float) { return bits_of(first); }
+};
+
+#ifdef __AVX512BF16__
+struct Pair {
+    static constexpr long DEPTH = 2;
+    using Element = bf16;
+    static Vector multiply_add(uint32_t a, Vector b, Vector sum) {
+        return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)(__m512)b);
+    }
+    static uint32_t unit(float first, float second) { return rounded(first) | rounded(second) << 16; }
+};
+#endif
+
+// out (rows, vectors * 16) = a (rows, units) times b (units, vectors * 16).
+// Unit (i, k) of a lies at a[i * a_row + k * a_unit]; row k of b starts at b[k * b_row].
+template <class U, long rows, long vectors>
+inline void multiply_tile(const uint32_t* a, long a_row, long a_unit, const uint32_t* b, long b_row, long units,
+                          float* out, long out_row) {
+    Vector sums[rows][vectors] = {};
+    for (long k = 0; k < units; ++k) {
+        Vector operand[vectors];
+#pragma GCC unroll 8
+        for (long v = 0; v < vectors; ++v) operand[v] = *reinterpret_cast<const Vector*>(b + k * b_row + v * LANES);
+#pragma GCC unroll 8
+        for (long i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+            for (long v = 0; v < vectors; ++v)
+                sums[i][v] = U::multiply_add(a[i * a_row + k * a_unit], operand[v], sums[i][v]);
+    }
+#pragma GCC unroll 8
+    for (long i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+        for (long v = 0; v < vectors; ++v) *reinterpret_cast<Vector*>(out + i * out_row + v * LANES) = sums[i][v];
+}
+
+// The same for any number of columns that is a multiple of 16. Rows are always ROWS: a last tile computes some that
+// nobody reads, from whatever lies in the operand's padding.
+template <class U>
+void multiply(const uint32_t* a, long a_row, long a_unit, const uint32_t* b, long b_row, long units, float* out,
+              long out_row, long columns) {
+    long n = 0;
+    for (; n + 4 * LANES <= columns; n += 4 * LANES)
+        multiply_tile<U, ROWS, 4>(a, a_row, a_unit, b + n, b_row, units, out + n, out_row);
+    for (; n < columns; n += LANES)
+        multiply_tile<U, ROWS, 1>(a, a_row, a_unit, b + n, b_row, units, out + n, out_row);
+}
+
+// What all tasks share. Letters: N tokens, H heads, E features of a head, D = H * E.
+struct Problem {
+    const int32_t* keys_B;  // of the site, or null for no dropout
+    float scale;            // of scores
+    long H, E;
+    long row;  // elements from one token to the next in q, k and v
+};
+
+struct Task {
+    long first, T, row, head;  // the row's first token, its tokens, its number
+    long padded() const { return (T + LANES - 1) / LANES * LANES; }
+};
+
+// Copies of one head's rows as operands, with zeros beyond T.
+template <class U, class T>
+struct Operand {
+    // (T, E) summed over E, for the left.
+    static void rows(const T* x, long stride, const Task& task, long E, uint32_t* out) {
+        for (long i = 0; i < task.T; ++i) {
+            auto* __restrict to = reinterpret_cast<typename U::Element*>(out) + i * E;
+            const T* __restrict from = x + i * stride;
+            SIMD for (long e = 0; e < E; ++e) put(to[e], get(from[e]));
+        }
+    }
+    // (E, T) summed over E, for the right.
+    static void columns(const T* x, long stride, const Task& task, long E, uint32_t* out) {
+        const long width = task.padded(), deep = E / U::DEPTH;
+        for (long first = 0; first < task.T; first += LANES) {  // as many as share the lines that are written
+            const long stop = std::min(first + LANES, task.T);
+            for (long e = 0; e < deep; ++e)
+                for (long i = first; i < stop; ++i) {
+                    const T* from = x + i * stride + e * U::DEPTH;
+                    out[e * width + i] = U::unit(get(from[0]), get(from[U::DEPTH - 1]));
+                }
+        }
+        for (long e = 0; e < deep; ++e) std::fill(out + e * width + task.T, out + (e + 1) * width, 0u);
+    }
+    // (T, E) summed over T, for the right.
+    static void stack(const T* x, long stride, const Task& task, long E, uint32_t* out) {
+        long i = 0;
+        for (; i + U::DEPTH <= task.T; i += U::DEPTH) join(x + i * stride, x + (i + U::DEPTH - 1) * stride, E, out + i / U::DEPTH * E);
+        if (i < task.T) {
+            join<true>(x + i * stride, x + i * stride, E, out + i / U::DEPTH * E);
+            i += U::DEPTH;
+        }
+        std::fill(out + i / U::DEPTH * E, out + task.padded() / U::DEPTH * E, 0u);
+    }
+
+    // Two neighbours along the axis that is summed, as units; alone: nothing but the first.
+    template <bool alone = false>
+    static void join(const T* __restrict first, const T* __restrict second, long count, uint32_t* __restrict out) {
+        SIMD for (long e = 0; e < count; ++e) out[e] = U::unit(get(first[e]), alone ? 0.0f : get(second[e]));
+    }
+};
+
+// Some rows of a tile (rows, width) as units along the rows' axis; the tile's first row is even.
+template <class U>
+void turn(const float* tile, long rows, long width, uint32_t* out) {
+    long i = 0;
+    for (; i + U::DEPTH <= rows; i += U::DEPTH)
+        Operand<U, float>::join(tile + i * width, tile + (i + U::DEPTH - 1) * width, width, out + i / U::DEPTH * width);
+    if (i < rows) Operand<U, float>::template join<true>(tile + i * width, tile + i * width, width, out + i / U::DEPTH * width);
+}
+
+template <class U>
+void put_row(const float* __restrict from, long width, uint32_t* out) {
+    auto* __restrict to = reinterpret_cast<typename U::Element*>(out);
+    SIMD for (long j = 0; j < width; ++j) put(to[j], from[j]);
+}
+
+uint32_t head_key(const Problem& p, const Task& t) {
+    return p.keys_B ? mix(uint32_t(p.keys_B[t.row]) + uint32_t(t.head) * GOLDEN) : 0;
+}
+
+// row: T scores of a query, turned into weights, dropped ones 0; returns the logarithm of the softmax's sum.
+template <class Drop>
+float softmax(float* __restrict row, long T, float scale, uint32_t key, Drop drop) {
+    float largest = row[0];
+#pragma omp simd reduction(max : largest)
+    for (long j = 0; j < T; ++j) largest = row[j] > largest ? row[j] : largest;
+    float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+    for (long j = 0; j < T; ++j) {
+        row[j] = exp_of((row[j] - largest) * scale);
+        total += row[j];
+    }
+    const float share = 1.0f / total;
+    SIMD for (long j = 0; j < T; ++j) row[j] *= share * drop.factor(key, uint32_t(j));
+    return largest * scale + std::log(total);
+}
+
+// row: scores, turned into weights, dropped ones 0. flow: gradients of those, turned into gradients of scores.
+template <class Drop>
+void softmax_gradient(float* __restrict row, float* __restrict flow, long T, float scale, float shift, float delta,
+                      uint32_t key, Drop drop) {
+    SIMD for (long j = 0; j < T; ++j) {
+        float weight = exp_of(row[j] * scale - shift), factor = drop.factor(key, uint32_t(j));
+        flow[j] = weight * (flow[j] * factor - delta) * scale;
+        row[j] = weight * factor;
+    }
+}
+
+// The memory of one thread, for rows of up to `longest` tokens.
+template <class U>
+struct Scratch {
+    Scratch(long longest, long E, bool backward) {
+        const long T = (longest + LANES - 1) / LANES * LANES, D = U::DEPTH;
+        for (auto& part : operands) part.resize((backward || &part < operands + 3) ? T * E / D : 0);
+        scores.resize(ROWS * T);
+        products.resize(ROWS * std::max(T, E));
+        weights.resize((backward ? T : ROWS) * T / D);
+        if (backward) dropped.resize(T * T / D), turned.resize(T * T / D);
+    }
+    std::vector<uint32_t> operands[7];
+    std::vector<float> scores, products;
+    std::vector<uint32_t> weights, dropped, turned;
+};
+
+template <class U, class T, class Drop>
+void attend(const Problem& p, Drop drop, const Task& task, const T* q, const T* k, const T* v, T* out, float* logsum,
+            Scratch<U>& s) {
+    const long E = p.E, width = task.padded(), units = width / U::DEPTH, at = task.first * p.row + task.head * E;
+    uint32_t *queries = s.operands[0].data(), *keys = s.operands[1].data(), *values = s.operands[2].data();
+    Operand<U, T>::rows(q + at, p.row, task, E, queries);
+    Operand<U, T>::columns(k + at, p.row, task, E, keys);
+    Operand<U, T>::stack(v + at, p.row, task, E, values);
+    const uint32_t key = head_key(p, task);
+    for (long first = 0; first < task.T; first += ROWS) {
+        const long rows = std::min(ROWS, task.T - first);
+        multiply<U>(queries + first * (E / U::DEPTH), E / U::DEPTH, 1, keys, width, E / U::DEPTH,
+                    s.scores.data(), width, width);
+        for (long i = 0; i < rows; ++i) {
+            float* row = s.scores.data() + i * width;
+            logsum[(task.first + first + i) * p.H + task.head] =
+                softmax(row, task.T, p.scale, mix(key + uint32_t(first + i) * GOLDEN), drop);
+            for (long j = task.T; j < width; ++j) row[j] = 0.0f;
+            put_row<U>(row, width, s.weights.data() + i * units);
+        }
+        multiply<U>(s.weights.data(), units, 1, values, E, units, s.products.data(), E, E);
+        for (long i = 0; i < rows; ++i) {
+            T* to = out + (task.first + first + i) * p.H * E + task.head * E;
+            SIMD for (long e = 0; e < E; ++e) put(to[e], s.products[i * E + e]);
+        }
+    }
+}
+
+template <class U, class T>
+void store_tile(const std::vector<float>& from, long rows, long E, T* to, long stride) {
+    for (long i = 0; i < rows; ++i)
+#pragma omp simd
+        for (long e = 0; e < E; ++e) put(to[i * stride + e], from[i * E + e]);
+}
+
+// grad and out: (N, D), gradient of the output and the output itself. Gradients of q, k and v have q's layout.
+template <class U, class T, class Drop>
+void attend_gradient(const Problem& p, Drop drop, const Task& task, const T* grad, const T* out, const float* logsum, const T* q,
+                     const T* k, const T* v, T* grad_q, T* grad_k, T* grad_v, Scratch<U>& s) {
+    const long E = p.E, D = p.H * E, width = task.padded(), units = width / U::DEPTH, deep = E / U::DEPTH;
+    const long at = task.first * p.row + task.head * E, at_out = task.first * D + task.head * E;
+    uint32_t* o[7];
+    for (int i = 0; i < 7; ++i) o[i] = s.operands[i].data();
+    Operand<U, T>::rows(q + at, p.row, task, E, o[0]);
+    Operand<U, T>::columns(k + at, p.row, task, E, o[1]);
+    Operand<U, T>::rows(grad + at_out, D, task, E, o[2]);
+    Operand<U, T>::columns(v + at, p.row, task, E, o[3]);
+    Operand<U, T>::stack(k + at, p.row, task, E, o[4]);
+    Operand<U, T>::stack(q + at, p.row, task, E, o[5]);
+    Operand<U, T>::stack(grad + at_out, D, task, E, o[6]);
+    const uint32_t key = head_key(p, task);
+    float *score = s.scores.data(), *flow = s.products.data();
+    uint32_t *dropped = s.dropped.data(), *turned = s.turned.data();
+    const long known = (task.T + U::DEPTH - 1) / U::DEPTH * width;
+    std::fill(dropped + known, dropped + units * width, 0u);
+    std::fill(turned + known, turned + units * width, 0u);
+    for (long first = 0; first < task.T; first += ROWS) {
+        const long rows = std::min(ROWS, task.T - first);
+        multiply<U>(o[0] + first * deep, deep, 1, o[1], width, deep, score, width, width);
+        multiply<U>(o[2] + first * deep, deep, 1, o[3], width, deep, flow, width, width);
+        for (long i = 0; i < rows; ++i) {
+            const long token = first + i;
+            const T *gi = grad + at_out + token * D, *oi = out + at_out + token * D;
+            float delta = 0.0f;
+#pragma omp simd reduction(+ : delta)
+            for (long e = 0; e < E; ++e) delta += get(gi[e]) * get(oi[e]);
+            const float shift = logsum[(task.first + token) * p.H + task.head];
+            float *w = score + i * width, *f = flow + i * width;
+            softmax_gradient(w, f, task.T, p.scale, shift, delta, mix(key + uint32_t(token) * GOLDEN), drop);
+            for (long j = task.T; j < width; ++j) w[j] = f[j] = 0.0f;
+            put_row<U>(f, width, s.weights.data() + token * units);
+        }
+        turn<U>(flow, rows, width, turned + first / U::DEPTH * width);
+        turn<U>(score, rows, width, dropped + first / U::DEPTH * width);
+        multiply<U>(s.weights.data() + first * units, units, 1, o[4], E, units, flow, E, E);
+        store_tile<U, T>(s.products, rows, E, grad_q + at + first * p.row, p.row);
+    }
+    for (long first = 0; first < task.T; first += ROWS) {
+        const long rows = std::min(ROWS, task.T - first);
+        multiply<U>(turned + first, 1, width, o[5], E, units, flow, E, E);
+        store_tile<U, T>(s.products, rows, E, grad_k + at + first * p.row, p.row);
+        multiply<U>(dropped + first, 1, width, o[6], E, units, flow, E, E);
+        store_tile<U, T>(s.products, rows, E, grad_v + at + first * p.row, p.row);
+    }
+}
+
+// Heads of rows, the longest rows first, so that threads end together.
+std::vector<Task> tasks_of(const int64_t* starts, long B, long N, long H) {
+    std::vector<Task> tasks;
+    tasks.reserve(size_t(B) * H);
+    for (long b = 0; b < B; ++b)
+        for (long h = 0; h < H; ++h) tasks.push_back({long(starts[b]), long((b + 1 < B ? starts[b + 1] : N) - starts[b]), b, h});
+    std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.T > b.T; });
+    return tasks;
+}
+
+template <class U, class Work>
+void run_tasks(const std::vector<Task>& tasks, long E, bool backward, int threads, Work work) {
+    const long count = long(tasks.size()), longest = count ? tasks.front().T : 0;
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch<U> scratch(longest, E, backward);
+        // Every task writes its own part of the results: who takes which changes nothing.
+#pragma omp for schedule(dynamic)
+        for (long i = 0; i < count; ++i) work(tasks[i], scratch);
+    }
+}
+
+#ifdef __AVX512BF16__
+using UnitOfBf16 = Pair;
+#else
+using UnitOfBf16 = Float;  // converted in cache
+#endif
+
+}  // namespace
+
+#define FOR_TYPE(T, U, suffix)                                                                                     \
+    EXPORT void attention_##suffix(const T* q, const T* k, const T* v, const int64_t* starts, const int32_t* keys, \
+                                   int32_t threshold, float drop_scale, float scale, T* out, float* logsum,        \
+                                   long row, long B, long N, long H, long E, int threads) {                        \
+        const Problem problem{keys, scale, H, E, row};                                                             \
+        with_dropout(keys, threshold, drop_scale, [&](auto drop) {                                                 \
+            run_tasks<U>(tasks_of(starts, B, N, H), E, false, threads, [&](const Task& task, Scratch<U>& scratch) {\
+                attend<U, T>(problem, drop, task, q, k, v, out, logsum, scratch);                                  \
+            });                                                                                                    \
+        });                                                                                                        \
+    }                                                                                                              \
+    EXPORT void attention_gradient_##suffix(                                                                       \
+        const T* grad, const T* out, const float* logsum, const T* q, const T* k, const T* v,                      \
+        const int64_t* starts, const int32_t* keys, int32_t threshold, float drop_scale, float scale, T* grad_q,   \
+        T* grad_k, T* grad_v, long row, long B, long N, long H, long E, int threads) {                             \
+        const Problem problem{keys, scale, H, E, row};                                                             \
+        with_dropout(keys, threshold, drop_scale, [&](auto drop) {                                                 \
+            run_tasks<U>(tasks_of(starts, B, N, H), E, true, threads, [&](const Task& task, Scratch<U>& scratch) { \
+                attend_gradient<U, T>(problem, drop, task, grad, out, logsum, q, k, v, grad_q, grad_k, grad_v,     \
+                                      scratch);                                                                    \
+            });                                                                                                    \
+        });                                                                                                        \
+    }
+
+FOR_TYPE(float, Float, f32)
+FOR_TYPE(bf16, UnitOfBf16, bf16)
