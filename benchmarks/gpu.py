@@ -215,6 +215,8 @@ def find_waits(side: Side, device: torch.device) -> str:
     torch.cuda.set_sync_debug_mode("error")
     try:
         side.step(0)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         return f"found: {error}"
     finally:

@@ -150,3 +150,29 @@ def test_a_step_adds_its_micro_batches_up_and_learns() -> None:
     side.lamb.learning_rate = 0.02
     losses = [float(side.step(0)) for _ in range(15)]
     assert losses[-1] < losses[0] - 0.5
+
+
+def attend_blocks(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> Tensor:
+    """Rows told apart by a mask: slow, but a graph without a break, as attention on a GPU is."""
+    place = torch.arange(len(qkv))
+    row = torch.searchsorted(bounds.long(), place, right=True)
+    q, k, v = (part.transpose(0, 1) for part in qkv.unbind(1))
+    mask = row[:, None] == row[None, :]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+# Dynamo itself looks at the .grad of a layer's input, which is no leaf.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_compiled_functions_are_single_graphs_and_give_the_eager_losses_and_gradients() -> None:
+    torch._dynamo.reset()
+    _, micros = small_step()
+    weights = gpu_step.Weights(SMALL, CPU, torch.float32)
+    found = []
+    for kernels in (Kernels.make(None), Kernels.make("aot_eager")):
+        sums = gpu_step.sum_losses(weights.seen, SMALL, micros[0], 64, 0.0, attend_blocks, kernels)
+        found.append([sums, *torch.autograd.grad(sums.sum(), list(weights.seen.values()))])
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-6)
+    torch._dynamo.reset()
