@@ -38,6 +38,9 @@ bench-data: setup ## The data benchmarks one after the other: text to shards, sh
 bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled (15 minutes)
 	@$(BIN)/python benchmarks/trainer/run.py $(BENCH_ARGS)
 
+bench-gpu: setup ## One GPU beside Hugging Face, BERT-large (BENCH_ARGS="--device cpu --preset tiny --sequences 8" is a check)
+	@$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
+
 bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, beside a bare client (6 minutes)
 	@$(BIN)/python benchmarks/operator/run.py
 
@@ -87,4 +90,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-cluster test-manifests check lint types layers generated generate format lock clean
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-cluster test-manifests check lint types layers generated generate format lock clean bench-gpu

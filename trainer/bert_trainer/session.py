@@ -21,6 +21,7 @@ from bert_trainer.dataset.shards import ShardFolder, find_shard_folder
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError, UnsupportedPrecision
+from bert_trainer.gpu import check_capability
 from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
@@ -181,6 +182,10 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
         )
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    name = torch.cuda.get_device_name(device)
+    warning = check_capability(config.precision, torch.cuda.get_device_capability(device), name)
+    if warning is not None and world.rank == 0:
+        logger.warning(warning)
     _limit_memory(config, device)
     torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
     return device

@@ -1,0 +1,40 @@
+"""Training on NVIDIA GPUs: whether the card can compute as asked.
+
+CUDA does not refuse: without tf32 units PyTorch computes in fp32, and below compute capability 8.0 it emulates bf16
+slower than fp32, both without a word. So what a card cannot do is refused here, by name.
+"""
+
+from __future__ import annotations
+
+from bert_trainer.errors import UnsupportedPrecision
+
+_NEEDED: dict[str, tuple[tuple[int, int], str]] = {
+    "bf16": ((8, 0), "fp16 or fp32"),
+    "tf32": ((8, 0), "fp16 or fp32"),
+    "fp16": ((5, 3), "fp32"),
+}
+"""Compute capability from which a precision is what its name says, and what to use instead."""
+_FAST: dict[str, tuple[int, int]] = {"fp16": (7, 0)}
+"""Compute capability from which it is faster than fp32."""
+
+
+def check_capability(precision: str, capability: tuple[int, int], name: str) -> str | None:
+    """Return a warning where the precision works but gains nothing, else None.
+
+    capability: major and minor, (7, 0) for a V100. name: of the card, for the message.
+
+    Raises:
+        UnsupportedPrecision: it would silently be another one, or be emulated.
+    """
+    card = f"{name} (sm_{capability[0]}{capability[1]})"
+    if precision in _NEEDED:
+        needed, instead = _NEEDED[precision]
+        oldest = f"sm_{needed[0]}{needed[1]}"
+        if capability < needed:
+            raise UnsupportedPrecision(
+                f"precision: got {precision!r}; allowed: {instead}, since {card} is older than {oldest}",
+                hint="change spec.precision, or choose other nodes with spec.scheduling.nodeSelector",
+            )
+    if precision in _FAST and capability < _FAST[precision]:
+        return f"precision {precision}: {card} has no tensor cores and gains nothing over fp32"
+    return None
