@@ -174,6 +174,9 @@ class PrepareStage(Section):
     seed: Seed = 12345
     recipe: RecipeName | None = None
     """Whose names folders and files get; empty: our own. Settings are not changed by it."""
+    masking: Literal["static", "dynamic"] = "static"
+    """``static``: training files hold masks; ``dynamic``: they hold the tokens as they are, for pretrain stages that
+    draw masks themselves. Held-out files hold masks either way."""
     whole_word_masking: bool = False
     """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
     num_shards: Positive | None = None
@@ -212,6 +215,13 @@ class PretrainStage(Section):
     loss_normalization: Literal["global", "microBatchMean"] = "global"
     """``global``: divided by the step's masked tokens and sequences over all ranks; ``microBatchMean``: the
     mean of each micro-batch's mean, as in the original scripts."""
+    masking: Literal["static", "dynamic"] = "static"
+    """``static``: the masks of the files; ``dynamic``: drawn anew in every epoch while the samples are read, from the
+    run's seed, the epoch and the sample's number alone."""
+    masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Of ``dynamic``: share of a row's tokens to predict."""
+    whole_word_masking: bool = False
+    """Of ``dynamic``: mask all pieces of a word or none."""
     shards: str | None = None
     """Folder of ready shards; empty: the folder of this length below the dataset."""
     data_range: DataRange = DataRange()
@@ -390,6 +400,7 @@ def _stage_problems(config: RunConfig) -> list[str]:
     problems = []
     names = [stage.name for stage in config.stages]
     problems += [f"stages: the name {name!r} is used twice" for name in sorted(set(names)) if names.count(name) > 1]
+    bare = any(isinstance(stage, PrepareStage) and stage.masking == "dynamic" for stage in config.stages)
     for number, stage in enumerate(config.stages):
         path = f"stages.{number}"
         if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
@@ -409,6 +420,10 @@ def _stage_problems(config: RunConfig) -> list[str]:
                 )
         if isinstance(stage, PretrainStage):
             problems += _pretrain_problems(path, stage, config.world.ranks)
+            if bare and stage.masking == "static" and stage.shards is None:
+                problems.append(
+                    f"{path}.masking: got 'static'; allowed: 'dynamic', since the prepare stage writes no masks"
+                )
     return problems
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from bert_operator.api import presets
+from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.v1alpha1 import (
     BertPretrainJob,
     EvaluateSpec,
@@ -20,7 +21,6 @@ from bert_operator.api.v1alpha1 import (
     JobSpec,
     LengthSpec,
     ModelSpec,
-    PrepareSpec,
     PretrainSpec,
     Stage,
     WarmupSpec,
@@ -28,6 +28,7 @@ from bert_operator.api.v1alpha1 import (
 
 CONTRACT_VERSION = 1
 PUBLISHED_VOCABULARY_SIZE = 30522
+PUBLISHED_MASKED_LM_PROBABILITY = 0.15
 TOKENS_PER_PASS = 4096
 """What one pass on one rank takes by default: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
@@ -176,6 +177,9 @@ def _pretrain(pretrain: PretrainSpec, place: Place) -> Document:
         },
         "optimizer_state": pretrain.optimizer_state,
         "loss_normalization": pretrain.loss_normalization,
+        "masking": pretrain.masking,
+        "masked_lm_probability": pretrain.masked_lm_probability or PUBLISHED_MASKED_LM_PROBABILITY,
+        "whole_word_masking": pretrain.whole_word_masking or False,
         "shards": place(pretrain.shards),
         "data_range": pretrain.data_range.model_dump(),
     }

@@ -247,6 +247,8 @@ def _shard_tasks(
             seed=stage.seed,
             masking=rule,
             vocabulary_sha256=vocabulary.sha256,
+            # Evaluation is to see the same masks every time.
+            masked=stage.masking == "static" or split == "held_out",
         )
         for split, number, groups in shards
     ]
@@ -262,7 +264,7 @@ def _kept_rows(task: ShardTask) -> int | None:
         logger.warning("Making %s again: %s", task.target, error)
         return None
     wanted = ShardHeader(header.rows, task.sequence_length, task.masking.max_predictions, task.vocabulary_sha256)
-    return header.rows if header == wanted else None
+    return header.rows if header == wanted and header.masked == task.masked else None
 
 
 def _length_record(stage: PrepareStage, length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:

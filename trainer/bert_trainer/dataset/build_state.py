@@ -115,6 +115,7 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         short_sequence_probability=stage.short_sequence_probability,
         seed=stage.seed,
         recipe=stage.recipe,
+        masking=stage.masking,
         whole_word_masking=stage.whole_word_masking,
         weights=corpus_weights(stage),
         num_shards=stage.num_shards,

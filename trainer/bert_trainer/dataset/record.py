@@ -37,6 +37,8 @@ class BuildSettings(_Part):
     masked_lm_probability: float
     short_sequence_probability: float
     seed: int
+    masking: str = "static"
+    """``dynamic``: training files hold no masks."""
     whole_word_masking: bool = False
     recipe: str | None = None
     """Whose names folders and files have."""

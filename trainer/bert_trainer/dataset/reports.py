@@ -82,7 +82,7 @@ def _verify_shard(file: Path, vocabulary: Vocabulary | None) -> list[str]:
         problems.append(f"made with another vocabulary (SHA-256 {header.vocabulary_sha256})")
     if not len(samples):
         return [*problems, "holds no samples"]
-    problems += find_violations(samples, vocabulary)
+    problems += find_violations(samples, vocabulary, masked=header.masked)
     if len(problems) > _VIOLATIONS_SHOWN:
         problems[_VIOLATIONS_SHOWN:] = [f"and {len(problems) - _VIOLATIONS_SHOWN} more"]
     return problems

@@ -58,7 +58,7 @@ class ShardFolder:
             if masked and not header.masked:
                 raise InputError(
                     f"{path}: its samples hold no masks, which this stage needs",
-                    hint="use shards whose masks are in the file",
+                    hint="set the stage's masking to dynamic, or use shards whose masks are in the file",
                 )
         if not any(header.rows for header in headers):
             raise InputError(f"{folder}: the {split} shards hold no samples")
