@@ -18,7 +18,7 @@ from bert_trainer.checkpoint import Checkpoint, CheckpointStore, Environment, Po
 from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
 from bert_trainer.data import SampleOrder
 from bert_trainer.dataset.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.shards import ShardFolder, find_shard_folder
+from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError, UnsupportedPrecision
@@ -246,10 +246,12 @@ def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, Sta
 
 def _open_shards(config: RunConfig, stage: PretrainStage | EvaluateStage, vocabulary: Vocabulary) -> ShardFolder:
     length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
-    path = Path(stage.shards) if stage.shards else find_shard_folder(Path(config.dataset.folder), length, predictions)
+    split: Split = "training" if isinstance(stage, PretrainStage) else "held_out"
+    root = Path(config.dataset.folder)
+    path = Path(stage.shards) if stage.shards else find_shard_folder(root, length, predictions, split)
     return ShardFolder.open(
         path,
-        split="training" if isinstance(stage, PretrainStage) else "held_out",
+        split=split,
         sequence_length=length,
         max_predictions=predictions,
         vocabulary=vocabulary,

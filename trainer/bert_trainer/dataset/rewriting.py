@@ -23,9 +23,11 @@ from bert_trainer.dataset.shards import (
     SUFFIXES,
     LayoutName,
     ShardHeader,
+    check_numbers,
     list_shards,
     read_header,
     read_ragged,
+    select_split,
     write_shard,
 )
 from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
@@ -174,10 +176,12 @@ def chop(
 def _training_files(source: Path) -> list[Path]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder of shards")
-    # Held-out samples must not be mixed in.
-    files = [path for path in list_shards(source) if "held_out" not in path.name]
+    # Held-out samples must not be mixed in. Names may be anybody's.
+    held_out = select_split(list_shards(source), "held_out")
+    files = [path for path in list_shards(source) if path not in held_out]
     if not files:
         raise InputError(f"{source}: no .hdf5 file with training samples here", hint="name one folder of shards")
+    check_numbers(source, files)
     return files
 
 

@@ -6,6 +6,7 @@ across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
 from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.shards.files import (
     LAYOUTS,
     read_header,
@@ -30,11 +31,13 @@ __all__ = [
     "ShardFolder",
     "ShardHeader",
     "Split",
+    "check_numbers",
     "find_shard_folder",
     "list_shards",
     "read_header",
     "read_ragged",
     "read_shard",
+    "select_split",
     "shard_folder_name",
     "write_shard",
 ]
