@@ -214,6 +214,7 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (v1alpha1.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
         (v1alpha1.PretrainSpec, "masking", trainer.PretrainStage, "masking"),
         (PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
+        (PrepareSpec, "layout", trainer.PrepareStage, "layout"),
         (PrepareSpec, "masking", trainer.PrepareStage, "masking"),
         (CorpusSpec, "format", trainer.CorpusConfig, "format"),
         (CorpusSpec, "lines", trainer.CorpusConfig, "lines"),

@@ -41,6 +41,17 @@ def test_any_number_of_ranks_makes_the_same_bytes(tmp_path: Path, write_corpus: 
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
 
 
+def test_parts_are_cut_again_with_the_same_bytes_by_any_number_of_ranks(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text = write_corpus(60)
+    for ranks in (1, 2):
+        run = build(text, tmp_path / str(ranks), ranks, "--recipe", "mlperf", "--balanced-shards", "4")
+        assert run.returncode == 0, run.stderr
+    assert sum("part_" in name for name in contents(tmp_path / "1")) == 4
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
 def test_wrong_input_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
     run = build(tmp_path / "none", tmp_path / "data", 2)
     assert run.returncode == 2

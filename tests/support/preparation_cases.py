@@ -46,6 +46,25 @@ PREPARATION_CASES: dict[str, RuleCase] = {
         "spec.stages[0].prepare.corpora[0].checksums",
         ("only with format: mlperf",),
     ),
+    "parts cut again": RuleCase(
+        both(
+            put("stages", PREPARE, "prepare", "recipe", value="mlperf"),
+            put("stages", PREPARE, "prepare", "numBalancedShards", value=64),
+        ),
+        put("stages", PREPARE, "prepare", "numBalancedShards", value=64),
+        "spec.stages[0].prepare.numBalancedShards",
+        ("got 64 with recipe null", "only with recipe: mlperf"),
+    ),
+    "a layout with room for rows without masks": RuleCase(
+        put("stages", PREPARE, "prepare", "layout", value="intel"),
+        both(
+            put("stages", PREPARE, "prepare", "layout", value="intel"),
+            put("stages", PREPARE, "prepare", "masking", value="dynamic"),
+            pretrain(masking="dynamic"),
+        ),
+        "spec.stages[0].prepare.layout",
+        ("got intel with masking dynamic",),
+    ),
     "probability of dynamic masks": RuleCase(
         pretrain(masking="dynamic", maskedLmProbability=0.3),
         put("stages", PHASE1, "pretrain", "maskedLmProbability", value=0.3),

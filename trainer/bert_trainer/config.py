@@ -125,6 +125,7 @@ class DataRange(Section):
 
 
 RecipeName = Literal["nvidia", "mlperf"]
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
 
 
 class CorpusConfig(Section):
@@ -173,7 +174,12 @@ class PrepareStage(Section):
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     seed: Seed = 12345
     recipe: RecipeName | None = None
-    """Whose names folders and files get; empty: our own. Settings are not changed by it."""
+    """Whose names and layout folders and files get; empty: our own. Other settings are not changed by it."""
+    layout: LayoutName | None = None
+    """Of the files that a loader reads; empty: that of the recipe's loader, ``compact`` without one or without
+    masks."""
+    num_balanced_shards: Positive | None = None
+    """Of ``mlperf``: files that the training parts of a length are cut into again; empty: 2,048."""
     masking: Literal["static", "dynamic"] = "static"
     """``static``: training files hold masks; ``dynamic``: they hold the tokens as they are, for pretrain stages that
     draw masks themselves. Held-out files hold masks either way."""
@@ -406,6 +412,8 @@ def _stage_problems(config: RunConfig) -> list[str]:
         if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
             got = "neither" if stage.text is None else "both"
             problems.append(f"{path}: got {got} of text and corpora; allowed: exactly one of them")
+        if isinstance(stage, PrepareStage) and stage.masking == "dynamic" and stage.layout not in (None, "compact"):
+            problems.append(f"{path}.layout: got {stage.layout!r}; allowed with dynamic masking: 'compact'")
         if isinstance(stage, PretrainStage | EvaluateStage):
             longest = config.model.max_position_embeddings
             if stage.sequence_length > longest:

@@ -39,8 +39,8 @@ class PrepareSpec(Section):
     seed: Seed = 12345
     """Of masks, pairs and lengths. Default: 12345, that of the published scripts."""
     recipe: Literal["nvidia", "mlperf"] | None = None
-    """Whose names folders and files of shards get, for loaders that look for them. Empty: our own. Settings stay
-    as they are given."""
+    """Whose names and layout folders and files of shards get, for loaders that look for them; with mlperf the files are
+    also cut again into equal ones. Empty: our own. Other settings stay as they are given."""
     masking: Literal["static", "dynamic"] = "static"
     """``static``: masks are in the files; ``dynamic``: training files hold none, for pretrain stages with
     ``masking: dynamic``. Held-out files hold masks either way, so that accuracies can be compared."""
@@ -49,5 +49,11 @@ class PrepareSpec(Section):
     num_shards: Annotated[int, Field(ge=1, le=65536)] | None = None
     """Training files per sequence length; memory needed at a time shrinks with their number. Empty: 8, and more
     where the text is large: about one for every 4 MB of text."""
+    layout: Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"] | None = None
+    """Layout of the files that a loader reads. Empty: that of the recipe's own loader (gzip for nvidia, uncompressed
+    for mlperf); compact without a recipe, and with dynamic masking, for which it is the only one."""
+    num_balanced_shards: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """For recipe mlperf: files that the training files of a length are cut into again, with sizes that differ by one
+    sample at most. Empty: 2048, as published."""
     num_processes: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processes that work side by side. Empty: one per core."""

@@ -250,6 +250,22 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         PrepareSpec: (
             _exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
             _known_builtin("text"),
+            SectionRule(
+                holds=lambda stage: stage.num_balanced_shards is None or stage.recipe == "mlperf",
+                cel="!has(self.numBalancedShards) || (has(self.recipe) && self.recipe == 'mlperf')",
+                field="numBalancedShards",
+                allowed="only with recipe: mlperf, which cuts its parts again",
+                next_step="leave it out and set numShards, or write recipe: mlperf",
+                got=lambda stage: f"{stage.num_balanced_shards} with recipe {render_value(stage.recipe)}",
+            ),
+            SectionRule(
+                holds=lambda stage: stage.masking == "static" or stage.layout in (None, "compact"),
+                cel="self.masking == 'static' || !has(self.layout) || self.layout == 'compact'",
+                field="layout",
+                allowed="compact with masking: dynamic; the others have no room for samples without masks",
+                next_step="leave it out, or write masking: static",
+                got=lambda stage: f"{stage.layout} with masking {stage.masking}",
+            ),
         ),
         PretrainSpec: (_dynamic_only("masked_lm_probability"), _dynamic_only("whole_word_masking")),
         corpora.CorpusSpec: (

@@ -48,7 +48,7 @@ def find_shards(path: Path) -> list[Path]:
 
 def find_vocabulary(path: Path) -> Vocabulary | None:
     """Read the ``vocab.txt`` of the dataset that a file or folder is part of, if there is one."""
-    for folder in [path, *path.absolute().parents[:2]]:
+    for folder in [path, *path.absolute().parents[:3]]:
         if (folder / "vocab.txt").is_file():
             return read_vocabulary(folder / "vocab.txt")
     return None

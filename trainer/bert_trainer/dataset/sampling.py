@@ -17,7 +17,7 @@ from bert_trainer.dataset.masking import MaskingRule, mask_tokens
 from bert_trainer.dataset.random_bits import RandomBits
 from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
-from bert_trainer.dataset.shards import Split, write_shard
+from bert_trainer.dataset.shards import LayoutName, Split, write_shard
 from bert_trainer.dataset.spool import read_tokens
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.weights import walks_in_pass
@@ -53,6 +53,7 @@ class ShardTask:
     vocabulary_sha256: str
     masked: bool = True
     """Whether the file holds masks; without, the loader draws them."""
+    layout: LayoutName = "compact"
 
 
 def build_shard(task: ShardTask) -> int:
@@ -70,6 +71,7 @@ def build_shard(task: ShardTask) -> int:
         vocabulary_sha256=task.vocabulary_sha256,
         generator_version=GENERATOR_VERSION,
         masked=task.masked,
+        layout=task.layout,
     )
     return len(samples)
 

@@ -5,6 +5,7 @@ holds. Files are opened for one call and closed again, never kept: HDF5 must not
 across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
+from bert_trainer.config import LayoutName
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.shards.files import (
@@ -21,7 +22,7 @@ from bert_trainer.dataset.shards.folder import (
     list_shards,
     shard_folder_name,
 )
-from bert_trainer.dataset.shards.header import LayoutName, ShardHeader, Split
+from bert_trainer.dataset.shards.header import ShardHeader, Split
 
 __all__ = [
     "LAYOUTS",

@@ -95,9 +95,9 @@ def check_numbers(folder: Path, files: Iterable[Path]) -> None:
         # A file by itself may have any number: it is no set.
         if (group.total is not None or len(group.numbers) > 1) and (missing := group.missing()):
             shown = ", ".join(missing[:_NAMES_SHOWN]) + (", ..." if len(missing) > _NAMES_SHOWN else "")
-            there = len(group.numbers)
+            there, names = len(group.numbers), f"{group.before}*{group.after}"
             raise InputError(
-                f"{folder}: got {there} of {there + len(missing)} shards {group.before}*{group.after}; missing {shown}; "
-                "allowed: every number up to the last",
+                f"{folder}: got {there} of {there + len(missing)} shards {names}; missing {shown}; allowed: every number "
+                "up to the last",
                 hint="copy or build what is missing; to train without it, number the files anew",
             )
