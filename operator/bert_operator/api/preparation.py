@@ -56,4 +56,8 @@ class PrepareSpec(Section):
     """For recipe mlperf: files that the training files of a length are cut into again, with sizes that differ by one
     sample at most. Empty: 2048, as published."""
     num_processes: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Processes that work side by side. Empty: one per core."""
+    """Processes that work side by side in every worker. Empty: one per core; with several workers one per whole core of
+    the cpu that their resources state, 1 where they state none."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """Pods or machines, as ranks of an MPI job; any number makes the same bytes. All of them write to the dataset's
+    volume. Default: 1, which is a single pod without ssh."""

@@ -97,7 +97,7 @@ def check_numbers(folder: Path, files: Iterable[Path]) -> None:
             shown = ", ".join(missing[:_NAMES_SHOWN]) + (", ..." if len(missing) > _NAMES_SHOWN else "")
             there, names = len(group.numbers), f"{group.before}*{group.after}"
             raise InputError(
-                f"{folder}: got {there} of {there + len(missing)} shards {names}; missing {shown}; allowed: every number "
-                "up to the last",
+                f"{folder}: got {there} of {there + len(missing)} shards {names}; missing {shown}; "
+                "allowed: every number up to the last",
                 hint="copy or build what is missing; to train without it, number the files anew",
             )
