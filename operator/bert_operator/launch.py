@@ -160,10 +160,17 @@ def threads_per_rank(cores: int, ranks_on_this_machine: int) -> int:
     return max(1, cores // ranks_on_this_machine)
 
 
-def launch_prepare(programs: Programs, config: str, environment: Mapping[str, str]) -> Launch:
-    """Return the data preparation: one process, which spreads over cores by itself."""
-    command = (*programs.prepare, "--config", config)
-    return Launch(command=command, environment=environment, launcher="alone", program=command)
+def launch_prepare(
+    programs: Programs, config: str, environment: Mapping[str, str], world: World | None = None
+) -> Launch:
+    """Return the data preparation: one process, which spreads over cores by itself, or the ranks of a world.
+
+    world: of several machines, reached by Open MPI; None: this machine.
+    """
+    program = (*programs.prepare, "--config", config)
+    if world is None:
+        return Launch(command=program, environment=environment, launcher="alone", program=program)
+    return _launch_ranks(programs, "open-mpi", world, environment, program, program)
 
 
 def launch_training(
@@ -180,7 +187,18 @@ def launch_training(
     through: what starts the program as a rank; it becomes the program.
     """
     program = (*programs.train, "--config", config)
-    command, extra = (*through, *program), dict(environment)
+    return _launch_ranks(programs, launcher, world, environment, program, (*through, *program))
+
+
+def _launch_ranks(
+    programs: Programs,
+    launcher: LauncherName,
+    world: World,
+    environment: Mapping[str, str],
+    program: tuple[str, ...],
+    command: tuple[str, ...],
+) -> Launch:
+    extra = dict(environment)
     if launcher == "open-mpi":
         if world.hosts:
             extra = {**dict.fromkeys(_SSH_VARIABLES, _SSH_OPTIONS), **extra}

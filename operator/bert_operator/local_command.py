@@ -31,7 +31,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.programs import Programs, find_programs
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.run_config import render_run_config
-from bert_operator.runs import ChildSpec
+from bert_operator.runs import ChildSpec, run_world
 from bert_operator.summary import print_summary, read_report
 
 
@@ -64,6 +64,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         hosts=hosts,
     )
     launcher = launch.choose_launcher(options.mpi, world, programs)
+    job = prepare_on_these_machines(job, hosts, launcher, programs)
     with _own_folder(beside=output if len(hosts) > 1 else None) as folder:
         starter = _Starter(job, programs, launcher, world, folder, output)
         display = choose_display(plain=options.plain)
@@ -113,6 +114,7 @@ class _Starter:
             binding,
             threads=launch.threads_per_rank(programs.cores, world.ranks_per_node),
         )
+        self._preparing = _prepare_world(job, world.hosts, folder)
         self._through = start_through(job, programs, binding)
         self._world = replace(world, hostfile=str(hostfile) if hostfile else None, binding=binding)
 
@@ -129,7 +131,7 @@ class _Starter:
         )
         config = str(self._config)
         if is_prepare:
-            return launch.launch_prepare(self._programs, config, environment)
+            return launch.launch_prepare(self._programs, config, environment, self._preparing)
         return launch.launch_training(
             self._programs, self._launcher, self._world, config, environment, through=self._through
         )
@@ -174,6 +176,37 @@ def on_these_machines(
     if changed.spec.ranks != job.spec.ranks or spec.cpu.pinning != "none":
         check_rules(changed)
     return changed
+
+
+def prepare_on_these_machines(
+    job: BertPretrainJob, hosts: tuple[str, ...], launcher: LauncherName, programs: Programs
+) -> BertPretrainJob:
+    """Return the job with its data prepared by one process here, or by the hosts of a host file under Open MPI.
+
+    One process spreads over a machine's cores by itself, and makes the same bytes as any number of workers.
+    """
+    by_hosts = launcher == "open-mpi" and len(hosts) > 1
+    stages = []
+    for stage in job.spec.stages:
+        if stage.prepare is not None and stage.prepare.workers > 1:
+            workers = min(stage.prepare.workers, len(hosts)) if by_hosts else 1
+            processes = stage.prepare.num_processes or (programs.cores if by_hosts else None)
+            changes = {"workers": workers, "num_processes": processes}
+            stages.append(stage.model_copy(update={"prepare": stage.prepare.model_copy(update=changes)}))
+        else:
+            stages.append(stage)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"stages": tuple(stages)})})
+
+
+def _prepare_world(job: BertPretrainJob, hosts: tuple[str, ...], folder: Path) -> World | None:
+    """Return where several workers prepare data, with their host file written; None for this machine alone."""
+    found = run_world(job.spec, PREPARE_RUN)
+    if found.workers == 1:
+        return None
+    chosen = hosts[: found.workers]
+    hostfile = folder / "prepare-hostfile"
+    hostfile.write_text(render_hostfile(chosen, slots=found.slots), encoding="utf-8")
+    return World(ranks=found.ranks, ranks_per_node=found.slots, hosts=chosen, hostfile=str(hostfile))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from bert_operator.errors import InvalidJob
 from bert_operator.problems import Problem
 from job_documents import TEXTS, draw_document, patterns, root
 
-COUNT = 2666
+COUNT = 4000
 
 
 @cache

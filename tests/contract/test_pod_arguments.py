@@ -11,7 +11,7 @@ from bert_operator.api.cluster import CpuSpec, MpiSpec
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze
-from bert_operator.runs import list_runs
+from bert_operator.runs import list_runs, run_world
 from bert_trainer.pod.__main__ import parse_arguments
 from bert_trainer.pod.mpi import MPIS
 from bert_trainer.pod.pinning import PLACES
@@ -39,7 +39,8 @@ def test_every_rendered_list_of_arguments_is_taken() -> None:
                     assert arguments.mpi == job.spec.mpi.implementation
                     assert arguments.bind == job.spec.cpu.pinning
                 if role == "launcher":
-                    assert (arguments.workers, arguments.slots) == (job.spec.workers, job.spec.ranks_per_worker)
+                    world = run_world(job.spec, run.name)
+                    assert (arguments.workers, arguments.slots) == (world.workers, world.slots)
                     assert arguments.wait_seconds == job.spec.mpi.worker_wait_seconds
 
 
@@ -62,6 +63,7 @@ def test_ranks_are_counted_and_nodes_compared() -> None:
 
 def test_programs_arrive_whole() -> None:
     assert parsed("single-pod", "single")[1] == ("bert-train", "--config", "/etc/bert/run-config.json")
+    assert parsed("prepare-in-three-workers", "launcher")[1] == parsed("prepare", "single")[1]
     assert parsed("prepare", "single")[1] == ("bert-data", "build", "--config", "/etc/bert/run-config.json")
     # A program's own -- is no end of ours.
     assert parsed("workspace", "launcher")[1][-2:] == ("--", "--price=$5")

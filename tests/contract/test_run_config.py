@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from bert_operator.api import v1alpha1
 from bert_operator.api.corpora import CorpusSpec
+from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.validation import parse_job
 from bert_operator.documents import read_job_document
 from bert_operator.render import run_config
@@ -211,7 +212,10 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (v1alpha1.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
         (v1alpha1.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
         (v1alpha1.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
-        (v1alpha1.PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
+        (v1alpha1.PretrainSpec, "masking", trainer.PretrainStage, "masking"),
+        (PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
+        (PrepareSpec, "layout", trainer.PrepareStage, "layout"),
+        (PrepareSpec, "masking", trainer.PrepareStage, "masking"),
         (CorpusSpec, "format", trainer.CorpusConfig, "format"),
         (CorpusSpec, "lines", trainer.CorpusConfig, "lines"),
         (CorpusSpec, "documents", trainer.CorpusConfig, "documents"),

@@ -65,7 +65,7 @@ def check_dataset(folder: Path, record: DatasetRecord) -> int:
     vocabulary = read_vocabulary(folder / "vocab.txt")
     (length,) = record.lengths
     found = 0
-    for name in length.file_names:
+    for name in (*length.training, *length.held_out):
         samples = read_shard(folder / "data" / length.folder / name, vocabulary.size)
         assert find_violations(samples, vocabulary) == []
         found += len(samples)

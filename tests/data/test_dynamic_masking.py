@@ -65,3 +65,15 @@ def test_whole_words_are_masked_together() -> None:
     goes_on = (tokens[1:] % 2 == 1) & plain[1:] & plain[:-1]
     assert (chosen[1:] == chosen[:-1])[goes_on].all()
     assert masked.prediction_counts.mean() > 12
+
+
+def test_a_row_whose_longest_word_no_row_can_take_has_predictions_all_the_same() -> None:
+    # 30 rows of one word of 25 pieces, more than P, and twenty single ones.
+    word = [10, *[11] * 24, *[12, 14] * 10]
+    tokens = np.array([[2, *word, 3]] * 30).astype(np.uint16)
+    counts = np.full(30, tokens.shape[1])
+    none = np.zeros(0, np.uint16)
+    rows = RaggedSamples(tokens.ravel(), counts, counts, np.zeros(30, np.int8), np.zeros(30, np.int64), none, none)
+    masked = rule(whole_words=True).mask(rows, 0, np.arange(30))
+    assert masked.prediction_counts.min() >= 1
+    assert masked.masked_lm_positions.min() > 25

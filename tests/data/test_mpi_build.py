@@ -41,6 +41,17 @@ def test_any_number_of_ranks_makes_the_same_bytes(tmp_path: Path, write_corpus: 
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
 
 
+def test_parts_are_cut_again_with_the_same_bytes_by_any_number_of_ranks(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text = write_corpus(60)
+    for ranks in (1, 2):
+        run = build(text, tmp_path / str(ranks), ranks, "--recipe", "mlperf", "--balanced-shards", "4")
+        assert run.returncode == 0, run.stderr
+    assert sum("part_" in name for name in contents(tmp_path / "1")) == 4
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
 def test_wrong_input_ends_all_ranks_with_one_message(tmp_path: Path) -> None:
     run = build(tmp_path / "none", tmp_path / "data", 2)
     assert run.returncode == 2
@@ -53,3 +64,50 @@ def test_a_failing_task_ends_all_ranks(tmp_path: Path, write_corpus: Callable[..
     run = build(text, tmp_path / "data", 2)
     assert run.returncode == 2
     assert "not UTF-8" in run.stderr
+
+
+CHECKSUMS = """
+import sys, zlib
+import checksums
+from bert_trainer.dataset.mpi_pool import MpiWorld
+
+class Unreadable:
+    def __reduce__(self):
+        return (int, ("none",))
+
+def checksum(task):
+    return zlib.crc32(task)
+
+if __name__ == "__main__":
+    with MpiWorld() as world:
+        if world.rank > 0:
+            world.serve()
+        else:
+            tasks = [bytes([number % 251]) * (20_000 + 1_000 * (number % 60)) for number in range(200)]
+            tasks = tasks if sys.argv[1] == "good" else [Unreadable()] * 4
+            with world.pool(lambda: None) as pool:
+                found = [zlib.crc32(task) == result for task, result in pool.run(checksums.checksum, tasks)]
+            print("right", sum(found), "of", len(tasks))
+"""
+
+
+def spread(folder: Path, tasks: str) -> subprocess.CompletedProcess[str]:
+    """Run tasks on three ranks that reach one another as those of several machines do, by TCP."""
+    (folder / "checksums.py").write_text(CHECKSUMS)
+    environment = {**os.environ, "PYTHONPATH": ":".join([str(folder), *sys.path]), "OMPI_MCA_btl": "self,tcp"}
+    command = [str(MPIRUN), "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable]
+    return subprocess.run(
+        [*command, str(folder / "checksums.py"), tasks], capture_output=True, text=True, timeout=60, env=environment
+    )
+
+
+def test_tasks_of_any_size_arrive_whole_over_a_network(tmp_path: Path) -> None:
+    run = spread(tmp_path, "good")
+    assert run.returncode == 0, run.stderr
+    assert "right 200 of 200" in run.stdout
+
+
+def test_a_rank_that_dies_ends_all_of_them(tmp_path: Path) -> None:
+    run = spread(tmp_path, "bad")
+    assert run.returncode != 0
+    assert "invalid literal for int()" in run.stderr

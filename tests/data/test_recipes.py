@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.shards import ShardFolder, find_shard_folder, read_shard
+from bert_trainer.dataset.recipes import corpus_name
+from bert_trainer.dataset.shards import ShardFolder, find_shard_folder, read_header, read_shard
 from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.errors import InputError
 
 
 def build(text: Path, root: Path, *options: str) -> dict[str, object]:
@@ -35,16 +37,46 @@ def test_nvidia_s_recipe_has_its_settings_and_its_loader_s_names(
     for tokens, predictions in ((128, 20), (512, 80)):
         folder = root / (
             f"hdf5_lower_case_1_seq_len_{tokens}_max_pred_{predictions}"
-            "_masked_lm_prob_0.15_random_seed_12345_dupe_factor_5"
+            "_masked_lm_prob_0.15_random_seed_12345_dupe_factor_5/text"
         )
         assert find_shard_folder(root, tokens, predictions) == folder
-        files = [path.name for path in folder.iterdir() if "training" in path.name]
-        assert len(files) == 8
+        # NVIDIA's loader takes every file with "training" in its name.
+        files = sorted(path.name for path in folder.iterdir() if "training" in path.name)
+        assert files == [f"text_training_{number}.hdf5" for number in range(8)]
+        assert {read_header(folder / name).layout for name in files} == {"nvidia"}
+        assert (folder / "text_test_0.hdf5").is_file()
         vocabulary = read_vocabulary(root / "vocab.txt")
         opened = ShardFolder.open(
             folder, split="held_out", sequence_length=tokens, max_predictions=predictions, vocabulary=vocabulary
         )
         assert opened.num_samples > 0
+    assert main(["verify", str(root)]) == 0
+
+
+def test_a_corpus_may_be_renamed_while_its_shards_are_made(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    options = ("--recipe", "nvidia", "--length", "64:10")
+    build(text, root, *options)
+    folder = find_shard_folder(root, 64, 10)
+    (folder / "text_training_3.hdf5").unlink()
+    build(text.rename(tmp_path / "other"), root, *options)
+    assert find_shard_folder(root, 64, 10) == folder
+    assert (folder / "text_training_3.hdf5").is_file()
+
+
+@pytest.mark.parametrize(
+    ("paths", "name"),
+    [
+        (["/data/enwiki-20200101.xml.bz2"], "enwiki_20200101"),
+        (["builtin:python-docs"], "python_docs"),
+        (["books", "wiki.txt"], "books_wiki"),
+        (["my_training/Test"], "corpus"),
+        (["pretraining_test.txt"], "pretext"),
+        (["/данные"], "corpus"),
+    ],
+)
+def test_no_name_of_a_corpus_says_a_split(paths: list[str], name: str) -> None:
+    assert corpus_name(paths) == name
 
 
 def test_mlperf_s_recipe_has_76_predictions_and_numbered_parts(
@@ -52,12 +84,119 @@ def test_mlperf_s_recipe_has_76_predictions_and_numbered_parts(
 ) -> None:
     root = tmp_path / "data"
     # Forty documents cannot fill 500 parts.
-    settings = settings_of(build(write_corpus(), root, "--recipe", "mlperf", "--shards", "3", "--length", "128:76"))
+    options = ("--recipe", "mlperf", "--shards", "3", "--length", "128:76", "--balanced-shards", "7")
+    settings = settings_of(build(write_corpus(), root, *options))
     assert (settings["dupe_factor"], settings["num_shards"], settings["recipe"]) == (10, 3, "mlperf")
     parts = sorted(path.name for path in (root / "hdf5_seq_128").glob("part*"))
     assert parts == [f"part-{number:05d}-of-00003.hdf5" for number in range(3)]
     assert read_shard(root / "hdf5_seq_128" / parts[0]).masked_lm_positions.shape[1] == 76
-    assert find_shard_folder(root, 128, 76) == root / "hdf5_seq_128"
+    cut = root / "2048_shards_uncompressed_128"
+    assert find_shard_folder(root, 128, 76) == cut
+    assert sorted(path.name for path in cut.iterdir()) == [f"part_{number}_of_7.hdf5" for number in range(7)]
+    assert main(["verify", str(root)]) == 0
+
+
+def rows_of(path: Path) -> list[bytes]:
+    samples = read_shard(path)
+    return [samples.input_ids[row].tobytes() + samples.masked_lm_ids[row].tobytes() for row in range(len(samples))]
+
+
+def test_the_cut_has_every_sample_of_the_parts_once_in_uncompressed_files_of_equal_size(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    root = tmp_path / "data"
+    options = ("--recipe", "mlperf", "--shards", "3", "--length", "64:12", "--balanced-shards", "7")
+    record = build(write_corpus(), root, *options)
+    parts = sorted((root / "hdf5_seq_64").glob("part*"))
+    cut = [root / "2048_shards_uncompressed_64" / f"part_{number}_of_7.hdf5" for number in range(7)]
+    assert [row for path in parts for row in rows_of(path)] == [row for path in cut for row in rows_of(path)]
+    headers = [read_header(path) for path in cut]
+    assert {header.layout for header in headers} == {"intel"}
+    sizes = [header.rows for header in headers]
+    assert max(sizes) - min(sizes) <= 1
+    lengths = record["lengths"]
+    assert isinstance(lengths, list)
+    assert lengths[0]["balanced"]["training"] == {path.name: size for path, size in zip(cut, sizes, strict=True)}
+    assert lengths[0]["samples_training"] == sum(sizes)
+
+
+def test_sequence_length_and_number_of_shards_may_come_from_the_environment(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQ_LEN", "64")
+    monkeypatch.setenv("SHARD_NUM", "5")
+    text = write_corpus()
+    build(text, tmp_path / "mlperf", "--recipe", "mlperf", "--shards", "2")
+    found = {path.relative_to(tmp_path / "mlperf").as_posix() for path in (tmp_path / "mlperf").rglob("*.hdf5")}
+    assert found == {
+        *(f"hdf5_seq_64/part-{number:05d}-of-00002.hdf5" for number in range(2)),
+        *(f"2048_shards_uncompressed_64/part_{number}_of_5.hdf5" for number in range(5)),
+        "hdf5_seq_64/held_out_0000.hdf5",
+    }
+    # Options win; other recipes know no such variables.
+    build(
+        text, tmp_path / "options", "--recipe", "mlperf", "--shards", "2", "--length", "32:8", "--balanced-shards", "3"
+    )
+    assert len(list((tmp_path / "options" / "2048_shards_uncompressed_32").iterdir())) == 3
+    build(text, tmp_path / "ours", "--shards", "2", "--length", "32:8")
+    assert not list((tmp_path / "ours").glob("2048*"))
+    assert main(["chop", str(tmp_path / "ours" / "seq_len_32_max_pred_8"), str(tmp_path / "cut")]) == 0
+    assert len(list((tmp_path / "cut").glob("part_*_of_5.hdf5"))) == 5
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-1", "2.5"])
+def test_a_variable_that_is_no_number_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    monkeypatch.setenv("SHARD_NUM", value)
+    assert main(["build", "--text", "x", "--output", str(tmp_path), "--recipe", "mlperf"]) == 2
+    assert f"SHARD_NUM: got '{value}' in the environment; allowed: a whole number" in capsys.readouterr().err
+
+
+def test_fewer_samples_than_shards_are_refused_with_the_number_that_would_do(
+    tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    base = ["build", "--text", str(write_corpus()), "--output", str(root), "--vocabulary-size", "120"]
+    base += ["--processes", "1", "--recipe", "mlperf", "--shards", "2", "--length", "512:76"]
+    assert main([*base, "--balanced-shards", "100000"]) == 2
+    message = capsys.readouterr().err
+    assert "training samples for 100000 shards; allowed: at least one" in message
+    assert "SHARD_NUM" in message
+    assert json.loads((root / "dataset.json").read_text())["complete"] is False
+
+
+def test_a_cut_that_was_interrupted_or_damaged_is_completed_with_the_same_bytes(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    options = ("--recipe", "mlperf", "--shards", "2", "--length", "64:12", "--balanced-shards", "4")
+    build(text, root, *options)
+    cut = root / "2048_shards_uncompressed_64"
+    wanted = {path.name: path.read_bytes() for path in cut.iterdir()}
+    kept = (cut / "part_0_of_4.hdf5").stat().st_ino
+    (cut / "part_1_of_4.hdf5").unlink()
+    (cut / "part_2_of_4.hdf5").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"2048_shards_uncompressed_64: 1 of 4 shards are gone, first part_1_of_4"):
+        ShardFolder.open(cut, split="training", sequence_length=64, max_predictions=12, vocabulary=None)
+    build(text, root, *options)
+    assert {path.name: path.read_bytes() for path in cut.iterdir()} == wanted
+    assert (cut / "part_0_of_4.hdf5").stat().st_ino == kept
+
+
+def test_the_layout_of_a_recipe_may_be_another(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    root = tmp_path / "data"
+    build(write_corpus(), root, "--recipe", "nvidia", "--length", "64:10", "--layout", "mlperf-variable")
+    assert {read_header(path).layout for path in root.rglob("*.hdf5")} == {"mlperf-variable"}
+
+
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["build", "--text", "x", "--output", str(tmp_path), "--length", "64:10"]
+    assert main([*base, "--balanced-shards", "3"]) == 2
+    assert main([*base, "--masking", "dynamic", "--layout", "intel"]) == 2
+    message = capsys.readouterr().err
+    assert "only with --recipe mlperf" in message
+    assert "allowed with --masking dynamic: compact" in message
 
 
 def test_a_dataset_of_one_recipe_is_not_mixed_with_another(

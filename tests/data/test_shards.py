@@ -106,7 +106,7 @@ def test_a_folder_lists_the_shards_of_one_split_in_order(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["i2", "i4", "u2", "i8"])
 def test_foreign_shards_of_any_integers_are_read(tmp_path: Path, kind: str) -> None:
-    write_foreign(tmp_path / "part_00001_of_00500.hdf5", kind)
+    write_foreign(tmp_path / "part_00000_of_00001.hdf5", kind)
     samples = open_folder(tmp_path).read(0)
     assert samples.input_ids.dtype == np.int32
     assert samples.input_mask.dtype == np.int8

@@ -8,7 +8,12 @@ from bert_operator import launch
 from bert_operator.errors import LaunchError
 from bert_operator.hosts import parse_hostfile, render_hostfile
 from bert_operator.launch import World
+from bert_operator.local_command import prepare_on_these_machines
+from bert_operator.names import PREPARE_RUN
 from bert_operator.programs import Programs
+from bert_operator.runs import RunWorld, run_world
+from job_changes import both, put
+from sample_job import PREPARE, sample_job
 
 PROGRAMS = Programs(
     prepare=("python", "-m", "data", "build"),
@@ -91,6 +96,57 @@ def test_preparation_is_one_process() -> None:
         ("python", "-m", "data", "build", "--config", "c.json"),
         "alone",
     )
+
+
+def test_preparation_on_several_machines_is_ranks_of_open_mpi() -> None:
+    world = World(ranks=6, ranks_per_node=3, hosts=("node1", "node2"), hostfile="/tmp/hosts")
+    child = launch.launch_prepare(PROGRAMS, "c.json", {"BERT_ATTEMPT": "1"}, world)
+    program = ("python", "-m", "data", "build", "--config", "c.json")
+    assert (child.launcher, child.program) == ("open-mpi", program)
+    assert child.command[-len(program) :] == program
+    assert "-np 6 --hostfile /tmp/hosts" in " ".join(child.command)
+    assert "BatchMode=yes" in child.environment["PRTE_MCA_plm_ssh_args"]
+
+
+HOSTS = ("node1", "node2", "node3")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "launcher", "wanted"),
+    [
+        ((), "open-mpi", RunWorld(workers=1, slots=1)),
+        (HOSTS[:1], "open-mpi", RunWorld(workers=1, slots=1)),
+        (HOSTS, "gloo", RunWorld(workers=1, slots=1)),
+        (HOSTS[:2], "open-mpi", RunWorld(workers=2, slots=8)),
+        (HOSTS, "open-mpi", RunWorld(workers=3, slots=8)),
+    ],
+)
+def test_as_many_hosts_prepare_as_there_are_and_are_asked_for(
+    hosts: tuple[str, ...], launcher: launch.LauncherName, wanted: RunWorld
+) -> None:
+    job = sample_job(put("stages", PREPARE, "prepare", "workers", value=3))
+    here = prepare_on_these_machines(job, hosts, launcher, PROGRAMS)
+    assert run_world(here.spec, PREPARE_RUN) == wanted
+    assert here.spec.stages[1:] == job.spec.stages[1:]
+
+
+def test_the_job_s_own_number_of_processes_is_kept() -> None:
+    job = sample_job(
+        both(
+            put("stages", PREPARE, "prepare", "workers", value=2),
+            put("stages", PREPARE, "prepare", "numProcesses", value=5),
+        )
+    )
+    for hosts, slots in ((HOSTS, 5), ((), 1)):
+        here = prepare_on_these_machines(job, hosts, "open-mpi", PROGRAMS)
+        assert run_world(here.spec, PREPARE_RUN).slots == slots
+        assert here.spec.stages[PREPARE].prepare is not None
+        assert here.spec.stages[PREPARE].prepare.num_processes == 5
+
+
+def test_one_worker_is_left_alone() -> None:
+    job = sample_job()
+    assert prepare_on_these_machines(job, HOSTS, "open-mpi", PROGRAMS) == job
 
 
 def test_variables_that_ranks_need_are_exported_and_others_are_not() -> None:

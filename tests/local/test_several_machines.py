@@ -39,7 +39,9 @@ def write_job(folder: Path) -> Path:
         (texts / f"{number:02d}.txt").write_text("\n".join(lines) + "\n")
     document = sample_document()
     spec = document["spec"]
-    spec["stages"][0]["prepare"] = {"text": str(texts), "vocabularySize": 200, "numShards": 2}
+    spec["stages"][0]["prepare"] = {
+        "text": str(texts), "vocabularySize": 200, "numShards": 2, "workers": 2, "numProcesses": 1
+    }  # fmt: skip
     spec["stages"][1]["pretrain"].update({"sequenceLength": 32, "globalBatchSize": 8, "length": {"steps": 3}})
     spec["output"]["path"] = str(folder / "out")
     job = folder / "job.yaml"
@@ -74,3 +76,5 @@ def test_a_host_file_spreads_the_ranks_over_its_machines(tmp_path: Path, hosts: 
     frozen = json.loads((tmp_path / "out" / "run-config.json").read_text())
     assert frozen["world"] == {"ranks": 2, "hosts": 2}
     assert json.loads((tmp_path / "out" / "report.json").read_text())["ranks"] == 2
+    assert "prepare in 2 ranks" in finished.stdout + finished.stderr
+    assert json.loads((tmp_path / "out" / "data" / "dataset.json").read_text())["complete"] is True

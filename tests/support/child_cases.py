@@ -21,7 +21,7 @@ from bert_operator.render.frozen import Frozen, freeze
 from bert_operator.runs import ChildSpec, list_runs
 from job_changes import Change, both, put
 from job_documents import draw_document
-from sample_job import Document, sample_document
+from sample_job import PREPARE, Document, sample_document
 
 IMAGE = "registry.example.com/bert-trainer:1"
 UID = "0b5c3a1e-6a1d-4d55-9b7e-2f6f3a1d2c3b"
@@ -177,6 +177,17 @@ CHILD_CASES: dict[str, ChildCase] = {
     "single-pod": ChildCase(change=put("slotsPerWorker", value=1)),
     "prepare": ChildCase(
         change=both(GPUS, put("dataset", value={"volume": claim("corpora")})), run=PREPARE_RUN, attempt=3
+    ),
+    "prepare-in-three-workers": ChildCase(
+        change=both(
+            GPUS,
+            put("dataset", value={"volume": claim("corpora")}),
+            put("cpu", value={"pinning": "core", "coresPerRank": 12}),
+            put("stages", PREPARE, "prepare", "workers", value=3),
+            put("stages", PREPARE, "prepare", "numProcesses", value=16),
+        ),
+        run=PREPARE_RUN,
+        attempt=2,
     ),
     "two-workers-open-mpi": ChildCase(change=two_workers()),
     "two-workers-intel-mpi": ChildCase(change=two_workers("Intel")),

@@ -1,28 +1,15 @@
 """For every rule between fields one change to the sample job that keeps it and one that breaks it, and no other.
 
 Sections as ``api`` groups them: rules inside one section (``section_rules``), those of the whole job (``job_rules``)
-and those inside a stage (``stage_rules``).
+and those inside a stage (``stage_rules``). Cases of data preparation are in ``preparation_cases``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from job_changes import Change, Spec, both, drop, pretrain, put
+from preparation_cases import PREPARATION_CASES
+from rule_case import RuleCase
 from sample_job import EVALUATE, EXPORT, PHASE1, PREPARE
-
-
-@dataclass(frozen=True, slots=True)
-class RuleCase:
-    """What keeps a rule, what breaks it, and how it is reported then."""
-
-    keeps: Change
-    breaks: Change
-    path: str
-    """Where ``breaks`` is wrong; the one problem that it has."""
-    words: tuple[str, ...] = ()
-    """What the message says beside that."""
-
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "shared"}}
 P1 = "spec.stages[1].pretrain"
@@ -80,43 +67,7 @@ def evaluate(**fields: object) -> Change:
     return put("stages", EVALUATE, "evaluate", value=fields)
 
 
-def corpora(*entries: dict[str, object]) -> Change:
-    """Let the prepare stage read several corpora in place of its text."""
-    drop_text = drop("stages", PREPARE, "prepare", "text")
-    return both(drop_text, put("stages", PREPARE, "prepare", "corpora", value=list(entries)))
-
-
 SECTION_CASES: dict[str, RuleCase] = {
-    "builtin text": RuleCase(
-        put("stages", PREPARE, "prepare", "text", value="texts/builtin:wikipedia"),
-        put("stages", PREPARE, "prepare", "text", value="builtin:wikipedia"),
-        "spec.stages[0].prepare.text",
-        ("builtin:python-docs",),
-    ),
-    "text in one way": RuleCase(
-        corpora({"path": "a"}),
-        put("stages", PREPARE, "prepare", "corpora", value=[{"path": "a"}]),
-        "spec.stages[0].prepare",
-        ("got text and corpora", "exactly one of text, corpora"),
-    ),
-    "some text": RuleCase(
-        corpora({"path": "a"}, {"path": "b", "weight": 0.5}),
-        drop("stages", PREPARE, "prepare", "text"),
-        "spec.stages[0].prepare",
-        ("got nothing",),
-    ),
-    "builtin text of a corpus": RuleCase(
-        corpora({"path": "builtin:python-docs"}),
-        corpora({"path": "a"}, {"path": "builtin:books"}),
-        "spec.stages[0].prepare.corpora[1].path",
-        ("got builtin:books", "builtin:python-docs"),
-    ),
-    "checksums of the benchmark only": RuleCase(
-        corpora({"path": "results4", "format": "mlperf", "checksums": "md5.txt"}),
-        corpora({"path": "results4", "checksums": "md5.txt"}),
-        "spec.stages[0].prepare.corpora[0].checksums",
-        ("only with format: mlperf",),
-    ),
     "volume in one way": RuleCase(
         put("output", "volume", value=volume(mountPath="/mnt/results", subPath="bert")),
         put("output", "volume", value=volume(nfs={"server": "nas", "path": "/export"})),
@@ -503,4 +454,10 @@ CONTROLLER_CASES: dict[str, RuleCase] = {
 }
 """Rules that the API server is not told of: ``cel.CONTROLLER_ONLY``."""
 
-RULE_CASES: dict[str, RuleCase] = {**SECTION_CASES, **JOB_CASES, **STAGE_CASES, **CONTROLLER_CASES}
+RULE_CASES: dict[str, RuleCase] = {
+    **PREPARATION_CASES,
+    **SECTION_CASES,
+    **JOB_CASES,
+    **STAGE_CASES,
+    **CONTROLLER_CASES,
+}

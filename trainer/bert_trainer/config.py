@@ -125,6 +125,7 @@ class DataRange(Section):
 
 
 RecipeName = Literal["nvidia", "mlperf"]
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
 
 
 class CorpusConfig(Section):
@@ -173,7 +174,15 @@ class PrepareStage(Section):
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     seed: Seed = 12345
     recipe: RecipeName | None = None
-    """Whose names folders and files get; empty: our own. Settings are not changed by it."""
+    """Whose names and layout folders and files get; empty: our own. Other settings are not changed by it."""
+    layout: LayoutName | None = None
+    """Of the files that a loader reads; empty: that of the recipe's loader, ``compact`` without one or without
+    masks."""
+    num_balanced_shards: Positive | None = None
+    """Of ``mlperf``: files that the training parts of a length are cut into again; empty: 2,048."""
+    masking: Literal["static", "dynamic"] = "static"
+    """``static``: training files hold masks; ``dynamic``: they hold the tokens as they are, for pretrain stages that
+    draw masks themselves. Held-out files hold masks either way."""
     whole_word_masking: bool = False
     """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
     num_shards: Positive | None = None
@@ -212,6 +221,13 @@ class PretrainStage(Section):
     loss_normalization: Literal["global", "microBatchMean"] = "global"
     """``global``: divided by the step's masked tokens and sequences over all ranks; ``microBatchMean``: the
     mean of each micro-batch's mean, as in the original scripts."""
+    masking: Literal["static", "dynamic"] = "static"
+    """``static``: the masks of the files; ``dynamic``: drawn anew in every epoch while the samples are read, from the
+    run's seed, the epoch and the sample's number alone."""
+    masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Of ``dynamic``: share of a row's tokens to predict."""
+    whole_word_masking: bool = False
+    """Of ``dynamic``: mask all pieces of a word or none."""
     shards: str | None = None
     """Folder of ready shards; empty: the folder of this length below the dataset."""
     data_range: DataRange = DataRange()
@@ -390,11 +406,14 @@ def _stage_problems(config: RunConfig) -> list[str]:
     problems = []
     names = [stage.name for stage in config.stages]
     problems += [f"stages: the name {name!r} is used twice" for name in sorted(set(names)) if names.count(name) > 1]
+    bare = any(isinstance(stage, PrepareStage) and stage.masking == "dynamic" for stage in config.stages)
     for number, stage in enumerate(config.stages):
         path = f"stages.{number}"
         if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
             got = "neither" if stage.text is None else "both"
             problems.append(f"{path}: got {got} of text and corpora; allowed: exactly one of them")
+        if isinstance(stage, PrepareStage) and stage.masking == "dynamic" and stage.layout not in (None, "compact"):
+            problems.append(f"{path}.layout: got {stage.layout!r}; allowed with dynamic masking: 'compact'")
         if isinstance(stage, PretrainStage | EvaluateStage):
             longest = config.model.max_position_embeddings
             if stage.sequence_length > longest:
@@ -409,6 +428,10 @@ def _stage_problems(config: RunConfig) -> list[str]:
                 )
         if isinstance(stage, PretrainStage):
             problems += _pretrain_problems(path, stage, config.world.ranks)
+            if bare and stage.masking == "static" and stage.shards is None:
+                problems.append(
+                    f"{path}.masking: got 'static'; allowed: 'dynamic', since the prepare stage writes no masks"
+                )
     return problems
 
 

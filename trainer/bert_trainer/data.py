@@ -215,18 +215,19 @@ class StageReader:
             self._queue.put(error)
 
     def read_step(self, step: int) -> list[Batch]:
-        """Read this rank's rows of one step."""
-        base = step * self.global_batch_size
-        samples, numbers = self._read(base + self.slice[0], base + self.slice[1])
+        """Read this rank's rows of one step and put them together to micro-batches."""
+        samples, numbers = self.read_rows(step)
         bounds = range(0, len(numbers), self.micro_batch_size)
         return [
             make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
             for at in bounds
         ]
 
-    def _read(self, start: int, stop: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
+    def read_rows(self, step: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
+        """Read this rank's rows of one step, masked, and their numbers in the data set."""
+        base = step * self.global_batch_size
         parts, numbers = [], []
-        for piece in self.order.pieces(start, stop):
+        for piece in self.order.pieces(base + self.slice[0], base + self.slice[1]):
             taken = self._window(piece.epoch, piece.window).take(piece.order)
             own_numbers = self.order.window_numbers(piece.epoch, piece.window)[piece.order]
             parts.append(taken if self.masking is None else self.masking.mask(taken, piece.epoch, own_numbers))
@@ -240,7 +241,9 @@ class StageReader:
             parts = []
             for shard in self.order.windows(epoch)[window].shards:
                 start, stop = self.order.used_rows[shard]
-                part = self.folder.read_ragged(shard, slice(start, stop))
-                parts.append(part if self.masking is None else part.unmasked())
+                if self.masking is None:
+                    parts.append(self.folder.read_ragged(shard, slice(start, stop)))
+                else:
+                    parts.append(self.masking.read_bare(self.folder, shard, slice(start, stop)))
             self._loaded = ((epoch, window), RaggedSamples.concatenate(parts))
         return self._loaded[1]

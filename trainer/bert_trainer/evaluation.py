@@ -107,7 +107,13 @@ def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: 
 def _labels(
     folder: ShardFolder, shard: int, max_samples: int | None = None
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    labels: np.ndarray[tuple[int], np.dtype[np.int64]] = (
-        folder.read_ragged(shard).take(slice(0, max_samples)).masked_lm_ids.astype(np.int64)
-    )
+    samples = folder.read_ragged(shard).take(slice(0, max_samples))
+    chosen = samples.masked_lm_ids
+    if not len(chosen):
+        # Shards whose masks the loader draws: any token but [CLS] and [SEP] may be one.
+        may_be = np.ones(len(samples.tokens), np.bool_)
+        for place in (0, samples.first_segment_counts - 1, samples.token_counts - 1):
+            may_be[samples.token_starts + place] = False
+        chosen = samples.tokens[may_be]
+    labels: np.ndarray[tuple[int], np.dtype[np.int64]] = chosen.astype(np.int64)
     return labels

@@ -17,7 +17,8 @@ from bert_trainer import initial_weights
 from bert_trainer.checkpoint import Checkpoint, CheckpointStore, Environment, Position
 from bert_trainer.config import EvaluateStage, PretrainStage, RunConfig
 from bert_trainer.data import SampleOrder
-from bert_trainer.dataset.shards import ShardFolder, find_shard_folder
+from bert_trainer.dataset.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError, UnsupportedPrecision
@@ -41,6 +42,8 @@ class StageData:
     order: SampleOrder
     total_steps: int
     sequence_length: int
+    masking: DynamicMasking | None = None
+    """Draws masks; None: those of the files are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,10 @@ def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, Sta
                     f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
                     f"the stage's {total} steps"
                 )
-            training_data[index] = StageData(folder, order, total, stage.sequence_length)
+            masking = _dynamic_masking(stage, vocabulary, config.seed + index)
+            if masking is not None:
+                masking.check(folder)
+            training_data[index] = StageData(folder, order, total, stage.sequence_length, masking)
         elif isinstance(stage, EvaluateStage):
             held_out[index] = _open_shards(config, stage, vocabulary)
     return training_data, held_out
@@ -245,13 +251,28 @@ def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, Sta
 
 def _open_shards(config: RunConfig, stage: PretrainStage | EvaluateStage, vocabulary: Vocabulary) -> ShardFolder:
     length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
-    path = Path(stage.shards) if stage.shards else find_shard_folder(Path(config.dataset.folder), length, predictions)
+    split: Split = "training" if isinstance(stage, PretrainStage) else "held_out"
+    root = Path(config.dataset.folder)
+    path = Path(stage.shards) if stage.shards else find_shard_folder(root, length, predictions, split)
     return ShardFolder.open(
         path,
-        split="training" if isinstance(stage, PretrainStage) else "held_out",
+        split=split,
         sequence_length=length,
         max_predictions=predictions,
         vocabulary=vocabulary,
+        masked=isinstance(stage, EvaluateStage) or stage.masking == "static",
+    )
+
+
+def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) -> DynamicMasking | None:
+    if stage.masking == "static":
+        return None
+    return DynamicMasking.of(
+        vocabulary,
+        seed=seed,
+        probability=stage.masked_lm_probability,
+        max_predictions=stage.max_predictions_per_sequence,
+        whole_words=stage.whole_word_masking,
     )
 
 

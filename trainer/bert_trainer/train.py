@@ -123,6 +123,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         world_size=world.size,
         first_step=progress.step,
         last_step=data.total_steps,
+        masking=data.masking,
     ) as reader:
         while progress.step < data.total_steps:
             batches = [batch.to(session.device) for batch in reader.next_step()]

@@ -229,6 +229,13 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "dataset.vocabularyFile",
             ),
             CelRule(
+                "!self.stages.exists(stage, has(stage.prepare) && stage.prepare.masking == 'dynamic') || "
+                "self.stages.all(stage, !has(stage.pretrain) || stage.pretrain.masking == 'dynamic' || "
+                "has(stage.pretrain.shards))",
+                "stages[].pretrain.masking: allowed: dynamic, since the prepare stage writes no masks into the files; "
+                "next: write masking: dynamic there, or masking: static in the prepare stage",
+            ),
+            CelRule(
                 "!(has(self.dataset) && has(self.dataset.vocabularyFile)) || "
                 "!self.stages.exists(stage, has(stage.prepare) && has(stage.prepare.vocabularySize))",
                 "stages[].prepare.vocabularySize: allowed: this or dataset.vocabularyFile, whose vocabulary is used as "

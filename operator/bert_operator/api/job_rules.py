@@ -141,6 +141,20 @@ def data_has_a_source(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def masks_are_somewhere(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse static masking of a dataset that this job makes without masks."""
+    if not any(stage.prepare is not None and stage.prepare.masking == "dynamic" for stage in spec.stages):
+        return
+    for number, stage in enumerate(spec.stages):
+        if stage.pretrain is not None and stage.pretrain.masking == "static" and stage.pretrain.shards is None:
+            yield Problem(
+                path=f"spec.stages[{number}].pretrain.masking",
+                got="static",
+                allowed="dynamic, since the prepare stage writes no masks into the files",
+                next_step="write masking: dynamic here, or masking: static in the prepare stage",
+            )
+
+
 def vocabulary_has_one_source(spec: JobSpec) -> Iterator[Problem]:
     """Refuse a size for a vocabulary that is not trained."""
     for number, stage in enumerate(spec.stages):
@@ -260,6 +274,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     JobRule((), results_come_after_training, reads_kinds=True),  # makes sure there is something to measure
     JobRule((), prepare_has_a_reader, reads_kinds=True),  # makes sure that lengths are known
     JobRule((("dataset",),), data_has_a_source, reads_kinds=True),  # makes sure there is data
+    JobRule((("stages",),), masks_are_somewhere),  # makes sure that there is something to predict
     JobRule((("dataset",),), vocabulary_has_one_source),  # makes sure that one vocabulary is meant
     JobRule(_FOLDERS, folders_differ),  # makes sure that data outlives results
     JobRule((("cpu",), ("slotsPerWorker",)), slots_fill_what_they_are_pinned_to),  # makes sure of equal cores

@@ -14,10 +14,11 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from bert_operator.api import cluster, corpora, scheduling
+from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.section import Section
 from bert_operator.api.soundness import Soundness
-from bert_operator.api.v1alpha1 import BertPretrainJob, InitialCheckpointSpec, PrepareSpec
-from bert_operator.problems import ABSENT, Path, Problem, render_path
+from bert_operator.api.v1alpha1 import BertPretrainJob, InitialCheckpointSpec, PretrainSpec
+from bert_operator.problems import ABSENT, Path, Problem, render_path, render_value
 
 RESERVED_NAMES = (
     "BERT_ATTEMPT",
@@ -60,6 +61,18 @@ class SectionRule:
 
 COMPLETED_BY_PROFILES = ""
 """In place of CEL: a profile, which the API server does not see, may add the field that is missing."""
+
+
+def _dynamic_only(field: str) -> SectionRule:
+    name = to_camel(field)
+    return SectionRule(
+        holds=lambda stage: getattr(stage, field) is None or stage.masking == "dynamic",
+        cel=f"!has(self.{name}) || self.masking == 'dynamic'",
+        field=name,
+        allowed="only with masking: dynamic; static masks are those of the prepare stage",
+        next_step=f"write masking: dynamic, or give {name} to the prepare stage",
+        got=lambda stage: f"{render_value(getattr(stage, field))} with masking {stage.masking}",
+    )
 
 
 def _exactly_one(*fields: str, next_step: str) -> SectionRule:
@@ -237,7 +250,24 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         PrepareSpec: (
             _exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
             _known_builtin("text"),
+            SectionRule(
+                holds=lambda stage: stage.num_balanced_shards is None or stage.recipe == "mlperf",
+                cel="!has(self.numBalancedShards) || (has(self.recipe) && self.recipe == 'mlperf')",
+                field="numBalancedShards",
+                allowed="only with recipe: mlperf, which cuts its parts again",
+                next_step="leave it out and set numShards, or write recipe: mlperf",
+                got=lambda stage: f"{stage.num_balanced_shards} with recipe {render_value(stage.recipe)}",
+            ),
+            SectionRule(
+                holds=lambda stage: stage.masking == "static" or stage.layout in (None, "compact"),
+                cel="self.masking == 'static' || !has(self.layout) || self.layout == 'compact'",
+                field="layout",
+                allowed="compact with masking: dynamic; the others have no room for samples without masks",
+                next_step="leave it out, or write masking: static",
+                got=lambda stage: f"{stage.layout} with masking {stage.masking}",
+            ),
         ),
+        PretrainSpec: (_dynamic_only("masked_lm_probability"), _dynamic_only("whole_word_masking")),
         corpora.CorpusSpec: (
             _known_builtin("path"),
             SectionRule(

@@ -27,7 +27,7 @@ from bert_operator.api.cluster import (
     VolumeSpec,
     WorkspaceSpec,
 )
-from bert_operator.api.corpora import CorpusSpec
+from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.section import (
     NAME_PATTERN,
     Count,
@@ -131,46 +131,6 @@ class DatasetSpec(Section):
     shards count from there. Empty: the output's volume."""
 
 
-class PrepareSpec(Section):
-    """Text becomes a vocabulary and shards, one set per sequence length of the stages that follow."""
-
-    text: FilePath | None = None
-    """One corpus by its path alone, with the defaults of ``corpora``: a folder or a file of plain text (documents
-    parted by empty lines and ends of files), JSON Lines or a Wikipedia dump, or ``builtin:python-docs``: the
-    documentation that comes with Python's standard library. Exactly one of text and corpora is set."""
-    corpora: Annotated[tuple[CorpusSpec, ...], Field(min_length=1, max_length=64)] | None = None
-    """Several corpora, read one after the other into one dataset."""
-    vocabulary_size: Annotated[int, Field(ge=64, le=1_000_000)] | None = None
-    """Entries at most of the vocabulary that is trained on the text. Empty: 30522, the published size; not
-    used where ``dataset.vocabularyFile`` is set."""
-    lower_case: bool = True
-    """Lower-case the text and strip accents, as the published ``uncased`` models do."""
-    held_out_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the documents that training never sees; evaluate stages use them."""
-    near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Documents whose 5-word shingles overlap by at least this Jaccard similarity count as one, so that no
-    copy of a training document is held out. 1 drops exact copies only."""
-    dupe_factor: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Every document is drawn this many times, each time with other masks and pairs. Default: 5, as
-    published."""
-    masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens that are predicted. Default: 0.15, as published."""
-    short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of the sequences that are made shorter than the length allows. Default: 0.1, as published."""
-    seed: Seed = 12345
-    """Of masks, pairs and lengths. Default: 12345, that of the published scripts."""
-    recipe: Literal["nvidia", "mlperf"] | None = None
-    """Whose names folders and files of shards get, for loaders that look for them. Empty: our own. Settings stay
-    as they are given."""
-    whole_word_masking: bool = False
-    """Mask all pieces of a word or none, as Google's ``whole word masking`` models."""
-    num_shards: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Training files per sequence length; memory needed at a time shrinks with their number. Empty: 8, and more
-    where the text is large: about one for every 4 MB of text."""
-    num_processes: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Processes that work side by side. Empty: one per core."""
-
-
 class WarmupSpec(Section):
     """Linear rise of the learning rate from 0; exactly one field is set."""
 
@@ -232,6 +192,13 @@ class PretrainSpec(Section):
     loss_normalization: Literal["global", "microBatchMean"] = "global"
     """``global``: by the step's masked tokens over all ranks, so that ranks and micro-batches change nothing;
     ``microBatchMean``: the mean of the means, as in the original scripts."""
+    masking: Literal["static", "dynamic"] = "static"
+    """``static``: the masks in the files, the same in every epoch; ``dynamic``: drawn anew in every epoch while the
+    samples are read (Liu et al. 2019), the same for any number of ranks and after a restart."""
+    masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the tokens that are predicted, for dynamic masking alone. Empty: 0.15, as published."""
+    whole_word_masking: bool | None = None
+    """Mask all pieces of a word or none, for dynamic masking alone. Empty: false."""
     shards: FilePath | None = None
     """Folder of ready shards. Empty: the folder of this length below the dataset."""
     data_range: DataRangeSpec = DataRangeSpec()

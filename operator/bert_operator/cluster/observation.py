@@ -28,7 +28,7 @@ def observe_child(
 ) -> Child:
     """Return how a child is.
 
-    pods: those of this child. warnings: events by the name of what they are about. workers: of the job.
+    pods: those of this child. warnings: events by the name of what they are about. workers: of its run.
     """
     base = Child(
         run=child.run,

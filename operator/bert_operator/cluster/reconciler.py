@@ -36,7 +36,7 @@ from bert_operator.plan import Plan, plan
 from bert_operator.render import names
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen, freeze, read_frozen, render_config_map
-from bert_operator.runs import ChildSpec
+from bert_operator.runs import ChildSpec, run_world
 from bert_operator.status import describe_invalid
 
 Document = dict[str, Any]
@@ -212,7 +212,8 @@ class Reconciler:
         pods = self._index.pods(job.ref, child.name)
         subjects = [child.name, f"{child.name}-launcher", *(pod.name for pod in pods)]
         warnings = self._index.warnings(job.ref, subjects)
-        return observe_child(child, pods, warnings, workers=job.spec.workers, now_s=self._now_s())
+        workers = run_world(job.spec, child.run).workers
+        return observe_child(child, pods, warnings, workers=workers, now_s=self._now_s())
 
     async def _read_children(self, ref: JobRef) -> None:
         """Read a job's children from the API server itself."""

@@ -12,7 +12,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import Frozen, owner_reference
 from bert_operator.render.pods import RUN_CONFIG_PATH, SSH_PORT, environment, render_pod
-from bert_operator.runs import ChildSpec
+from bert_operator.runs import ChildSpec, run_world
 
 Document = dict[str, Any]
 
@@ -21,7 +21,7 @@ HOSTFILE = "/etc/mpi/hostfile"  # where mpi-operator mounts it
 
 def needs_mpi(frozen: Frozen, child: ChildSpec) -> bool:
     """Tell whether a child is an MPIJob: only where ranks are spread over several pods."""
-    return child.run != PREPARE_RUN and frozen.job.spec.workers > 1
+    return run_world(frozen.job.spec, child.run).workers > 1
 
 
 def render_child(frozen: Frozen, child: ChildSpec) -> Document:
@@ -66,23 +66,23 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
 
 
 def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
-    spec = frozen.job.spec
+    spec, world = frozen.job.spec, run_world(frozen.job.spec, child.run)
     # Below the home, where ssh looks for keys; of root's it takes no others.
     key_folder = f"{users.home_of(users.user_of(spec, names.WORKER))}/.ssh"
     exported = ",".join(variable["name"] for variable in environment(frozen, child, names.LAUNCHER))
     launcher = [
         "launcher",
-        *("--ranks", str(spec.ranks)),
-        *("--workers", str(spec.workers)),
-        *("--slots", str(spec.slots_per_worker)),
+        *("--ranks", str(world.ranks)),
+        *("--workers", str(world.workers)),
+        *("--slots", str(world.slots)),
         *("--mpi", spec.mpi.implementation),
         # Open MPI 5 ignores the variable by which mpi-operator names this file, and would start every rank in
         # the launcher.
         *("--hostfile", HOSTFILE),
         *("--wait-seconds", str(spec.mpi.worker_wait_seconds)),
         *("--export", exported),
-        *_pinning(frozen),
-        *_topology(frozen),
+        # Processes that prepare data are bound to nothing: their work is as uneven as texts are.
+        *([] if child.run == PREPARE_RUN else [*_pinning(frozen), *_topology(frozen)]),
         "--",
         *_program(frozen, child),
     ]
@@ -91,7 +91,7 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "spec": {
-            "slotsPerWorker": spec.slots_per_worker,
+            "slotsPerWorker": world.slots,
             "mpiImplementation": spec.mpi.implementation,
             "sshAuthMountPath": key_folder,
             # The launcher waits for its workers by itself, and says for whom.
@@ -105,7 +105,7 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
                     "template": render_pod(frozen, child, names.LAUNCHER, launcher),
                 },
                 "Worker": {
-                    "replicas": spec.workers,
+                    "replicas": world.workers,
                     "restartPolicy": "Never",
                     "template": render_pod(frozen, child, names.WORKER, worker),
                 },

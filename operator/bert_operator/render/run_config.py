@@ -13,6 +13,7 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from bert_operator.api import presets
+from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.v1alpha1 import (
     BertPretrainJob,
     EvaluateSpec,
@@ -20,14 +21,16 @@ from bert_operator.api.v1alpha1 import (
     JobSpec,
     LengthSpec,
     ModelSpec,
-    PrepareSpec,
     PretrainSpec,
     Stage,
     WarmupSpec,
 )
+from bert_operator.names import PREPARE_RUN
+from bert_operator.runs import run_world
 
 CONTRACT_VERSION = 1
 PUBLISHED_VOCABULARY_SIZE = 30522
+PUBLISHED_MASKED_LM_PROBABILITY = 0.15
 TOKENS_PER_PASS = 4096
 """What one pass on one rank takes by default: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
@@ -48,6 +51,9 @@ def render_run_config(
     spec = job.spec
     place = partial(place_path, base=data_base)
     accelerator = (spec.worker.resources or spec.resources).accelerator
+    preparing = run_world(spec, PREPARE_RUN)
+    given = next((stage.prepare.num_processes for stage in spec.stages if stage.prepare is not None), None)
+    processes = preparing.slots if preparing.workers > 1 else given
     return {
         "contract_version": CONTRACT_VERSION,
         "job": {"name": job.ref.name, "namespace": job.ref.namespace, "uid": uid},
@@ -63,7 +69,7 @@ def render_run_config(
             "vocabulary_file": place(spec.dataset.vocabulary_file),
         },
         "initial_checkpoint": _initial_checkpoint(spec.initial_checkpoint, place),
-        "stages": [_stage(stage, spec.stages[:number], place) for number, stage in enumerate(spec.stages)],
+        "stages": [_stage(stage, spec.stages[:number], place, processes) for number, stage in enumerate(spec.stages)],
         "checkpoint": _checkpoint(spec),
         "logging": spec.logging.model_dump(),
         "gpu_memory_limit_gib": None if accelerator is None else accelerator.gpu_memory_limit_gib,
@@ -128,10 +134,13 @@ def _checkpoint(spec: JobSpec) -> Document:
     }
 
 
-def _stage(stage: Stage, before: tuple[Stage, ...], place: Place) -> Document:
-    """Render one stage; from those before it an evaluate stage takes its lengths."""
+def _stage(stage: Stage, before: tuple[Stage, ...], place: Place, processes: int | None) -> Document:
+    """Render one stage; from those before it an evaluate stage takes its lengths.
+
+    processes: of every worker that prepares data; None: its cores decide.
+    """
     if stage.prepare is not None:
-        body = _prepare(stage.prepare, place)
+        body = _prepare(stage.prepare, place, processes)
     elif stage.pretrain is not None:
         body = _pretrain(stage.pretrain, place)
     elif stage.evaluate is not None:
@@ -143,14 +152,15 @@ def _stage(stage: Stage, before: tuple[Stage, ...], place: Place) -> Document:
     return {**body, "name": stage.name}
 
 
-def _prepare(prepare: PrepareSpec, place: Place) -> Document:
+def _prepare(prepare: PrepareSpec, place: Place, processes: int | None) -> Document:
     corpora = [
         {**corpus.model_dump(), "path": place(corpus.path), "checksums": place(corpus.checksums)}
         for corpus in prepare.corpora or ()
     ]
     return {
         "kind": "prepare",
-        **prepare.model_dump(),
+        **prepare.model_dump(exclude={"workers"}),
+        "num_processes": processes,
         "text": place(prepare.text),
         "corpora": corpora,
         "vocabulary_size": prepare.vocabulary_size or PUBLISHED_VOCABULARY_SIZE,
@@ -176,6 +186,9 @@ def _pretrain(pretrain: PretrainSpec, place: Place) -> Document:
         },
         "optimizer_state": pretrain.optimizer_state,
         "loss_normalization": pretrain.loss_normalization,
+        "masking": pretrain.masking,
+        "masked_lm_probability": pretrain.masked_lm_probability or PUBLISHED_MASKED_LM_PROBABILITY,
+        "whole_word_masking": pretrain.whole_word_masking or False,
         "shards": place(pretrain.shards),
         "data_range": pretrain.data_range.model_dump(),
     }

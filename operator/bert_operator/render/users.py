@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from bert_operator.api.cluster import SecurityContextSpec
 from bert_operator.api.v1alpha1 import JobSpec
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
+from bert_operator.runs import run_world
 
 USER_NAME = "bert"
 HOME = "/home/bert"
@@ -45,7 +47,8 @@ def file_keys(spec: JobSpec, role: str) -> dict[str, str]:
 def render_files(spec: JobSpec) -> dict[str, str]:
     """Return the files of every role by their keys."""
     files: dict[str, str] = {}
-    for role in (names.WORKER, names.LAUNCHER) if spec.workers > 1 else (names.SINGLE,):
+    is_spread = any(run_world(spec, run).workers > 1 for run in (PREPARE_RUN, TRAINING_RUN))
+    for role in (names.WORKER, names.LAUNCHER) if is_spread else (names.SINGLE,):
         user, keys = user_of(spec, role), file_keys(spec, role)
         if keys:
             files |= {keys[PASSWD]: _passwd(user), keys[GROUP]: _group(user)}

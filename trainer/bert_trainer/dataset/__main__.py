@@ -161,10 +161,10 @@ def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool:
     if ("text" in given) == bool(corpora) or arguments.output is None:
         raise InputError("build: needs either --config, or --output and one of --text and --corpus")
     try:
-        settings = {**recipe_settings(arguments), **given, "corpora": corpora}
+        settings = {**recipe_settings(arguments, os.environ), **given, "corpora": corpora}
         stage = PrepareStage(**settings, lower_case=not arguments.cased)
     except ValidationError as error:
-        problems = [(_SETTINGS[str(item["loc"][0])], item) for item in error.errors()]
+        problems = [(_option_of(str(item["loc"][0])), item) for item in error.errors()]
         lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
         raise InputError("build: wrong options\n" + "\n".join(lines)) from error
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
@@ -172,6 +172,10 @@ def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool:
         record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check, open_pool=open_pool)
     _say(sys.stdout, _summary(arguments.output, record))
     return 0
+
+
+def _option_of(field: str) -> str:
+    return _SETTINGS.get(field) or "--" + field.removeprefix("num_").replace("_", "-")
 
 
 def _lengths_by_hand(arguments: argparse.Namespace) -> list[Length]:
@@ -182,7 +186,7 @@ def _lengths_by_hand(arguments: argparse.Namespace) -> list[Length]:
             "allowed: as many of one as of the other"
         )
     lengths = list(dict.fromkeys([*(arguments.length or []), *zip(tokens, predictions, strict=True)]))
-    if not (lengths := lengths or recipe_lengths(arguments)):
+    if not (lengths := lengths or recipe_lengths(arguments, os.environ)):
         raise InputError("build: needs at least one length", hint="add --length 128:20, for example")
     return lengths
 
@@ -196,6 +200,7 @@ def _summary(root: Path, record: DatasetRecord) -> str:
         *(
             f"  {length.folder}: {length.samples_training} samples in {len(length.training)} shard(s), "
             f"{length.samples_held_out} held out"
+            + (f"; cut into {len(cut.training)} in {cut.folder}" if (cut := length.balanced) else "")
             for length in record.lengths
         ),
         f"  {record.seconds:.1f} s, {record.cpu_seconds:.1f} s of processor time",

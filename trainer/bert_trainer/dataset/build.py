@@ -15,13 +15,14 @@ from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
 from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.balancing import num_balanced, plan_balanced
 from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
 from bert_trainer.dataset.corpus import Corpora, open_corpora
 from bert_trainer.dataset.masking import MaskingRule
 from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
 from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
-from bert_trainer.dataset.recipes import file_name, folder_name
+from bert_trainer.dataset.recipes import balanced_cut, file_name, folder_name, loader_layout, shard_layout
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
 from bert_trainer.dataset.shards import ShardHeader, Split, read_header
@@ -67,7 +68,7 @@ def build_dataset(
         stage,
         reporter,
         blocks=expected_blocks(corpus.text_bytes),
-        shards=len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1),
+        shards=len(lengths) * ((stage.num_shards or LEAST_SHARDS) + 1 + num_balanced(stage)),
     )
 
     def local_pool(check: Callable[[], None]) -> WorkerPool:
@@ -130,16 +131,25 @@ def _build(
     record = _note_prepared(record, prepared, vocabulary, root, progress)
     _keep_vocabulary(vocabulary_path(dataset), root)
     # 2) Tokens to shards.
-    tasks = [task for length in lengths for task in _shard_tasks(stage, length, prepared, vocabulary, root)]
+    corpus_name = record.settings.corpus_name
+    tasks = [
+        task for length in lengths for task in _shard_tasks(stage, length, prepared, vocabulary, root, corpus_name)
+    ]
     rows = {task.target: found for task in tasks if (found := _kept_rows(task))}
-    progress.set_shards(blocks=prepared.num_blocks, shards=len(tasks), done=len(rows))
+    num_files = len(tasks) + len(lengths) * num_balanced(stage)
+    progress.set_shards(blocks=prepared.num_blocks, shards=num_files, done=len(rows))
     missing = [task for task in tasks if task.target not in rows]
     for task, num_rows in pool.run(build_shard, missing):
         rows[task.target] = num_rows
         progress.advance()
-    # 3) What is there now.
+    made = [_length_record(length, root, tasks, rows) for length in lengths]
+    # 3) Where the recipe says so, shards to others of equal size.
+    made = [
+        length if (cut := plan_balanced(stage, record, length, root)) is None else cut.carry_out(pool, progress)
+        for length in made
+    ]
+    # 4) What is there now.
     kept = [old for old in record.lengths if (old.sequence_length, old.max_predictions) not in lengths]
-    made = [_length_record(stage, length, root, rows) for length in lengths]
     by_length = sorted([*kept, *made], key=lambda length: (length.sequence_length, length.max_predictions))
     update: dict[str, Any] = {"complete": True, "lengths": tuple(by_length), **progress.time_spent()}
     record = record.model_copy(update=update)
@@ -168,6 +178,7 @@ def _check_needs(stage: PrepareStage, corpus: Corpora, lengths: list[Length], ro
         num_shards=stage.num_shards,
         num_processes=stage.num_processes or usable_cores(),
         vocabulary_size=stage.vocabulary_size,
+        layouts=[shard_layout(stage), *([loader_layout(stage)] if balanced_cut(stage) else [])],
     )
     there = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=free_memory())
@@ -206,12 +217,17 @@ def _keep_vocabulary(source: Path, root: Path) -> None:
 
 
 def _shard_tasks(
-    stage: PrepareStage, length: Length, prepared: Prepared, vocabulary: Vocabulary, root: Path
+    stage: PrepareStage,
+    length: Length,
+    prepared: Prepared,
+    vocabulary: Vocabulary,
+    root: Path,
+    corpus_name: str | None,
 ) -> list[ShardTask]:
     sequence_length, max_predictions = length
-    folder = root / folder_name(stage, length)
+    folder = root / folder_name(stage, length, corpus_name)
     with disk_errors(folder):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
             leftover.unlink(missing_ok=True)
     rule = MaskingRule(
@@ -236,7 +252,7 @@ def _shard_tasks(
     token_paths = tuple(token_path(root / WORK_FOLDER, number) for number in range(prepared.num_blocks))
     return [
         ShardTask(
-            target=folder / file_name(stage, split, number, counts[split]),
+            target=folder / file_name(stage, split, number, counts[split], corpus_name),
             token_paths=token_paths,
             num_groups=prepared.num_groups,
             groups=groups,
@@ -247,6 +263,9 @@ def _shard_tasks(
             seed=stage.seed,
             masking=rule,
             vocabulary_sha256=vocabulary.sha256,
+            # Evaluation is to see the same masks every time.
+            masked=stage.masking == "static" or split == "held_out",
+            layout=shard_layout(stage),
         )
         for split, number, groups in shards
     ]
@@ -262,18 +281,20 @@ def _kept_rows(task: ShardTask) -> int | None:
         logger.warning("Making %s again: %s", task.target, error)
         return None
     wanted = ShardHeader(header.rows, task.sequence_length, task.masking.max_predictions, task.vocabulary_sha256)
-    return header.rows if header == wanted else None
+    is_same = header == wanted and (header.masked, header.layout) == (task.masked, task.layout)
+    return header.rows if is_same else None
 
 
-def _length_record(stage: PrepareStage, length: Length, root: Path, rows: dict[Path, int]) -> LengthRecord:
-    folder = folder_name(stage, length)
-    by_name = {path.name: count for path, count in sorted(rows.items()) if path.parent == root / folder}
-    training = {name: count for name, count in by_name.items() if not name.startswith("held_out")}
-    held_out = {name: count for name, count in by_name.items() if name.startswith("held_out")}
+def _length_record(length: Length, root: Path, tasks: list[ShardTask], rows: dict[Path, int]) -> LengthRecord:
+    own = [task for task in tasks if (task.sequence_length, task.masking.max_predictions) == length]
+    by_split: dict[Split, dict[str, int]] = {"training": {}, "held_out": {}}
+    for task in sorted(own, key=lambda task: task.target):
+        by_split[task.split][task.target.name] = rows[task.target]
+    training, held_out = by_split["training"], by_split["held_out"]
     return LengthRecord(
         sequence_length=length[0],
         max_predictions=length[1],
-        folder=folder,
+        folder=own[0].target.parent.relative_to(root).as_posix(),
         training=training,
         held_out=held_out,
         samples_training=sum(training.values()),

@@ -9,7 +9,13 @@ from pathlib import Path
 
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.corpus import AnyCorpus, digest_corpus
-from bert_trainer.dataset.recipes import folder_name
+from bert_trainer.dataset.recipes import (
+    balanced_cut,
+    corpus_name,
+    folder_name,
+    loader_layout,
+    needs_corpus_name,
+)
 from bert_trainer.dataset.record import BuildSettings, DatasetRecord, read_record
 from bert_trainer.dataset.sampling import GENERATOR_VERSION
 from bert_trainer.dataset.shards import list_shards
@@ -38,8 +44,10 @@ def open_record(
     given = _given_vocabulary(dataset, root, record)
     settings = _settings(stage, given)
     if record is None:
-        _refuse_foreign_shards(stage, root, lengths)
+        _refuse_foreign_shards(stage, root, lengths, settings.corpus_name)
         return DatasetRecord(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
+    # A text that was moved or renamed is still the same.
+    settings = settings.model_copy(update={"corpus_name": record.settings.corpus_name})
     if given is not None and given == record.vocabulary_sha256:
         # The dataset's own vocabulary, trained by it, is named as the one to use.
         known = record.settings
@@ -76,7 +84,8 @@ def is_complete(record: DatasetRecord, root: Path, vocabulary_path: Path, length
         )
     built = {(length.sequence_length, length.max_predictions): length for length in record.lengths}
     return all(
-        length in built and all((root / built[length].folder / name).is_file() for name in built[length].file_names)
+        length in built
+        and all((root / folder / name).is_file() for folder, names in built[length].files.items() for name in names)
         for length in lengths
     )
 
@@ -115,6 +124,10 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         short_sequence_probability=stage.short_sequence_probability,
         seed=stage.seed,
         recipe=stage.recipe,
+        layout=loader_layout(stage),
+        num_balanced_shards=cut.num_shards if (cut := balanced_cut(stage)) else None,
+        corpus_name=corpus_name([corpus.path for corpus in stage.all_corpora]) if needs_corpus_name(stage) else None,
+        masking=stage.masking,
         whole_word_masking=stage.whole_word_masking,
         weights=corpus_weights(stage),
         num_shards=stage.num_shards,
@@ -129,9 +142,9 @@ def _differences(old: BuildSettings, new: BuildSettings) -> list[str]:
     ]
 
 
-def _refuse_foreign_shards(stage: PrepareStage, root: Path, lengths: list[Length]) -> None:
+def _refuse_foreign_shards(stage: PrepareStage, root: Path, lengths: list[Length], corpus: str | None) -> None:
     for length in lengths:
-        folder = root / folder_name(stage, length)
+        folder = root / folder_name(stage, length, corpus)
         if folder.is_dir() and list_shards(folder):
             raise InputError(
                 f"{folder}: holds shards, but {root} has no dataset.json to say how they were made",

@@ -13,10 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
+from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.wordpiece import Vocabulary
+from bert_trainer.errors import InputError
 
 _MASK_SHARE = 0.8
 _KEEP_SHARE = 0.1
+_MOST_LEFT = 0.01
+"""Share of [MASK] among tokens that count as unmasked; a text about BERT may have some, masked rows have 0.12."""
+_FIRST_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,6 @@ class DynamicMasking:
         cls, vocabulary: Vocabulary, *, seed: int, probability: float, max_predictions: int, whole_words: bool
     ) -> DynamicMasking:
         """Make the rule for a vocabulary."""
-        continuations = np.array([token.startswith("##") for token in vocabulary.tokens])
         return cls(
             seed=seed,
             probability=probability,
@@ -48,8 +52,32 @@ class DynamicMasking:
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
             mask_id=vocabulary.mask_id,
-            continuations=continuations if whole_words else None,
+            continuations=vocabulary.continuations if whole_words else None,
         )
+
+    def check(self, folder: ShardFolder) -> None:
+        """Make sure, before anything is trained, that the folder's rows can be had without their masks.
+
+        Looks at the first rows of the first shard that has any. Raises InputError as ``read_bare``.
+        """
+        first = next(number for number, rows in enumerate(folder.rows) if rows)
+        self.read_bare(folder, first, slice(0, _FIRST_ROWS))
+
+    def read_bare(self, folder: ShardFolder, shard: int, rows: slice) -> RaggedSamples:
+        """Read rows of one shard as they were before they were masked, if they were.
+
+        Raises:
+            InputError: as ``ShardFolder.read_ragged``, or the originals of masked tokens are not in the file.
+        """
+        bare = folder.read_ragged(shard, rows).unmasked()
+        left = int((bare.tokens == self.mask_id).sum())
+        if left > _MOST_LEFT * len(bare.tokens):
+            raise InputError(
+                f"{folder.paths[shard]}: {left} of {len(bare.tokens)} tokens are [MASK] and their originals are not in "
+                f"the file; allowed with dynamic masking: at most {_MOST_LEFT:.0%}",
+                hint="set the stage's masking to static, or build the shards again with their originals or unmasked",
+            )
+        return bare
 
     def mask(self, samples: RaggedSamples, epoch: int, sample_numbers: NDArray[np.int64]) -> RaggedSamples:
         """Return rows that hold no predictions masked; sample_numbers: (N,) numbers of the rows in the data set."""
@@ -96,6 +124,8 @@ class DynamicMasking:
             places = np.flatnonzero(starts)
             sizes = np.bincount(np.cumsum(starts)[candidate] - 1, minlength=len(places))
         draws = _hash(keys[places] + (position[places].astype(np.uint64) << np.uint64(1)))
+        # Last of all come words that no row can take.
+        draws[sizes > self.max_predictions] = np.iinfo(np.uint64).max
         rows = row_of[places]
         # Rows in order, each one's words in random order.
         order = np.lexsort((draws, rows)) if len(places) else places

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
 from bert_trainer.dataset.worker_pool import STOP_SIGNALS, answer, result_of
-from bert_trainer.errors import InputError
+from bert_trainer.errors import EXIT_FAILED, InputError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -55,6 +57,7 @@ class MpiWorld:
                 hint="install mpi4py beside this MPI, or start one process with --processes",
             ) from error
         self._comm: Any = MPI.COMM_WORLD
+        self._outbox = _Outbox(self._comm)
         self.rank: int = self._comm.rank
 
     def __enter__(self) -> MpiWorld:
@@ -64,11 +67,16 @@ class MpiWorld:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """On rank 0, let the other ranks finish what they are at and end."""
+        """On rank 0, let the other ranks finish what they are at and end; on another, end all if this one must."""
+        if self.rank > 0 and kind is not None:
+            # Rank 0 would wait for its answers for ever.
+            traceback.print_exception(kind, error, trace)
+            sys.stderr.flush()
+            self._comm.Abort(EXIT_FAILED)
         if self.rank == 0:
             others = set(range(1, self._comm.size))
             for rank in others:
-                self._comm.isend(None, dest=rank)
+                self._outbox.send(None, rank)
             while others:
                 for rank in sorted(others):
                     # What they still answer is of no use any more; nothing is their good-bye.
@@ -91,15 +99,28 @@ class MpiWorld:
 
     def pool(self, check: Callable[[], None]) -> MpiPool:
         """Return a pool of all ranks, for rank 0."""
-        return MpiPool(self._comm, check)
+        return MpiPool(self._comm, self._outbox, check)
+
+
+class _Outbox:
+    """Messages on their way: over TCP, MPI reads a message from where it lies until it has left."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._sent: list[Any] = []
+
+    def send(self, message: object, rank: int) -> None:
+        """Send without waiting, and keep the message until it has left."""
+        self._sent = [request for request in self._sent if not request.Test()]
+        self._sent.append(self._comm.isend(message, dest=rank))
 
 
 class MpiPool:
     """As ``worker_pool.WorkerPool``; rank 0 works, too, so a task may keep the others' results waiting."""
 
-    def __init__(self, comm: Any, check: Callable[[], None]) -> None:
+    def __init__(self, comm: Any, outbox: _Outbox, check: Callable[[], None]) -> None:
         """check: called between tasks; what it raises ends the work."""
-        self._comm, self._check = comm, check
+        self._comm, self._outbox, self._check = comm, outbox, check
 
     def __enter__(self) -> MpiPool:
         """Return this pool."""
@@ -123,7 +144,7 @@ class MpiPool:
                     if task is None:
                         left = False
                     else:
-                        self._comm.isend((function, task), dest=rank)
+                        self._outbox.send((function, task), rank)
                         queue.append(task)
             if left and (task := next(waiting, None)) is not None:
                 yield task, result_of(answer(function, task))

@@ -28,6 +28,9 @@ _PROCESS_BYTES = 250_000_000
 """Of one process apart from a shard's rows: the interpreter, the words that it has seen, a block of text."""
 _COPIES_OF_ROWS = 2.5
 """Of a shard in memory: its rows, and what is made of them for the file."""
+_FIXED_ID_BYTES = {"intel": 4, "mlperf": 2}
+"""Of a token id in the layouts with padding and without compression."""
+_VARIABLE = ("mlperf-variable", "mlperf-packed")
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -49,14 +52,19 @@ def estimate_needs(
     num_shards: int | None,
     num_processes: int,
     vocabulary_size: int,
+    layouts: Sequence[str] = ("compact",),
 ) -> Needs:
     """Return what a build takes.
 
-    lengths: tokens and predictions of a row at most. draws: how often a document is drawn, on average.
+    lengths: tokens and predictions of a row at most. draws: how often a document is drawn, on average. layouts: of
+    every file that a row is written to.
     """
     shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * draws / SHARD_BYTES))
     num_rows = [_num_rows(text_bytes * draws, sequence_length) for sequence_length, _ in lengths]
-    in_files = [rows * _file_row_bytes(length, vocabulary_size) for rows, length in zip(num_rows, lengths, strict=True)]
+    in_files = [
+        rows * sum(_file_row_bytes(length, vocabulary_size, layout) for layout in layouts)
+        for rows, length in zip(num_rows, lengths, strict=True)
+    ]
     in_memory = [rows * _plain_row_bytes(length) for rows, length in zip(num_rows, lengths, strict=True)]
     disk = _SCRATCH_PER_BYTE * text_bytes + sum(in_files)
     memory = num_processes * (_PROCESS_BYTES + _COPIES_OF_ROWS * max(in_memory) / shards)
@@ -111,9 +119,15 @@ def _plain_row_bytes(length: tuple[int, int]) -> int:
     return 6 * sequence_length + 8 * max_predictions + 1
 
 
-def _file_row_bytes(length: tuple[int, int], vocabulary_size: int) -> int:
-    """Return the bytes of a full row in the compact layout."""
+def _file_row_bytes(length: tuple[int, int], vocabulary_size: int, layout: str) -> int:
+    """Return the bytes of a full row in a file. NVIDIA's, with gzip, are about those of the compact layout."""
     sequence_length, max_predictions = length
+    if layout in _FIXED_ID_BYTES:
+        id_bytes = _FIXED_ID_BYTES[layout]
+        return (id_bytes + 2) * sequence_length + 2 * id_bytes * max_predictions + 1
+    if layout in _VARIABLE:
+        # Runs of two bytes, one for segments; five references of 16 bytes and what the heap notes of each.
+        return 3 * sequence_length + 4 * max_predictions + 5 * 32
     id_bytes = 2 if vocabulary_size <= 1 << 16 else 4
     return id_bytes * (sequence_length + max_predictions) + 2 * max_predictions + 7
 

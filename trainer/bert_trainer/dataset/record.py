@@ -37,9 +37,17 @@ class BuildSettings(_Part):
     masked_lm_probability: float
     short_sequence_probability: float
     seed: int
+    masking: str = "static"
+    """``dynamic``: training files hold no masks."""
     whole_word_masking: bool = False
     recipe: str | None = None
     """Whose names folders and files have."""
+    layout: str = "compact"
+    """Of the files that a loader reads."""
+    num_balanced_shards: int | None = None
+    """Files that the training parts of a length are cut into again; empty: none."""
+    corpus_name: str | None = None
+    """Of the text when the build was begun, where names of files hold it."""
     weights: tuple[float, ...] = ()
     """Of the corpora, in order; empty where all are 1."""
     num_shards: int | None
@@ -61,6 +69,15 @@ class Counts(_Part):
     tokens_held_out: int
 
 
+class BalancedShards(_Part):
+    """What a length's training parts were cut into again: the files that training reads."""
+
+    folder: str
+    """Below the dataset's folder."""
+    training: dict[str, int]
+    """Samples by file name."""
+
+
 class LengthRecord(_Part):
     """One folder of shards."""
 
@@ -74,11 +91,13 @@ class LengthRecord(_Part):
     """Samples by file name."""
     samples_training: int
     samples_held_out: int
+    balanced: BalancedShards | None = None
 
     @property
-    def file_names(self) -> list[str]:
-        """All files that the folder has to hold."""
-        return [*self.training, *self.held_out]
+    def files(self) -> dict[str, list[str]]:
+        """The names of all files that have to be there, by their folder below the dataset's."""
+        files = {self.folder: [*self.training, *self.held_out]}
+        return files if self.balanced is None else {**files, self.balanced.folder: [*self.balanced.training]}
 
 
 class DatasetRecord(_Part):
@@ -138,19 +157,22 @@ def check_complete(shard_folder: Path) -> None:
     Raises:
         InputError: the build was interrupted or goes on, or files that it made are gone.
     """
-    record = read_record(shard_folder.parent)
-    if record is None:
+    # The shards of a recipe lie a folder deeper, below their corpus' name.
+    roots = (shard_folder.parent, shard_folder.parent.parent)
+    root, record = next(((root, found) for root in roots if (found := read_record(root))), (None, None))
+    if root is None or record is None:
         return
-    length = next((length for length in record.lengths if length.folder == shard_folder.name), None)
-    if not record.complete or length is None:
+    relative = shard_folder.relative_to(root).as_posix()
+    names = next((length.files[relative] for length in record.lengths if relative in length.files), None)
+    if not record.complete or names is None:
         raise InputError(
             f"{shard_folder}: the dataset is not complete",
             hint="run its prepare stage ('bert-data build') to the end",
         )
-    missing = [name for name in length.file_names if not (shard_folder / name).is_file()]
+    missing = [name for name in names if not (shard_folder / name).is_file()]
     if missing:
         raise InputError(
-            f"{shard_folder}: {len(missing)} of {len(length.file_names)} shards are gone, first {missing[0]}",
+            f"{shard_folder}: {len(missing)} of {len(names)} shards are gone, first {missing[0]}",
             hint="run 'bert-data build' again: it makes what is missing",
         )
 

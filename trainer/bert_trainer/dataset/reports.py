@@ -48,7 +48,7 @@ def find_shards(path: Path) -> list[Path]:
 
 def find_vocabulary(path: Path) -> Vocabulary | None:
     """Read the ``vocab.txt`` of the dataset that a file or folder is part of, if there is one."""
-    for folder in [path, *path.absolute().parents[:2]]:
+    for folder in [path, *path.absolute().parents[:3]]:
         if (folder / "vocab.txt").is_file():
             return read_vocabulary(folder / "vocab.txt")
     return None
@@ -82,7 +82,7 @@ def _verify_shard(file: Path, vocabulary: Vocabulary | None) -> list[str]:
         problems.append(f"made with another vocabulary (SHA-256 {header.vocabulary_sha256})")
     if not len(samples):
         return [*problems, "holds no samples"]
-    problems += find_violations(samples, vocabulary)
+    problems += find_violations(samples, vocabulary, masked=header.masked)
     if len(problems) > _VIOLATIONS_SHOWN:
         problems[_VIOLATIONS_SHOWN:] = [f"and {len(problems) - _VIOLATIONS_SHOWN} more"]
     return problems

@@ -23,9 +23,11 @@ from bert_trainer.dataset.shards import (
     SUFFIXES,
     LayoutName,
     ShardHeader,
+    check_numbers,
     list_shards,
     read_header,
     read_ragged,
+    select_split,
     write_shard,
 )
 from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
@@ -140,6 +142,34 @@ def chop(
     files = _training_files(source)
     _refuse_same_place(source, target)
     check_complete(source)
+    tasks = plan_cut(files, target, num_shards, layout=layout, name=name, shape=shape)
+    strangers = {path.name for path in list_shards(target)} - {task.target.name for task in tasks} if (
+        target.is_dir()) else set()  # fmt: skip
+    if strangers:
+        raise InputError(
+            f"{target}: holds other shards, the first is {min(strangers)}", hint="choose an empty folder, or empty it"
+        )
+    return _run(tasks, target, "chop", num_processes, reporter, check)
+
+
+def plan_cut(
+    files: Sequence[Path],
+    target: Path,
+    num_shards: int,
+    *,
+    layout: LayoutName | None,
+    name: str,
+    shape: tuple[int, int] | None = None,
+    content: str | None = None,
+) -> list[RewriteTask]:
+    """Return the files that a cut makes, sizes differing by one sample at most. Nothing is written.
+
+    content: what decides the rows of the sources, put into the fingerprint in place of their sizes and times.
+
+    Raises:
+        InputError: sources of different shapes or vocabularies, or more shards than samples.
+    """
+    source = files[0].parent
     headers = [read_header(file) for file in files]
     _check_alike(files, headers)
     total = sum(header.rows for header in headers)
@@ -161,23 +191,19 @@ def chop(
             if start < stop and first < end
         )
         path = target / name.format(index=index, count=num_shards)
-        tasks.append(_task(path, parts, chosen, headers, shape))
-    strangers = {path.name for path in list_shards(target)} - {task.target.name for task in tasks} if (
-        target.is_dir()) else set()  # fmt: skip
-    if strangers:
-        raise InputError(
-            f"{target}: holds other shards, the first is {min(strangers)}", hint="choose an empty folder, or empty it"
-        )
-    return _run(tasks, target, "chop", num_processes, reporter, check)
+        tasks.append(_task(path, parts, chosen, headers, shape, content))
+    return tasks
 
 
 def _training_files(source: Path) -> list[Path]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder of shards")
-    # Held-out samples must not be mixed in.
-    files = [path for path in list_shards(source) if "held_out" not in path.name]
+    # Held-out samples must not be mixed in. Names may be anybody's.
+    held_out = select_split(list_shards(source), "held_out")
+    files = [path for path in list_shards(source) if path not in held_out]
     if not files:
         raise InputError(f"{source}: no .hdf5 file with training samples here", hint="name one folder of shards")
+    check_numbers(source, files)
     return files
 
 
@@ -208,14 +234,15 @@ def _task(
     layout: LayoutName,
     headers: Sequence[ShardHeader],
     shape: tuple[int, int] | None,
+    content: str | None = None,
 ) -> RewriteTask:
     found = headers[0]
     if shape is None and found.sequence_length is not None and found.max_predictions is not None:
         shape = (found.sequence_length, found.max_predictions)
     digest = hashlib.sha256(f"{layout} {shape}".encode())
     for part in parts:
-        state = part.path.stat()
-        digest.update(f"\n{part.path.name} {state.st_size} {state.st_mtime_ns} {part.first} {part.stop}".encode())
+        state = content or "{0.st_size} {0.st_mtime_ns}".format(part.path.stat())
+        digest.update(f"\n{part.path.name} {state} {part.first} {part.stop}".encode())
     return RewriteTask(
         target=target,
         parts=parts,
@@ -243,7 +270,7 @@ def _run(
         for folder in {task.target.parent for task in tasks}:
             for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
                 leftover.unlink(missing_ok=True)
-        missing = [task for task in tasks if not _is_done(task)]
+        missing = [task for task in tasks if not is_done(task)]
         samples = sum(task.num_rows for task in tasks)
         done = samples - sum(task.num_rows for task in missing)
         started_at_s = time.monotonic()
@@ -257,7 +284,8 @@ def _run(
     return Rewritten(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
 
 
-def _is_done(task: RewriteTask) -> bool:
+def is_done(task: RewriteTask) -> bool:
+    """Tell whether an earlier run made the file, from the same sources."""
     if not task.target.exists():
         return False
     try:

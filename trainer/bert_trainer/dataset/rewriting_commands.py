@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from bert_trainer.dataset.build_options import SHARDS_VARIABLE, read_number
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.rewriting import Rewritten, chop, convert
 from bert_trainer.dataset.shards import LAYOUTS
+
+_SHARDS = 2048
 
 
 class Stop(Protocol):
@@ -41,7 +45,12 @@ def add_commands(commands: Any, open_stop: OpenStop, length: Callable[[str], tup
     command.set_defaults(command=lambda arguments: _chop(arguments, open_stop))
     command.add_argument("source", type=Path, metavar="IN", help="a folder of shards")
     command.add_argument("target", type=Path, metavar="OUT", help="folder to write into")
-    command.add_argument("--shards", type=int, default=2048, metavar="N", help="files to make (%(default)s)")
+    command.add_argument(
+        "--shards",
+        type=int,
+        metavar="N",
+        help=f"files to make; default: {SHARDS_VARIABLE} of the environment, else 2048",
+    )
     command.add_argument("--layout", choices=LAYOUTS, help="layout of the new files; default: the old ones'")
     _add_common(command, length)
 
@@ -70,7 +79,7 @@ def _chop(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
         done = chop(
             arguments.source,
             arguments.target,
-            arguments.shards,
+            arguments.shards or read_number(os.environ, SHARDS_VARIABLE) or _SHARDS,
             layout=arguments.layout,
             shape=arguments.length,
             num_processes=arguments.processes,

@@ -17,7 +17,7 @@ from bert_trainer.dataset.masking import MaskingRule, mask_tokens
 from bert_trainer.dataset.random_bits import RandomBits
 from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
-from bert_trainer.dataset.shards import Split, write_shard
+from bert_trainer.dataset.shards import LayoutName, Split, write_shard
 from bert_trainer.dataset.spool import read_tokens
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.weights import walks_in_pass
@@ -51,6 +51,9 @@ class ShardTask:
     seed: int
     masking: MaskingRule
     vocabulary_sha256: str
+    masked: bool = True
+    """Whether the file holds masks; without, the loader draws them."""
+    layout: LayoutName = "compact"
 
 
 def build_shard(task: ShardTask) -> int:
@@ -67,6 +70,8 @@ def build_shard(task: ShardTask) -> int:
         samples,
         vocabulary_sha256=task.vocabulary_sha256,
         generator_version=GENERATOR_VERSION,
+        masked=task.masked,
+        layout=task.layout,
     )
     return len(samples)
 
@@ -144,9 +149,14 @@ def _fill(
     candidates[:, 0] = False
     candidates[rows, first_sep[:, 0]] = False
     candidates[rows, last_sep[:, 0]] = False
-    masked = mask_tokens(tokens, candidates, rule, bits)
-    samples.input_ids[places] = masked.tokens
     samples.input_mask[places] = is_real
     samples.segment_ids[places] = is_second & is_real
+    if not task.masked:
+        samples.input_ids[places] = tokens
+        samples.masked_lm_positions[places] = 0
+        samples.masked_lm_ids[places] = 0
+        return
+    masked = mask_tokens(tokens, candidates, rule, bits)
+    samples.input_ids[places] = masked.tokens
     samples.masked_lm_positions[places] = masked.positions
     samples.masked_lm_ids[places] = masked.labels

@@ -91,11 +91,12 @@ def check_ragged(
             raise InputError(f"{path}: row {int(broken.argmax())} {rule}", hint=_VERIFY)
 
 
-def find_violations(samples: Samples, vocabulary: Vocabulary | None) -> list[str]:
+def find_violations(samples: Samples, vocabulary: Vocabulary | None, *, masked: bool = True) -> list[str]:
     """Return every rule that some row breaks, each with the number of such rows and the first of them.
 
     samples: as ``read_shard`` returns them, so ranges and padding are right. vocabulary: where it is not
-    known, the ids of [CLS] and [SEP] are taken from the first row.
+    known, the ids of [CLS] and [SEP] are taken from the first row. masked: whether the rows must hold predictions,
+    or must not.
     """
     ids, lengths = samples.input_ids, samples.input_mask.sum(axis=1, dtype=np.int64)
     rows = np.arange(len(samples))
@@ -124,7 +125,7 @@ def find_violations(samples: Samples, vocabulary: Vocabulary | None) -> list[str
         )
         | (first_b == 0),
         "has no [SEP] at the end of its first segment": original[rows, first_b - 1] != sep_id,
-        "has no prediction": ~predicted.any(axis=1),
+        "has no prediction" if masked else "has a prediction in a file without masks": predicted.any(axis=1) != masked,
         "has predictions out of order or after a gap": (((steps <= 0) | ~predicted[:, :-1]) & predicted[:, 1:]).any(
             axis=1
         ),

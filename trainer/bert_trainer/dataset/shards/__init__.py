@@ -5,7 +5,9 @@ holds. Files are opened for one call and closed again, never kept: HDF5 must not
 across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
+from bert_trainer.config import LayoutName
 from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.shards.files import (
     LAYOUTS,
     read_header,
@@ -20,7 +22,7 @@ from bert_trainer.dataset.shards.folder import (
     list_shards,
     shard_folder_name,
 )
-from bert_trainer.dataset.shards.header import LayoutName, ShardHeader, Split
+from bert_trainer.dataset.shards.header import ShardHeader, Split
 
 __all__ = [
     "LAYOUTS",
@@ -30,11 +32,13 @@ __all__ = [
     "ShardFolder",
     "ShardHeader",
     "Split",
+    "check_numbers",
     "find_shard_folder",
     "list_shards",
     "read_header",
     "read_ragged",
     "read_shard",
+    "select_split",
     "shard_folder_name",
     "write_shard",
 ]

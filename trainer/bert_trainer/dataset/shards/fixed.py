@@ -12,11 +12,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from bert_trainer.config import LayoutName
 from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.shard_checks import check_padding, check_range
 from bert_trainer.dataset.shards.header import (
-    LayoutName,
     ShardHeader,
     require,
     require_integers,

@@ -9,6 +9,7 @@ from pathlib import Path
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.record import check_complete
 from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
 from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, Split
 from bert_trainer.dataset.wordpiece import Vocabulary
@@ -44,21 +45,23 @@ class ShardFolder:
 
         masked: whether the files must hold predictions; a loader that draws masks itself takes both.
         Training files have "training" in their name, or, where there are none, "part" (as MLPerf's and
-        Intel's); held-out files have "held_out".
+        Intel's); held-out files have "held_out", "test" (NVIDIA's) or "eval" (MLPerf's).
 
         Raises:
-            InputError: no such folder or file, a dataset that is still being built, a file as in
-                ``read_header``, another shape than asked for, made with another vocabulary, or without masks.
+            InputError: no such folder or file, a dataset that is still being built, a number missing in a numbered
+                set of files, a file as in ``read_header``, another shape than asked for, made with another
+                vocabulary, or without masks.
         """
         check_complete(folder)
         paths = _list_split(folder, split)
+        check_numbers(folder, paths)
         headers = [read_header(path) for path in paths]
         for path, header in zip(paths, headers, strict=True):
             _check_header(path, header, sequence_length, max_predictions, vocabulary)
             if masked and not header.masked:
                 raise InputError(
                     f"{path}: its samples hold no masks, which this stage needs",
-                    hint="use shards whose masks are in the file",
+                    hint="set the stage's masking to dynamic, or use shards whose masks are in the file",
                 )
         if not any(header.rows for header in headers):
             raise InputError(f"{folder}: the {split} shards hold no samples")
@@ -92,11 +95,14 @@ def shard_folder_name(sequence_length: int, max_predictions: int) -> str:
     return f"seq_len_{sequence_length}_max_pred_{max_predictions}"
 
 
-def find_shard_folder(dataset_root: Path, sequence_length: int, max_predictions: int) -> Path:
+def find_shard_folder(
+    dataset_root: Path, sequence_length: int, max_predictions: int, split: Split = "training"
+) -> Path:
     """Find the folder of one length below a dataset, by its name.
 
-    Names that hold ``seq_len_<T>_max_pred_<P>`` count, so NVIDIA's long ones do; then Intel's, which name T
-    only. Where shards lie deeper (NVIDIA: a folder per corpus), the one folder that holds them is returned.
+    Names that hold ``seq_len_<T>_max_pred_<P>`` count, so NVIDIA's long ones do; then Intel's and MLPerf's, which name
+    T only or nothing, cut shards before the parts that they were cut from. Where shards lie deeper (NVIDIA: a folder
+    per corpus), the one folder that holds the split's is returned.
 
     Raises:
         InputError: no folder fits, or several do; the message lists what is there.
@@ -104,12 +110,17 @@ def find_shard_folder(dataset_root: Path, sequence_length: int, max_predictions:
     if not dataset_root.is_dir():
         raise InputError(f"{dataset_root}: no such dataset folder", hint="build it with 'bert-data build'")
     folders = [dataset_root, *sorted(path for path in dataset_root.iterdir() if path.is_dir())]
+    fallback: Path | None = None
     for pattern in (
         rf"{shard_folder_name(sequence_length, max_predictions)}(?!\d)",
-        rf"(^hdf5_seq_|_shards_(un)?compressed_){sequence_length}$",
+        rf"_shards_(un)?compressed_{sequence_length}$",
+        rf"^hdf5_seq_{sequence_length}$",
+        # NVIDIA's MLPerf recipe has one length.
+        r"^hdf5_\d+_shards_(uncompressed|varlength)$" if split == "training" else r"^eval(_varlength)?$",
     ):
         named = [folder for folder in folders if re.search(pattern, folder.name)]
-        found = [deepest for folder in named for deepest in _folders_with_shards(folder)]
+        deepest = [found for folder in named for found in _folders_with_shards(folder)]
+        found = [folder for folder in deepest if select_split(list_shards(folder), split)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -118,6 +129,9 @@ def find_shard_folder(dataset_root: Path, sequence_length: int, max_predictions:
                 f"{max_predictions} predictions: {', '.join(map(str, found))}",
                 hint="name one of them as the stage's shards",
             )
+        fallback = fallback or next(iter(deepest), None)
+    if fallback is not None:
+        return fallback  # without files of this split: its own error says what it has
     names = ", ".join(folder.name for folder in folders[1:]) or "no folder"
     raise InputError(
         f"{dataset_root}: no shards of {sequence_length} tokens and {max_predictions} predictions; found {names}",
@@ -141,11 +155,9 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of shards", hint="build them with 'bert-data build'")
     files = list_shards(folder)
-    words = ("training", "part") if split == "training" else ("held_out",)
-    for word in words:
-        found = [path for path in files if word in path.name]
-        if found:
-            return found
+    if found := select_split(files, split):
+        return found
+    words = TRAINING_WORDS if split == "training" else HELD_OUT_WORDS
     names = ", ".join(path.name for path in files[:5]) or "no .hdf5 file"
     raise InputError(
         f"{folder}: no {split} shards; found {names}{', ...' if len(files) > 5 else ''}",

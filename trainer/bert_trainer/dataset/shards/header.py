@@ -12,10 +12,10 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from bert_trainer.config import LayoutName
 from bert_trainer.errors import InputError
 
 Split = Literal["training", "held_out"]
-LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
 
 REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
 
