@@ -308,6 +308,8 @@ class RunConfig(Section):
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"] = "fp32"
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
+    activation_checkpointing: bool = False
+    """Compute every layer a second time in the backward pass instead of keeping its activations; the same result."""
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     dataset: DatasetConfig

@@ -25,7 +25,17 @@ _CONFIG_FILE = "run-config.json"
 _ARCHIVE = "previous"
 
 # What may differ between a run and its continuation: who runs it and where, not what is learnt.
-_MUTABLE = ("job", "output_folder", "if_exists", "world", "device", "gpu_memory_limit_gib", "checkpoint", "logging")
+_MUTABLE = (
+    "job",
+    "output_folder",
+    "if_exists",
+    "world",
+    "device",
+    "activation_checkpointing",
+    "gpu_memory_limit_gib",
+    "checkpoint",
+    "logging",
+)
 
 
 class FencedError(TrainerError):

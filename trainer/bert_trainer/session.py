@@ -83,6 +83,7 @@ class Session:
         vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
         training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
         model = Bert(config.model, len(vocabulary.tokens))
+        model.activation_checkpointing = config.activation_checkpointing
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
         parameters = FlatParameters(model)

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from types import FrameType
 
 from bert_trainer.batch import Batch
-from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig
+from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig, Stage
 from bert_trainer.data import StageReader, num_micro_batches
+from bert_trainer.device_memory import device_memory_errors
 from bert_trainer.distributed import connect, on_rank_0
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.evaluation import Accuracy, evaluate, unigram_baseline
@@ -52,7 +53,8 @@ def train(config: RunConfig, *, attempt: int) -> None:
     stop = StopRequest()
     world = connect(config.world.ranks, config.world.hosts)
     try:
-        session = Session.open(config, world, attempt=attempt)
+        with device_memory_errors(config, doing="setting up", rank=world.rank):
+            session = Session.open(config, world, attempt=attempt)
         if session.device.type == "cpu":
             sys.stderr.write(describe_processor(world.rank, config.precision) + "\n")
             sys.stderr.flush()
@@ -72,15 +74,7 @@ def run_stages(session: Session, stop: StopRequest) -> None:
         for index, stage in enumerate(config.stages):
             if session.resumed_at is not None and index < session.resumed_at.stage_index:
                 continue
-            match stage:
-                case PrepareStage():
-                    continue  # bert-data has done it, in a child of its own
-                case PretrainStage():
-                    pretrain(session, index, stage, stop)
-                case EvaluateStage():
-                    evaluate_and_tell(session, index, stage, when="after")
-                case ExportStage():
-                    export_and_tell(session, stage)
+            run_stage(session, index, stage, stop)
         if session.keeper is not None:
             session.keeper.store.wait()
             session.keeper.folder.check_fence()
@@ -97,6 +91,21 @@ def run_stages(session: Session, stop: StopRequest) -> None:
         raise
     finally:
         session.close()
+
+
+def run_stage(session: Session, index: int, stage: Stage, stop: StopRequest) -> None:
+    """Run one stage, from its start or from where the checkpoint left it."""
+    size = getattr(stage, "micro_batch_size", None)
+    with device_memory_errors(session.config, doing=stage.name, rank=session.world.rank, micro_batch_size=size):
+        match stage:
+            case PrepareStage():
+                pass  # bert-data has done it, in a child of its own
+            case PretrainStage():
+                pretrain(session, index, stage, stop)
+            case EvaluateStage():
+                evaluate_and_tell(session, index, stage, when="after")
+            case ExportStage():
+                export_and_tell(session, stage)
 
 
 def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopRequest) -> None:

@@ -394,6 +394,9 @@ class JobSpec(Section):
     not for training."""
     engine: Literal["eager"] = "eager"
     """What runs the model. This release has one: PyTorch's own."""
+    activation_checkpointing: bool = False
+    """Compute every layer a second time in the backward pass instead of keeping its activations: about a third more
+    time for a fraction of the memory. The result is the same, bit by bit."""
     model: ModelSpec
     """What is trained."""
     initial_checkpoint: InitialCheckpointSpec | None = None

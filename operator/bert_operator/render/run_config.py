@@ -56,6 +56,7 @@ def render_run_config(
         "world": {"ranks": ranks, "hosts": hosts},
         "seed": spec.seed,
         "precision": spec.precision,
+        "activation_checkpointing": spec.activation_checkpointing,
         "model": _model(spec.model),
         "optimizer": spec.optimizer.model_dump(exclude={"partitioning"}),
         "dataset": {
