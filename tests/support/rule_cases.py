@@ -469,6 +469,27 @@ STAGE_CASES: dict[str, RuleCase] = {
     ),
 }
 
+PROFILE_CASES: dict[str, RuleCase] = {
+    "steps to trace in order": RuleCase(
+        put("profileSteps", value={"first": 3, "last": 3}),
+        put("profileSteps", value={"first": 3, "last": 2}),
+        "spec.profileSteps.last",
+        ("got 2 with first 3",),
+    ),
+    "few steps to trace": RuleCase(
+        put("profileSteps", value={"first": 1, "last": 100}),
+        put("profileSteps", value={"first": 1, "last": 101}),
+        "spec.profileSteps.last",
+        ("100 steps in all at most",),
+    ),
+    "a stage to trace": RuleCase(
+        put("profileSteps", value={"first": 1, "last": 2, "stage": "phase1"}),
+        put("profileSteps", value={"first": 1, "last": 2, "stage": "evaluate"}),
+        "spec.profileSteps.stage",
+        ('got "evaluate"', "phase1"),
+    ),
+}
+
 CONTROLLER_CASES: dict[str, RuleCase] = {
     "huge pages with memory": RuleCase(
         put("resources", value={"hugepages": {"2Mi": "1Gi"}, "memory": "4Gi"}),
@@ -503,4 +524,4 @@ CONTROLLER_CASES: dict[str, RuleCase] = {
 }
 """Rules that the API server is not told of: ``cel.CONTROLLER_ONLY``."""
 
-RULE_CASES: dict[str, RuleCase] = {**SECTION_CASES, **JOB_CASES, **STAGE_CASES, **CONTROLLER_CASES}
+RULE_CASES: dict[str, RuleCase] = {**SECTION_CASES, **JOB_CASES, **STAGE_CASES, **PROFILE_CASES, **CONTROLLER_CASES}

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.config import load_run_config
+from bert_trainer.config import load_run_config, with_profile
 from bert_trainer.errors import EXIT_FAILED, TrainerError
 from bert_trainer.last_words import tell_error, write_termination
+from bert_trainer.profile_steps import parse_profile_steps
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Rows are not padded, so nearly every step brings matrix shapes that oneDNN has not seen: its default of
     # 1,024 compiled kernels is hardly ever hit and cost 1 GB after a few hundred steps of a tiny model.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+    # The profiler's library writes lines about its own stages into the log.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         config = load_run_config(arguments.config)
+        if arguments.profile is not None:
+            config = with_profile(config, parse_profile_steps(arguments.profile))
         if arguments.check:
             return 0
         # Imported here: a wrong configuration is refused before torch has loaded.
@@ -59,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, required=True, help="run configuration, a JSON document")
     parser.add_argument("--check", action="store_true", help="check the configuration and do nothing")
+    parser.add_argument(
+        "--profile",
+        metavar="FIRST-LAST",
+        help="trace these steps of every stage, counted from 1, into profile/ of the output folder, and print where "
+        "their time went; in place of the configuration's profile_steps",
+    )
     return parser
 
 

@@ -35,6 +35,7 @@ _MUTABLE = (
     "gpu_memory_limit_gib",
     "checkpoint",
     "logging",
+    "profile_steps",
 )
 
 

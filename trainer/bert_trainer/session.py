@@ -25,9 +25,11 @@ from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
 from bert_trainer.processor import prepare_processor
+from bert_trainer.profiler import NoProfiler, Profiler, open_profiler, print_table
 from bert_trainer.progress import Reporter
 from bert_trainer.run_folder import RunFolder
 from bert_trainer.schedule import num_steps
+from bert_trainer.step_times import StepTimes, render_step_times
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Session:
     keeper: Keeper | None
     """None on every rank but 0."""
     resumed_at: Position | None = field(default=None)
+    profiler: Profiler = field(default_factory=NoProfiler)
 
     @classmethod
     def open(cls, config: RunConfig, world: World, *, attempt: int) -> Session:
@@ -104,6 +107,7 @@ class Session:
             keeper=keeper,
         )
         session._resume()
+        session.profiler = _open_profiler(session)
         return session
 
     def _resume(self) -> None:
@@ -149,6 +153,12 @@ class Session:
 
     def close(self) -> None:
         """Close what rank 0 has open; a checkpoint that is being written is finished first."""
+        try:
+            self.profiler.close()
+        finally:
+            self._close_keeper()
+
+    def _close_keeper(self) -> None:
         if self.keeper is not None:
             try:
                 self.keeper.store.wait()
@@ -261,6 +271,19 @@ def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: 
     store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
     store.remove_leftovers()
     return Keeper(folder, store, metrics)
+
+
+def _open_profiler(session: Session) -> Profiler:
+    keeper = session.keeper
+
+    def tell(times: StepTimes, path: Path) -> None:
+        if keeper is not None:
+            keeper.metrics.event("profiled", **times.to_record(), path=str(path))
+            print_table(render_step_times(times))
+
+    folder = Path(session.config.output_folder)
+    rank, device = session.world.rank, session.device
+    return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, tell=tell)
 
 
 def _load_newest(store: CheckpointStore, session: Session) -> Position | None:

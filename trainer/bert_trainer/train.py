@@ -134,10 +134,13 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         last_step=data.total_steps,
     ) as reader:
         while progress.step < data.total_steps:
-            batches = [batch.to(session.device) for batch in reader.next_step()]
+            session.profiler.start_step(stage.name, progress.step + 1)
+            with session.profiler.part("data"):
+                batches = [batch.to(session.device) for batch in reader.next_step()]
             # One small exchange before the forward pass: the counts that gradients are divided by, and
             # whether anybody was asked to stop, so that all ranks leave at the same step.
-            masked, stops = world.sum_numbers([sum(b.num_masked for b in batches), stop.received])
+            with session.profiler.part("reduction"):
+                masked, stops = world.sum_numbers([sum(b.num_masked for b in batches), stop.received])
             if stops:
                 _save_and_stop(session, progress)
             result = train_step(session, index, stage, batches, masked, progress.step, interval)
@@ -148,10 +151,13 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             if progress.step % config.logging.every_steps == 0 or at_end:
                 interval.publish(session, stage, progress, result, started_at_s)
             if at_end or _checkpoint_due(session, index, stage, progress.step, saved_at_s):
-                session.save(progress.position(session, data))
+                with session.profiler.part("checkpoint"):
+                    session.save(progress.position(session, data))
                 saved_at_s = time.monotonic()
+            session.profiler.end_step()
             if session.keeper is not None:
                 session.keeper.store.raise_if_failed()
+    session.profiler.close()
     _tell(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - started_at_s)
 
 
@@ -175,17 +181,20 @@ def train_step(
     for batch in batches:
         # The stage's number in the high bits: no two phases drop the same elements.
         dropout = batch.dropout_keys(config.seed, (index << 32) + step)
-        with session.autocast():
+        with session.profiler.part("forward"), session.autocast():
             sums = session.model(batch, dropout)
         if stage.loss_normalization == "global":
             loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
         else:
             loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
-        (loss * session.scaler.scale).backward()
+        with session.profiler.part("backward"):
+            (loss * session.scaler.scale).backward()
         interval.add(batch, sums)
-    world.sum_(gradients)
+    with session.profiler.part("reduction"):
+        world.sum_(gradients)
     rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
-    result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
+    with session.profiler.part("optimizer"):
+        result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
     session.scaler.update(applied=result.applied)
     interval.learning_rate = rate
     return result

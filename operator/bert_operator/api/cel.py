@@ -286,6 +286,12 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "next: write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
                 "precision",
             ),
+            CelRule(
+                "!has(self.profileSteps) || !has(self.profileSteps.stage) || self.stages.exists(stage, "
+                "has(stage.pretrain) && stage.name == self.profileSteps.stage)",
+                "allowed: the name of a pretrain stage; next: correct it, or leave it out for every pretrain stage",
+                "profileSteps.stage",
+            ),
             _device_for_every_rank("self", "resources"),
             _device_for_every_rank("self", "worker", "resources"),
             CelRule(

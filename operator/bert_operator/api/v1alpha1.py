@@ -28,6 +28,7 @@ from bert_operator.api.cluster import (
     WorkspaceSpec,
 )
 from bert_operator.api.corpora import CorpusSpec
+from bert_operator.api.profiling import ProfileStepsSpec
 from bert_operator.api.section import (
     NAME_PATTERN,
     Count,
@@ -411,6 +412,8 @@ class JobSpec(Section):
     """How progress is kept."""
     logging: LoggingSpec = LoggingSpec()
     """How progress is told."""
+    profile_steps: ProfileStepsSpec | None = None
+    """Steps of which a PyTorch profiler trace and a table of times are written. Empty: none, at no cost."""
     output: OutputSpec
     """Where results go, and what happens to earlier ones."""
     resources: ResourcesSpec = ResourcesSpec()

@@ -67,6 +67,7 @@ def render_run_config(
         "stages": [_stage(stage, spec.stages[:number], place) for number, stage in enumerate(spec.stages)],
         "checkpoint": _checkpoint(spec),
         "logging": spec.logging.model_dump(),
+        "profile_steps": None if spec.profile_steps is None else spec.profile_steps.model_dump(),
         "gpu_memory_limit_gib": None if accelerator is None else accelerator.gpu_memory_limit_gib,
     }
 
