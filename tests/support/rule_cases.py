@@ -433,6 +433,12 @@ STAGE_CASES: dict[str, RuleCase] = {
     "passes": RuleCase(
         pretrain(microBatchSize=64), pretrain(microBatchSize=65), f"{P1}.microBatchSize", ("at most globalBatchSize",)
     ),
+    "passes of a size that is found": RuleCase(
+        pretrain(microBatchSize="auto"),
+        pretrain(microBatchSize="auto", lossNormalization="microBatchMean"),
+        f"{P1}.microBatchSize",
+        ('got "auto"', "a number with lossNormalization: microBatchMean"),
+    ),
     "one length": RuleCase(
         pretrain(length={"epochs": 0.5}),
         pretrain(length={"steps": 10, "epochs": 3}),

@@ -197,8 +197,8 @@ class PretrainStage(Section):
     max_predictions_per_sequence: Positive
     global_batch_size: Positive
     """Sequences per optimizer step, over all ranks and accumulation passes."""
-    micro_batch_size: Positive
-    """Sequences of one forward and backward pass on one rank, at most."""
+    micro_batch_size: Positive | Literal["auto"]
+    """Sequences of one forward and backward pass on one rank, at most; ``auto``: found at the start, by trying."""
     length: Length
     schedule: Schedule
     optimizer_state: Literal["keep", "reset"] = "keep"
@@ -439,6 +439,11 @@ def _pretrain_problems(path: str, stage: PretrainStage, ranks: int) -> list[str]
         problems.append(
             f"{path}.global_batch_size: got {stage.global_batch_size}; allowed: at least one row for each of "
             f"{ranks} ranks"
+        )
+    if stage.micro_batch_size == "auto" and stage.loss_normalization != "global":
+        problems.append(
+            f"{path}.micro_batch_size: got 'auto'; allowed: a number with loss_normalization 'microBatchMean', whose "
+            "result depends on it"
         )
     warmup_steps, steps = stage.schedule.warmup.steps, stage.length.steps
     if warmup_steps is not None and steps is not None and warmup_steps >= steps:

@@ -23,6 +23,8 @@ from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 _RUN_FILE = "run.json"
 _CONFIG_FILE = "run-config.json"
 _ARCHIVE = "previous"
+AUTOTUNE_FOLDER = "autotune"
+"""What was measured of the hardware; it outlives the run."""
 
 # What may differ between a run and its continuation: who runs it and where, not what is learnt.
 _MUTABLE = (
@@ -137,7 +139,7 @@ def _archive(path: Path) -> None:
         is_whole = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
         target = archive / f"{last + is_whole:03d}"
         target.mkdir(exist_ok=True)
-        entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, _RUN_FILE)]
+        entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, AUTOTUNE_FOLDER, _RUN_FILE)]
         for entry in [*entries, path / _RUN_FILE]:
             entry.rename(target / entry.name)
 

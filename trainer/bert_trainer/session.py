@@ -73,6 +73,8 @@ class Session:
     """None on every rank but 0."""
     resumed_at: Position | None = field(default=None)
     profiler: Profiler = field(default_factory=NoProfiler)
+    micro_batch_sizes: dict[int, int] = field(default_factory=dict)
+    """By index of the stage; one that is ``auto`` is missing until ``autotune`` has found it."""
 
     @classmethod
     def open(cls, config: RunConfig, world: World, *, attempt: int) -> Session:
@@ -108,6 +110,7 @@ class Session:
         )
         session._resume()
         session.profiler = _open_profiler(session)
+        session.micro_batch_sizes = given_micro_batch_sizes(config)
         return session
 
     def _resume(self) -> None:
@@ -271,6 +274,15 @@ def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: 
     store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
     store.remove_leftovers()
     return Keeper(folder, store, metrics)
+
+
+def given_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
+    """Return the sizes that the configuration holds, by index of the stage."""
+    return {
+        index: stage.micro_batch_size
+        for index, stage in enumerate(config.stages)
+        if isinstance(stage, PretrainStage | EvaluateStage) and stage.micro_batch_size != "auto"
+    }
 
 
 def _open_profiler(session: Session) -> Profiler:

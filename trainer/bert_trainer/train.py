@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from bert_trainer.autotune import resolve_micro_batch_sizes
 from bert_trainer.batch import Batch
 from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig, Stage
 from bert_trainer.data import StageReader, num_micro_batches
@@ -71,6 +72,7 @@ def run_stages(session: Session, stop: StopRequest) -> None:
     """Run what is left of the configuration's stages, in order, and report."""
     config = session.config
     try:
+        resolve_micro_batch_sizes(session)
         for index, stage in enumerate(config.stages):
             if session.resumed_at is not None and index < session.resumed_at.stage_index:
                 continue
@@ -95,7 +97,7 @@ def run_stages(session: Session, stop: StopRequest) -> None:
 
 def run_stage(session: Session, index: int, stage: Stage, stop: StopRequest) -> None:
     """Run one stage, from its start or from where the checkpoint left it."""
-    size = getattr(stage, "micro_batch_size", None)
+    size = session.micro_batch_sizes.get(index)
     with device_memory_errors(session.config, doing=stage.name, rank=session.world.rank, micro_batch_size=size):
         match stage:
             case PrepareStage():
@@ -127,7 +129,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         data.folder,
         data.order,
         global_batch_size=stage.global_batch_size,
-        micro_batch_size=stage.micro_batch_size,
+        micro_batch_size=session.micro_batch_sizes[index],
         rank=world.rank,
         world_size=world.size,
         first_step=progress.step,
@@ -175,7 +177,7 @@ def train_step(
     masked: masked tokens of the whole step, over all ranks. step: steps taken before this one.
     """
     config, world = session.config, session.world
-    passes = num_micro_batches(stage.global_batch_size, stage.micro_batch_size, world.size)
+    passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
     gradients = session.parameters.gradients
     gradients.zero_()
     for batch in batches:

@@ -157,9 +157,16 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
         ),
         PretrainSpec: (
             CelRule(
-                "!has(self.microBatchSize) || self.microBatchSize <= self.globalBatchSize",
+                "!has(self.microBatchSize) || type(self.microBatchSize) == string || "
+                "self.microBatchSize <= self.globalBatchSize",
                 "allowed: at most globalBatchSize; next: globalBatchSize counts all ranks and passes; "
                 "microBatchSize is one pass on one rank",
+                "microBatchSize",
+            ),
+            CelRule(
+                "!has(self.microBatchSize) || type(self.microBatchSize) == int || self.lossNormalization == 'global'",
+                "allowed: a number with lossNormalization: microBatchMean, whose result depends on it; "
+                "next: write the number, or lossNormalization: global",
                 "microBatchSize",
             ),
             CelRule(

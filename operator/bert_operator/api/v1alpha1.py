@@ -36,6 +36,7 @@ from bert_operator.api.section import (
     Name,
     PositiveFloat,
     Rows,
+    RowsOrAuto,
     Section,
     Seed,
     Share,
@@ -212,10 +213,11 @@ class PretrainSpec(Section):
     global_batch_size: Rows
     """Sequences per optimizer step over all ranks and accumulation passes. The ``train_batch_size`` of the
     original scripts is per GPU before its division by accumulation: multiply it by the number of GPUs."""
-    micro_batch_size: Rows | None = None
+    micro_batch_size: RowsOrAuto | None = None
     """Sequences of one forward and backward pass on one rank, at most; the passes that a step needs follow
-    from it. Empty: as many as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It
-    changes memory and speed, never the result."""
+    from it. ``auto``: rank 0 tries sizes for some seconds at the first start and takes a fast one that fits. Empty:
+    as many as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It changes memory and speed;
+    the result, rounding of sums apart, only with lossNormalization: microBatchMean, which auto does not go with."""
     learning_rate: Annotated[float, Field(gt=0, le=1)]
     """Peak, at the end of the warm-up."""
     warmup: WarmupSpec = WarmupSpec(proportion=0.1)
