@@ -17,10 +17,10 @@ from bert_operator.api.conditions import FailureReason, Reason
 from bert_operator.observe import Child, Observed, read_ending
 from bert_operator.plan import plan
 from bert_trainer.device_memory import first_sentences, propose
-from bert_trainer.errors import OutOfDeviceMemory
+from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.metrics import read_metrics
 from sample_job import sample_job
-from tiny_run import run_config, write_dataset
+from tiny_run import pretrain_stage, run_config, write_dataset
 
 TORCH_MESSAGE = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 3.05 GiB is "
@@ -60,6 +60,33 @@ def test_it_ends_the_run_by_its_name_and_proposes_what_needs_less(
     assert "reason: OutOfDeviceMemory" in capsys.readouterr().err
     failed = [line for line in read_metrics(tmp_path / "out") if line["event"] == "failed"]
     assert [line["reason"] for line in failed] == ["OutOfDeviceMemory"]
+
+
+def test_a_run_may_go_on_with_what_is_proposed(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    story.train(run_config(tmp_path / "out", dataset, stages=[pretrain_stage(length={"steps": 6})]), attempt=1)
+    for attempt, size in ((2, 4), (3, 4), (4, "auto")):
+        stages = [pretrain_stage(micro_batch_size=size, length={"steps": 6})]
+        story.train(
+            run_config(tmp_path / "out", dataset, stages=stages, activation_checkpointing=True), attempt=attempt
+        )
+    told = [line["message"] for line in read_metrics(tmp_path / "out") if line["event"] == "resumed"]
+    assert told == [
+        "Resumed, not bit-identical: stages.0.micro_batch_size 8 -> 4",
+        "Resumed, bit-identical",
+        'Resumed, not bit-identical: stages.0.micro_batch_size 4 -> "auto"',
+    ]
+
+
+def test_a_run_whose_result_depends_on_it_may_not(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    for attempt, size in ((1, 8), (2, 4)):
+        stage = pretrain_stage(micro_batch_size=size, loss_normalization="microBatchMean")
+        config = run_config(tmp_path / "out", dataset, stages=[stage])
+        if attempt == 1:
+            story.train(config, attempt=attempt)
+    with pytest.raises(InputError, match=r"stages.0.micro_batch_size: was 8, is 4"):
+        story.train(config, attempt=2)
 
 
 def test_setting_up_may_already_be_too_much(tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -319,6 +319,8 @@ def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
 
 def _announce_resume(checkpoint: Checkpoint, environment: Environment, session: Session) -> None:
     changed = checkpoint.environment.differences(environment)
+    if session.keeper is not None:
+        changed += session.keeper.folder.changed
     message = "Resumed, not bit-identical: " + ", ".join(changed) if changed else "Resumed, bit-identical"
     if session.device.type != "cpu" and not changed:
         message = "Resumed"  # GPU kernels do not promise the same rounding twice
