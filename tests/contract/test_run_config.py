@@ -69,6 +69,11 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
     "everything logged": lambda spec: spec.update(
         logging={"everySteps": 1, "tensorboard": False, "prometheusPort": 0, "sampleLedger": True}
     ),
+    "steps to trace": lambda spec: spec.update(
+        profileSteps={"first": 2, "last": 3, "stage": "phase1", "allRanks": True}
+    ),
+    "a size that is found": pretrain(microBatchSize="auto"),
+    "layers computed twice": lambda spec: spec.update(activationCheckpointing=True),
     "checkpoints by steps": lambda spec: spec.update(checkpoint={"everySteps": 5}),
     "several corpora": lambda spec: (
         spec["stages"][PREPARE]["prepare"].pop("text"),

@@ -384,6 +384,12 @@ STAGE_CASES: dict[str, RuleCase] = {
     "passes": RuleCase(
         pretrain(microBatchSize=64), pretrain(microBatchSize=65), f"{P1}.microBatchSize", ("at most globalBatchSize",)
     ),
+    "passes of a size that is found": RuleCase(
+        pretrain(microBatchSize="auto"),
+        pretrain(microBatchSize="auto", lossNormalization="microBatchMean"),
+        f"{P1}.microBatchSize",
+        ('got "auto"', "a number with lossNormalization: microBatchMean"),
+    ),
     "one length": RuleCase(
         pretrain(length={"epochs": 0.5}),
         pretrain(length={"steps": 10, "epochs": 3}),
@@ -417,6 +423,27 @@ STAGE_CASES: dict[str, RuleCase] = {
         pretrain(dataRange={"start": 0.5, "end": 0.5}),
         f"{P1}.dataRange",
         ("got 0.5 to 0.5",),
+    ),
+}
+
+PROFILE_CASES: dict[str, RuleCase] = {
+    "steps to trace in order": RuleCase(
+        put("profileSteps", value={"first": 3, "last": 3}),
+        put("profileSteps", value={"first": 3, "last": 2}),
+        "spec.profileSteps.last",
+        ("got 2 with first 3",),
+    ),
+    "few steps to trace": RuleCase(
+        put("profileSteps", value={"first": 1, "last": 100}),
+        put("profileSteps", value={"first": 1, "last": 101}),
+        "spec.profileSteps.last",
+        ("100 steps in all at most",),
+    ),
+    "a stage to trace": RuleCase(
+        put("profileSteps", value={"first": 1, "last": 2, "stage": "phase1"}),
+        put("profileSteps", value={"first": 1, "last": 2, "stage": "evaluate"}),
+        "spec.profileSteps.stage",
+        ('got "evaluate"', "phase1"),
     ),
 }
 
@@ -459,5 +486,6 @@ RULE_CASES: dict[str, RuleCase] = {
     **SECTION_CASES,
     **JOB_CASES,
     **STAGE_CASES,
+    **PROFILE_CASES,
     **CONTROLLER_CASES,
 }

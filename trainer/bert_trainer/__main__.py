@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.config import load_run_config
-from bert_trainer.errors import EXIT_FAILED, TrainerError
+from bert_trainer.config import load_run_config, with_profile
+from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.last_words import tell_error, write_termination
+from bert_trainer.profile_steps import parse_profile_steps
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Rows are not padded, so nearly every step brings matrix shapes that oneDNN has not seen: its default of
     # 1,024 compiled kernels is hardly ever hit and cost 1 GB after a few hundred steps of a tiny model.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+    # The profiler's library writes lines about its own stages into the log.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
+        if arguments.verb == "autotune":
+            from bert_trainer.autotune import show_sizes
+
+            print("\n".join(show_sizes(load_run_config(arguments.run_config))))  # noqa: T201 - the result
+            return 0
+        if arguments.config is None:
+            raise InputError("--config: got nothing; allowed: the path of a run configuration")
         config = load_run_config(arguments.config)
+        if arguments.profile is not None:
+            config = with_profile(config, parse_profile_steps(arguments.profile))
         if arguments.check:
             return 0
         # Imported here: a wrong configuration is refused before torch has loaded.
@@ -57,8 +69,22 @@ def _parser() -> argparse.ArgumentParser:
         description="Pretrain BERT as a run configuration says; start it by mpirun for more than one rank.",
         epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request with a checkpoint.",
     )
-    parser.add_argument("--config", type=Path, required=True, help="run configuration, a JSON document")
+    parser.add_argument("--config", type=Path, help="run configuration, a JSON document")
     parser.add_argument("--check", action="store_true", help="check the configuration and do nothing")
+    parser.add_argument(
+        "--profile",
+        metavar="FIRST-LAST",
+        help="trace these steps of every stage, counted from 1, into profile/ of the output folder, and print where "
+        "their time went; in place of the configuration's profile_steps",
+    )
+    verbs = parser.add_subparsers(dest="verb", title="instead of a run")
+    autotune = verbs.add_parser(
+        "autotune",
+        help="try micro-batch sizes and print speed and memory",
+        description="Try micro-batch sizes for every pretrain stage, as one rank of the run would, for some 20 seconds "
+        "each; print sequences per second, peak memory and the size that microBatchSize: auto would take.",
+    )
+    autotune.add_argument("run_config", type=Path, metavar="CONFIG", help="run configuration, a JSON document")
     return parser
 
 

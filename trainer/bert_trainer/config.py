@@ -11,22 +11,16 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from bert_trainer.errors import InputError
+from bert_trainer.profile_steps import ProfileSteps
+from bert_trainer.section import Positive, Probability, Section
 
 CONTRACT_VERSION: Final = 1
 """Raised whenever a document of the previous version would mean something else."""
 
-Positive = Annotated[int, Field(ge=1)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class Section(BaseModel):
-    """A part of the document: unknown keys are refused, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class JobIdentity(Section):
@@ -212,8 +206,8 @@ class PretrainStage(Section):
     max_predictions_per_sequence: Positive
     global_batch_size: Positive
     """Sequences per optimizer step, over all ranks and accumulation passes."""
-    micro_batch_size: Positive
-    """Sequences of one forward and backward pass on one rank, at most."""
+    micro_batch_size: Positive | Literal["auto"]
+    """Sequences of one forward and backward pass on one rank, at most; ``auto``: found at the start, by trying."""
     length: Length
     schedule: Schedule
     optimizer_state: Literal["keep", "reset"] = "keep"
@@ -324,6 +318,8 @@ class RunConfig(Section):
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"] = "fp32"
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
+    activation_checkpointing: bool = False
+    """Compute every layer a second time in the backward pass instead of keeping its activations; the same result."""
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     dataset: DatasetConfig
@@ -332,6 +328,8 @@ class RunConfig(Section):
     gpu_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
     """Most memory, in GiB, that a rank's tensors take of its GPU, at most the GPU's own; empty: no limit. No effect
     on a CPU."""
+    profile_steps: ProfileSteps | None = None
+    """Steps that are traced and timed; empty: none, at no cost."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -343,7 +341,12 @@ class RunConfig(Section):
 
     def problems(self) -> list[str]:
         """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
-        return [*_model_problems(self.model), *_start_problems(self.initial_checkpoint), *_stage_problems(self)]
+        return [
+            *_model_problems(self.model),
+            *_start_problems(self.initial_checkpoint),
+            *_stage_problems(self),
+            *_profile_problems(self),
+        ]
 
 
 def load_run_config(path: Path) -> RunConfig:
@@ -381,6 +384,11 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
     raise InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines))
 
 
+def with_profile(config: RunConfig, steps: ProfileSteps) -> RunConfig:
+    """Return the same run with other steps traced; raises InputError as ``parse_run_config``."""
+    return parse_run_config({**config.model_dump(mode="json"), "profile_steps": steps.model_dump()}, source="--profile")
+
+
 def _model_problems(model: ModelConfig) -> list[str]:
     problems = []
     if model.hidden_size % model.num_attention_heads:
@@ -400,6 +408,12 @@ def _start_problems(start: InitialCheckpoint | None) -> list[str]:
         f"initial_checkpoint.load: got {start.load!r} from {start.format}; allowed: 'weights' or 'none', since only "
         "this trainer's own checkpoints hold moments"
     ]
+
+
+def _profile_problems(config: RunConfig) -> list[str]:
+    if config.profile_steps is None:
+        return []
+    return config.profile_steps.problems([stage.name for stage in config.stages if isinstance(stage, PretrainStage)])
 
 
 def _stage_problems(config: RunConfig) -> list[str]:
@@ -448,6 +462,11 @@ def _pretrain_problems(path: str, stage: PretrainStage, ranks: int) -> list[str]
         problems.append(
             f"{path}.global_batch_size: got {stage.global_batch_size}; allowed: at least one row for each of "
             f"{ranks} ranks"
+        )
+    if stage.micro_batch_size == "auto" and stage.loss_normalization != "global":
+        problems.append(
+            f"{path}.micro_batch_size: got 'auto'; allowed: a number with loss_normalization 'microBatchMean', whose "
+            "result depends on it"
         )
     warmup_steps, steps = stage.schedule.warmup.steps, stage.length.steps
     if warmup_steps is not None and steps is not None and warmup_steps >= steps:

@@ -5,7 +5,8 @@
     │   ├── WrongMPI              the image holds another MPI than the job names
     │   ├── WrongWorld            the launcher started other ranks, or on other hosts, than the job asks for
     │   ├── WrongTopology         the machine has other sockets or NUMA nodes than the job says
-    │   └── UnsupportedPrecision  the processor or device cannot compute as asked
+    │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
+    │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt goes on
 
 A message is one sentence that names the file or field, what was found and what is allowed; an optional
@@ -56,8 +57,12 @@ class UnsupportedPrecision(InputError):
     """This processor or device has no instructions for the precision."""
 
 
+class OutOfDeviceMemory(InputError):
+    """A GPU has less memory than model, optimizer state and one pass need; the same run would fail again."""
+
+
 NAMED: dict[str, type[InputError]] = {
-    kind.__name__: kind for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision)
+    kind.__name__: kind for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision, OutOfDeviceMemory)
 }
 """Input errors whose name is told, since it says more than that the input is wrong."""
 

@@ -49,6 +49,7 @@ _ON_THE_LINE = [
     "mlm_accuracy",
     "nsp_accuracy",
     "learning_rate",
+    "micro_batch_size",
     "sequences_per_s",
     "real_tokens_per_s",
     "elapsed_s",

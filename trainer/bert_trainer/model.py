@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
+from bert_trainer.activation_checkpointing import run_layer
 from bert_trainer.batch import Batch
 from bert_trainer.config import ModelConfig
 from bert_trainer.dropout import DropoutKeys
@@ -134,6 +135,7 @@ class Bert(nn.Module):
         """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
         super().__init__()
         self.config = config
+        self.activation_checkpointing = False
         self.vocabulary_size = vocabulary_size
         multiple = config.vocab_pad_multiple
         padded = -(-vocabulary_size // multiple) * multiple
@@ -177,7 +179,7 @@ class Bert(nn.Module):
         elif dropout is not None and drop is not None:
             x_ND = dropout.hidden(x_ND, drop.probability, _EMBEDDINGS_SITE)
         for layer in self.layers:
-            x_ND = layer(x_ND, batch, dropout)
+            x_ND = run_layer(layer, x_ND, batch, dropout, recompute=self.activation_checkpointing)
         return x_ND  # type: ignore[no-any-return]
 
     def _kernels(self) -> Library | None:

@@ -23,9 +23,22 @@ from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 _RUN_FILE = "run.json"
 _CONFIG_FILE = "run-config.json"
 _ARCHIVE = "previous"
+AUTOTUNE_FOLDER = "autotune"
+"""What was measured of the hardware; it outlives the run."""
 
 # What may differ between a run and its continuation: who runs it and where, not what is learnt.
-_MUTABLE = ("job", "output_folder", "if_exists", "world", "device", "gpu_memory_limit_gib", "checkpoint", "logging")
+_MUTABLE = (
+    "job",
+    "output_folder",
+    "if_exists",
+    "world",
+    "device",
+    "activation_checkpointing",
+    "gpu_memory_limit_gib",
+    "checkpoint",
+    "logging",
+    "profile_steps",
+)
 
 
 class FencedError(TrainerError):
@@ -45,6 +58,8 @@ class RunFolder:
     path: Path
     claim_record: str
     """The exact text of ``run.json`` while the folder is ours."""
+    changed: tuple[str, ...] = ()
+    """Settings that changed since the claim before this one and round sums otherwise, as ``name before -> now``."""
 
     @classmethod
     def claim(cls, config: RunConfig, *, attempt: int) -> RunFolder:
@@ -66,12 +81,12 @@ class RunFolder:
             _check_owner(path, owner, job, config, attempt)
             if owner["uid"] != config.job.uid and config.if_exists == "New":
                 _archive(path)
-        _freeze(path / _CONFIG_FILE, config)
+        changed = _freeze(path / _CONFIG_FILE, config)
         launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}
         text = json.dumps(record, indent=2) + "\n"
         write_atomically(path / _RUN_FILE, text.encode())
-        return cls(path, text)
+        return cls(path, text, changed)
 
     def check_fence(self) -> None:
         """Make sure that the folder is still ours; to be called right before every commit and deletion.
@@ -126,25 +141,37 @@ def _archive(path: Path) -> None:
         is_whole = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
         target = archive / f"{last + is_whole:03d}"
         target.mkdir(exist_ok=True)
-        entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, _RUN_FILE)]
+        entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, AUTOTUNE_FOLDER, _RUN_FILE)]
         for entry in [*entries, path / _RUN_FILE]:
             entry.rename(target / entry.name)
 
 
-def _freeze(path: Path, config: RunConfig) -> None:
+def _freeze(path: Path, config: RunConfig) -> tuple[str, ...]:
+    """Write the configuration, if it goes on with what is there; return changes that round sums otherwise."""
     frozen, wanted = _read_json(path), config.model_dump(mode="json")
+    rounding: list[str] = []
     if frozen is not None:
-        changed = [
-            f"  {key}: was {old}, is {new}"
-            for key, old, new in _differences(_without_place(frozen), _without_place(wanted))
-            if key.split(".")[0] not in _MUTABLE
-        ]
-        if changed:
+        refused = []
+        for key, old, new in _differences(_without_place(frozen), _without_place(wanted)):
+            if _only_rounds(key, config):
+                rounding.append(f"{key} {old} -> {new}")
+            elif key.split(".")[0] not in _MUTABLE:
+                refused.append(f"  {key}: was {old}, is {new}")
+        if refused:
             raise InputError(
-                f"{path}: the run in this folder was made with other settings\n" + "\n".join(changed),
+                f"{path}: the run in this folder was made with other settings\n" + "\n".join(refused),
                 hint="put them back, or set output.ifExists to New, or choose another output folder",
             )
     write_json_atomically(path, wanted)
+    return tuple(rounding)
+
+
+def _only_rounds(key: str, config: RunConfig) -> bool:
+    """Tell whether a setting changes no result but the rounding of sums: whoever ran out of memory may lower it."""
+    match key.split("."):
+        case ["stages", number, "micro_batch_size"]:
+            return getattr(config.stages[int(number)], "loss_normalization", "global") == "global"
+    return False
 
 
 def _without_place(document: dict[str, Any]) -> dict[str, Any]:

@@ -27,9 +27,11 @@ from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
 from bert_trainer.processor import prepare_processor
+from bert_trainer.profiler import NoProfiler, Profiler, open_profiler, print_table
 from bert_trainer.progress import Reporter
 from bert_trainer.run_folder import RunFolder
 from bert_trainer.schedule import num_steps
+from bert_trainer.step_times import StepTimes, render_step_times
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,9 @@ class Session:
     keeper: Keeper | None
     """None on every rank but 0."""
     resumed_at: Position | None = field(default=None)
+    profiler: Profiler = field(default_factory=NoProfiler)
+    micro_batch_sizes: dict[int, int] = field(default_factory=dict)
+    """By index of the stage; one that is ``auto`` is missing until ``autotune`` has found it."""
 
     @classmethod
     def open(cls, config: RunConfig, world: World, *, attempt: int) -> Session:
@@ -87,6 +92,7 @@ class Session:
         vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
         training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
         model = Bert(config.model, len(vocabulary.tokens))
+        model.activation_checkpointing = config.activation_checkpointing
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
         parameters = FlatParameters(model)
@@ -107,6 +113,8 @@ class Session:
             keeper=keeper,
         )
         session._resume()
+        session.profiler = _open_profiler(session)
+        session.micro_batch_sizes = given_micro_batch_sizes(config)
         return session
 
     def _resume(self) -> None:
@@ -152,6 +160,12 @@ class Session:
 
     def close(self) -> None:
         """Close what rank 0 has open; a checkpoint that is being written is finished first."""
+        try:
+            self.profiler.close()
+        finally:
+            self._close_keeper()
+
+    def _close_keeper(self) -> None:
         if self.keeper is not None:
             try:
                 self.keeper.store.wait()
@@ -288,6 +302,28 @@ def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: 
     return Keeper(folder, store, metrics)
 
 
+def given_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
+    """Return the sizes that the configuration holds, by index of the stage."""
+    return {
+        index: stage.micro_batch_size
+        for index, stage in enumerate(config.stages)
+        if isinstance(stage, PretrainStage | EvaluateStage) and stage.micro_batch_size != "auto"
+    }
+
+
+def _open_profiler(session: Session) -> Profiler:
+    keeper = session.keeper
+
+    def tell(times: StepTimes, path: Path) -> None:
+        if keeper is not None:
+            keeper.metrics.event("profiled", **times.to_record(), path=str(path))
+            print_table(render_step_times(times))
+
+    folder = Path(session.config.output_folder)
+    rank, device = session.world.rank, session.device
+    return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, tell=tell)
+
+
 def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
     checkpoint = store.newest_good()
     if checkpoint is None:
@@ -309,6 +345,8 @@ def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
 
 def _announce_resume(checkpoint: Checkpoint, environment: Environment, session: Session) -> None:
     changed = checkpoint.environment.differences(environment)
+    if session.keeper is not None:
+        changed += session.keeper.folder.changed
     message = "Resumed, not bit-identical: " + ", ".join(changed) if changed else "Resumed, bit-identical"
     if session.device.type != "cpu" and not changed:
         message = "Resumed"  # GPU kernels do not promise the same rounding twice

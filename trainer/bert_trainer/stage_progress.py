@@ -118,6 +118,7 @@ class Interval:
                     "mlm_accuracy": masked_right / masked,
                     "nsp_accuracy": pairs_right / rows if has_pairs else None,
                     "learning_rate": self.learning_rate,
+                    "micro_batch_size": session.micro_batch_sizes[progress.stage_index],
                     "gradient_norm": result.gradient_norm,
                     "loss_scale": session.scaler.scale if session.scaler.enabled else None,
                     "sequences_per_s": rows / elapsed_s,

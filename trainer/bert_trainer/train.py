@@ -13,9 +13,11 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from bert_trainer.autotune import resolve_micro_batch_sizes
 from bert_trainer.batch import Batch
-from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig
+from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig, Stage
 from bert_trainer.data import StageReader, num_micro_batches
+from bert_trainer.device_memory import device_memory_errors
 from bert_trainer.distributed import connect, on_rank_0
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.evaluation import Accuracy, evaluate, unigram_baseline
@@ -52,7 +54,8 @@ def train(config: RunConfig, *, attempt: int) -> None:
     stop = StopRequest()
     world = connect(config.world.ranks, config.world.hosts)
     try:
-        session = Session.open(config, world, attempt=attempt)
+        with device_memory_errors(config, doing="setting up", rank=world.rank):
+            session = Session.open(config, world, attempt=attempt)
         if session.device.type == "cpu":
             sys.stderr.write(describe_processor(world.rank, config.precision) + "\n")
             sys.stderr.flush()
@@ -69,18 +72,11 @@ def run_stages(session: Session, stop: StopRequest) -> None:
     """Run what is left of the configuration's stages, in order, and report."""
     config = session.config
     try:
+        resolve_micro_batch_sizes(session)
         for index, stage in enumerate(config.stages):
             if session.resumed_at is not None and index < session.resumed_at.stage_index:
                 continue
-            match stage:
-                case PrepareStage():
-                    continue  # bert-data has done it, in a child of its own
-                case PretrainStage():
-                    pretrain(session, index, stage, stop)
-                case EvaluateStage():
-                    evaluate_and_tell(session, index, stage, when="after")
-                case ExportStage():
-                    export_and_tell(session, stage)
+            run_stage(session, index, stage, stop)
         if session.keeper is not None:
             session.keeper.store.wait()
             session.keeper.folder.check_fence()
@@ -97,6 +93,21 @@ def run_stages(session: Session, stop: StopRequest) -> None:
         raise
     finally:
         session.close()
+
+
+def run_stage(session: Session, index: int, stage: Stage, stop: StopRequest) -> None:
+    """Run one stage, from its start or from where the checkpoint left it."""
+    size = session.micro_batch_sizes.get(index)
+    with device_memory_errors(session.config, doing=stage.name, rank=session.world.rank, micro_batch_size=size):
+        match stage:
+            case PrepareStage():
+                pass  # bert-data has done it, in a child of its own
+            case PretrainStage():
+                pretrain(session, index, stage, stop)
+            case EvaluateStage():
+                evaluate_and_tell(session, index, stage, when="after")
+            case ExportStage():
+                export_and_tell(session, stage)
 
 
 def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopRequest) -> None:
@@ -118,7 +129,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         data.folder,
         data.order,
         global_batch_size=stage.global_batch_size,
-        micro_batch_size=stage.micro_batch_size,
+        micro_batch_size=session.micro_batch_sizes[index],
         rank=world.rank,
         world_size=world.size,
         first_step=progress.step,
@@ -126,10 +137,13 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         masking=data.masking,
     ) as reader:
         while progress.step < data.total_steps:
-            batches = [batch.to(session.device) for batch in reader.next_step()]
+            session.profiler.start_step(stage.name, progress.step + 1)
+            with session.profiler.part("data"):
+                batches = [batch.to(session.device) for batch in reader.next_step()]
             # One small exchange before the forward pass: the counts that gradients are divided by, and
             # whether anybody was asked to stop, so that all ranks leave at the same step.
-            masked, stops = world.sum_numbers([sum(b.num_masked for b in batches), stop.received])
+            with session.profiler.part("reduction"):
+                masked, stops = world.sum_numbers([sum(b.num_masked for b in batches), stop.received])
             if stops:
                 _save_and_stop(session, progress)
             result = train_step(session, index, stage, batches, masked, progress.step, interval)
@@ -140,10 +154,13 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             if progress.step % config.logging.every_steps == 0 or at_end:
                 interval.publish(session, stage, progress, result, started_at_s)
             if at_end or _checkpoint_due(session, index, stage, progress.step, saved_at_s):
-                session.save(progress.position(session, data))
+                with session.profiler.part("checkpoint"):
+                    session.save(progress.position(session, data))
                 saved_at_s = time.monotonic()
+            session.profiler.end_step()
             if session.keeper is not None:
                 session.keeper.store.raise_if_failed()
+    session.profiler.close()
     _tell(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - started_at_s)
 
 
@@ -161,23 +178,26 @@ def train_step(
     masked: masked tokens of the whole step, over all ranks. step: steps taken before this one.
     """
     config, world = session.config, session.world
-    passes = num_micro_batches(stage.global_batch_size, stage.micro_batch_size, world.size)
+    passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
     gradients = session.parameters.gradients
     gradients.zero_()
     for batch in batches:
         # The stage's number in the high bits: no two phases drop the same elements.
         dropout = batch.dropout_keys(config.seed, (index << 32) + step)
-        with session.autocast():
+        with session.profiler.part("forward"), session.autocast():
             sums = session.model(batch, dropout)
         if stage.loss_normalization == "global":
             loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
         else:
             loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
-        (loss * session.scaler.scale).backward()
+        with session.profiler.part("backward"):
+            (loss * session.scaler.scale).backward()
         interval.add(batch, sums)
-    world.sum_(gradients)
+    with session.profiler.part("reduction"):
+        world.sum_(gradients)
     rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
-    result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
+    with session.profiler.part("optimizer"):
+        result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
     session.scaler.update(applied=result.applied)
     interval.learning_rate = rate
     return result

@@ -157,9 +157,16 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
         ),
         PretrainSpec: (
             CelRule(
-                "!has(self.microBatchSize) || self.microBatchSize <= self.globalBatchSize",
+                "!has(self.microBatchSize) || type(self.microBatchSize) == string || "
+                "self.microBatchSize <= self.globalBatchSize",
                 "allowed: at most globalBatchSize; next: globalBatchSize counts all ranks and passes; "
                 "microBatchSize is one pass on one rank",
+                "microBatchSize",
+            ),
+            CelRule(
+                "!has(self.microBatchSize) || type(self.microBatchSize) == int || self.lossNormalization == 'global'",
+                "allowed: a number with lossNormalization: microBatchMean, whose result depends on it; "
+                "next: write the number, or lossNormalization: global",
                 "microBatchSize",
             ),
             CelRule(
@@ -292,6 +299,12 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "allowed: tf32, bf16, fp16 or fp32 where the workers have GPUs; "
                 "next: write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
                 "precision",
+            ),
+            CelRule(
+                "!has(self.profileSteps) || !has(self.profileSteps.stage) || self.stages.exists(stage, "
+                "has(stage.pretrain) && stage.name == self.profileSteps.stage)",
+                "allowed: the name of a pretrain stage; next: correct it, or leave it out for every pretrain stage",
+                "profileSteps.stage",
             ),
             _device_for_every_rank("self", "resources"),
             _device_for_every_rank("self", "worker", "resources"),

@@ -148,6 +148,10 @@ class FailureReason(_Described):
         "UnsupportedPrecision",
         "The processors or GPUs cannot compute with the precision that the job asks for.",
     )
+    OUT_OF_DEVICE_MEMORY = (
+        "OutOfDeviceMemory",
+        "A GPU's memory ran out; the message names settings that need less. Not tried again unchanged.",
+    )
     EXITED = "Exited", "The child ended with another exit code than 0, 2 and 3."
     KILLED = "Killed", "The child ended by a signal."
     STOPPED_UNASKED = (

@@ -176,14 +176,14 @@ class _Translator:
         return result
 
     def _quantity(self, choices: list[Mapping[str, Any]]) -> Document:
-        """Return an amount: an integer, or text with a unit."""
+        """Return an amount: an integer, or text, which has a unit or is one certain word."""
         text = next(choice for choice in choices if choice.get("type") == "string")
         number = next(choice for choice in choices if choice.get("type") == "integer")
         return {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": text["pattern"],
-            "maxLength": text["maxLength"],
+            "pattern": text.get("pattern", f"^{text.get('const')}$"),
+            "maxLength": text.get("maxLength", len(text.get("const", ""))),
             "minimum": number["minimum"],
             "maximum": number["maximum"],
         }

@@ -229,6 +229,19 @@ def every_rank_has_a_device(spec: JobSpec) -> Iterator[Problem]:
             )
 
 
+def profiled_stage_trains(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse to trace a stage that is not there or has no steps."""
+    stage = None if spec.profile_steps is None else spec.profile_steps.stage
+    trained = [entry.name for entry in spec.stages if entry.pretrain is not None]
+    if stage is not None and stage not in trained:
+        yield Problem(
+            path="spec.profileSteps.stage",
+            got=render_value(stage),
+            allowed=f"the name of a pretrain stage: {', '.join(trained) or 'there is none'}",
+            next_step="correct the name, or leave it out for every pretrain stage",
+        )
+
+
 def names_differ(spec: JobSpec) -> Iterator[Problem]:
     """Refuse variables and volumes that are named twice; of two values one would be lost."""
     named = {"env": [entry.name for entry in spec.env], "volumes": [entry.name for entry in spec.volumes]}
@@ -281,6 +294,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     JobRule((("cpu",), ("slotsPerWorker",)), ranks_are_counted_once),  # makes sure that one number is meant
     JobRule((("resources",), ("worker",), ("precision",)), precision_fits_the_device),  # makes sure it can compute
     JobRule((("resources",), ("worker",), ("slotsPerWorker",)), every_rank_has_a_device),  # makes sure no rank waits
+    JobRule((("profileSteps",),), profiled_stage_trains, reads_kinds=True),  # makes sure that a trace is made
     JobRule((("env",), ("volumes",)), names_differ),  # makes sure that no value is lost
     JobRule(_VOLUMES, mounts_differ),  # makes sure that no volume hides another
 )

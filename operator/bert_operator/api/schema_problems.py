@@ -167,6 +167,9 @@ def _advice(schema: Schema, got: object) -> str:
     kind = schema.get("type")
     if isinstance(got, dict) and schema.get("additionalProperties"):
         return "correct the keys"
+    words = [choice["const"] for choice in schema.get("anyOf", ()) if "const" in choice]
+    if words:
+        return f"write a number without quotes, or {' or '.join(words)}"
     if isinstance(got, float) and "anyOf" in schema:
         return "put it in quotes"
     if isinstance(got, bool) and kind in {"integer", "number"}:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Rows = Annotated[int, Field(ge=1, le=4_194_304)]
+RowsOrAuto = Rows | Literal["auto"]
 Tokens = Annotated[int, Field(ge=8, le=4096)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, lt=1)]

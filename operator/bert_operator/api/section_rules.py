@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from bert_operator.api import cluster, corpora, scheduling
+from bert_operator.api import cluster, corpora, profiling, scheduling
 from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.section import Section
 from bert_operator.api.soundness import Soundness
@@ -277,6 +277,16 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 allowed="only with format: mlperf, whose list of MD5 sums is published",
                 next_step="write format: mlperf, or leave it out",
                 got=lambda corpus: f"{corpus.checksums} with format {corpus.format}",
+            ),
+        ),
+        profiling.ProfileStepsSpec: (
+            SectionRule(
+                holds=lambda steps: steps.is_range,
+                cel=f"self.first <= self.last && self.last < self.first + {profiling.MAX_STEPS}",
+                field="last",
+                allowed=f"a step from first on, {profiling.MAX_STEPS} steps in all at most",
+                next_step="trace fewer steps; a few tell as much",
+                got=lambda steps: f"{steps.last} with first {steps.first}",
             ),
         ),
         InitialCheckpointSpec: (

@@ -96,12 +96,25 @@ def batch_reaches_every_rank(view: StageView) -> Iterator[Problem]:
 def micro_batch_fits_batch(view: StageView) -> Iterator[Problem]:
     """Refuse a pass that is larger than the whole step."""
     pretrain = view.stage.pretrain
-    if pretrain and (pretrain.micro_batch_size or 1) > pretrain.global_batch_size:
+    size = pretrain.micro_batch_size if pretrain else None
+    if pretrain and isinstance(size, int) and size > pretrain.global_batch_size:
         yield Problem(
             path=f"{view.path}.pretrain.microBatchSize",
             got=str(pretrain.micro_batch_size),
             allowed=f"at most globalBatchSize {pretrain.global_batch_size}",
             next_step="globalBatchSize counts all ranks and passes; microBatchSize is one pass on one rank",
+        )
+
+
+def found_size_changes_no_result(view: StageView) -> Iterator[Problem]:
+    """Refuse to let the hardware decide a size on which the result depends."""
+    pretrain = view.stage.pretrain
+    if pretrain and pretrain.micro_batch_size == "auto" and pretrain.loss_normalization != "global":
+        yield Problem(
+            path=f"{view.path}.pretrain.microBatchSize",
+            got='"auto"',
+            allowed="a number with lossNormalization: microBatchMean, whose result depends on it",
+            next_step="write the number, or lossNormalization: global",
         )
 
 
@@ -184,6 +197,8 @@ STAGE_RULES: tuple[StageRule, ...] = (
     StageRule(_LENGTHS, predictions_fit_sequence),  # makes sure that every prediction has a token
     StageRule((_BATCH,), batch_reaches_every_rank, _RANKS),  # makes sure of work for all
     StageRule((_BATCH, ("pretrain", "microBatchSize")), micro_batch_fits_batch),  # makes sure of the units meant
+    # makes sure that the hardware decides no result
+    StageRule((("pretrain", "microBatchSize"), ("pretrain", "lossNormalization")), found_size_changes_no_result),
     StageRule((("pretrain", "length"),), length_is_one),  # makes sure that training ends
     StageRule((("pretrain", "warmup"),), warmup_is_one),  # makes sure that the schedule is defined
     # makes sure that the peak is reached

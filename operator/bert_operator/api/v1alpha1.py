@@ -28,6 +28,7 @@ from bert_operator.api.cluster import (
     WorkspaceSpec,
 )
 from bert_operator.api.preparation import PrepareSpec
+from bert_operator.api.profiling import ProfileStepsSpec
 from bert_operator.api.section import (
     NAME_PATTERN,
     Count,
@@ -35,6 +36,7 @@ from bert_operator.api.section import (
     Name,
     PositiveFloat,
     Rows,
+    RowsOrAuto,
     Section,
     Seed,
     Share,
@@ -171,10 +173,11 @@ class PretrainSpec(Section):
     global_batch_size: Rows
     """Sequences per optimizer step over all ranks and accumulation passes. The ``train_batch_size`` of the
     original scripts is per GPU before its division by accumulation: multiply it by the number of GPUs."""
-    micro_batch_size: Rows | None = None
+    micro_batch_size: RowsOrAuto | None = None
     """Sequences of one forward and backward pass on one rank, at most; the passes that a step needs follow
-    from it. Empty: as many as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It
-    changes memory and speed, never the result."""
+    from it. ``auto``: rank 0 tries sizes for some seconds at the first start and takes a fast one that fits. Empty:
+    as many as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It changes memory and speed;
+    the result, rounding of sums apart, only with lossNormalization: microBatchMean, which auto does not go with."""
     learning_rate: Annotated[float, Field(gt=0, le=1)]
     """Peak, at the end of the warm-up."""
     warmup: WarmupSpec = WarmupSpec(proportion=0.1)
@@ -361,6 +364,9 @@ class JobSpec(Section):
     not for training."""
     engine: Literal["eager"] = "eager"
     """What runs the model. This release has one: PyTorch's own."""
+    activation_checkpointing: bool = False
+    """Compute every layer a second time in the backward pass instead of keeping its activations: about a third more
+    time for a fraction of the memory. The result is the same, bit by bit."""
     model: ModelSpec
     """What is trained."""
     initial_checkpoint: InitialCheckpointSpec | None = None
@@ -375,6 +381,8 @@ class JobSpec(Section):
     """How progress is kept."""
     logging: LoggingSpec = LoggingSpec()
     """How progress is told."""
+    profile_steps: ProfileStepsSpec | None = None
+    """Steps of which a PyTorch profiler trace and a table of times are written. Empty: none, at no cost."""
     output: OutputSpec
     """Where results go, and what happens to earlier ones."""
     resources: ResourcesSpec = ResourcesSpec()

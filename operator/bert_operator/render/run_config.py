@@ -62,6 +62,7 @@ def render_run_config(
         "world": {"ranks": ranks, "hosts": hosts},
         "seed": spec.seed,
         "precision": spec.precision,
+        "activation_checkpointing": spec.activation_checkpointing,
         "model": _model(spec.model),
         "optimizer": spec.optimizer.model_dump(exclude={"partitioning"}),
         "dataset": {
@@ -72,6 +73,7 @@ def render_run_config(
         "stages": [_stage(stage, spec.stages[:number], place, processes) for number, stage in enumerate(spec.stages)],
         "checkpoint": _checkpoint(spec),
         "logging": spec.logging.model_dump(),
+        "profile_steps": None if spec.profile_steps is None else spec.profile_steps.model_dump(),
         "gpu_memory_limit_gib": None if accelerator is None else accelerator.gpu_memory_limit_gib,
     }
 

@@ -1,0 +1,287 @@
+"""``microBatchSize: auto``: a size that is fast and fits, found once per run by trying some for a few seconds.
+
+Rank 0 tries, on rows of the stage's full length, which is the most that a pass may meet; the others wait and get the
+size told. The run's folder remembers it, so that a resume sums in the same order, and a cache beside it outlives
+``ifExists: New``. On GPUs the peak is that of PyTorch's allocator; on CPUs it is the resident memory of the process
+between forward and backward pass, when all activations are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from bert_trainer.atomic_files import disk_errors, write_json_atomically
+from bert_trainer.available_memory import available_bytes
+from bert_trainer.batch import Batch, make_batch
+from bert_trainer.checkpoint import Environment
+from bert_trainer.config import LoggingConfig, PrepareStage, PretrainStage, RunConfig, World
+from bert_trainer.data import rank_slice
+from bert_trainer.dataset.samples import Samples
+from bert_trainer.device_memory import propose
+from bert_trainer.distributed import Alone, on_rank_0
+from bert_trainer.errors import InputError, OutOfDeviceMemory
+from bert_trainer.micro_batch_choice import (
+    Measurement,
+    candidate_sizes,
+    choose_size,
+    expected_peak,
+    fits,
+    is_past_its_best,
+    render_measurements,
+)
+from bert_trainer.profiler import print_table
+from bert_trainer.run_folder import AUTOTUNE_FOLDER
+from bert_trainer.session import Session
+
+RECORD_FILE = "micro-batch-sizes.json"
+CACHE_FILE = f"{AUTOTUNE_FOLDER}/cache.json"
+BUDGET_S = 20.0
+"""For the sizes of one stage together."""
+_ENOUGH_S = 0.5  # of passes at one size; two at least, unless one alone takes four times as long
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was tried for one stage."""
+
+    measurements: tuple[Measurement, ...]
+    limit_bytes: int
+    chosen: int
+
+
+def resolve_micro_batch_sizes(session: Session) -> None:
+    """Replace every ``auto`` of the stages that are left by a size, the same on all ranks; collective.
+
+    Raises:
+        OutOfDeviceMemory: not even one sequence fits.
+    """
+    behind = 0 if session.resumed_at is None else session.resumed_at.stage_index
+    for index, stage in enumerate(session.config.stages):
+        if isinstance(stage, PretrainStage) and stage.micro_batch_size == "auto" and index >= behind:
+            size = on_rank_0(session.world, partial(_find_size, session, index, stage))
+            session.micro_batch_sizes[index] = size
+
+
+def _find_size(session: Session, index: int, stage: PretrainStage) -> int:
+    """Return the recorded size, else the cached one, else one that is found by trying. For rank 0."""
+    assert session.keeper is not None, "runs on rank 0"
+    folder, metrics = session.keeper.folder, session.keeper.metrics
+    ranks = session.world.size
+    circumstances = describe_circumstances(session, stage, ranks)
+    key = hashlib.sha256(json.dumps(circumstances, sort_keys=True).encode()).hexdigest()[:16]
+    recorded = _read(folder.path / RECORD_FILE)
+    cached = _read(folder.path / CACHE_FILE)
+    source, before = "recorded", recorded.get(stage.name, {})
+    size = before["size"] if before.get("key") == key else None
+    if size is None and key in cached:
+        source, size = "cached", cached[key]["size"]
+    if size is None:
+        source, trial = "measured", try_sizes(session, index, stage, ranks=ranks, hosts=session.world.num_hosts)
+        size = trial.chosen
+        print_table(render_trial(session, stage, ranks, trial))
+        found = {"size": size, "circumstances": circumstances, "tried": [asdict(one) for one in trial.measurements]}
+        folder.check_fence()
+        with disk_errors(folder.path / CACHE_FILE):
+            (folder.path / AUTOTUNE_FOLDER).mkdir(exist_ok=True)
+        write_json_atomically(folder.path / CACHE_FILE, {**cached, key: found})
+    if before.get("size") != size or before.get("key") != key:
+        folder.check_fence()
+        write_json_atomically(folder.path / RECORD_FILE, {**recorded, stage.name: {"size": size, "key": key}})
+    message = f"microBatchSize: auto is {size}, {source}"
+    if before and before["size"] != size:
+        message += f"; it was {before['size']} on other hardware or settings, from here on not bit-identical"
+    metrics.event("micro_batch_size", stage=stage.name, micro_batch_size=size, source=source, message=message)
+    return int(size)
+
+
+def _read(path: Path) -> Document:
+    """Return a file's content; one that is missing or broken is an empty one, and will be written anew."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -> Document:
+    """Return everything that a choice depends on."""
+    config = session.config
+    environment = Environment.current(world_size=ranks, precision=config.precision, device=session.device)
+    return {
+        "model": config.model.model_dump(mode="json"),
+        "vocabulary_size": session.model.vocabulary_size,
+        "sequence_length": stage.sequence_length,
+        "max_predictions_per_sequence": stage.max_predictions_per_sequence,
+        "rows": rows_per_rank(stage, ranks),
+        "activation_checkpointing": config.activation_checkpointing,
+        "gpu_memory_limit_gib": config.gpu_memory_limit_gib,
+        "environment": asdict(environment),
+    }
+
+
+def rows_per_rank(stage: PretrainStage, ranks: int) -> int:
+    """Return the sequences of a step on the rank that has most of them."""
+    start, stop = rank_slice(stage.global_batch_size, 0, ranks)
+    return stop - start
+
+
+def try_sizes(
+    session: Session, index: int, stage: PretrainStage, *, ranks: int, hosts: int, budget_s: float = BUDGET_S
+) -> Trial:
+    """Run passes of growing size until time, memory or use is at an end; weights and optimizer stay as they are.
+
+    Raises:
+        OutOfDeviceMemory: not even one sequence fits.
+    """
+    limit_bytes = find_limit(session.device, session.config, ranks_of_host=-(-ranks // hosts))
+    base_bytes = _used_bytes(session.device)
+    ends_at_s = time.monotonic() + budget_s
+    done: list[Measurement] = []
+    for size in candidate_sizes(rows_per_rank(stage, ranks)):
+        last = done[-1] if done else None
+        if last is not None and last.sequences_per_s is not None:
+            expected = expected_peak(base_bytes, last, size)
+            if not fits(expected, limit_bytes):
+                note = f"expected to need {expected / 2**30:.2f} of {limit_bytes / 2**30:.2f} GiB"
+                done.append(Measurement(size=size, note=note))
+                break
+            if time.monotonic() + 2 * size / last.sequences_per_s > ends_at_s:
+                done.append(Measurement(size=size, note="not tried: it would take too long"))
+                break
+        measurement = measure(session, index, stage, size, warm_up=last is None)
+        done.append(measurement)
+        if measurement.sequences_per_s is None or is_past_its_best(done):
+            break
+    session.parameters.gradients.zero_()
+    chosen = choose_size(done, limit_bytes)
+    if chosen is None and done[0].sequences_per_s is not None:
+        chosen = done[0].size  # above the headroom, but it ran
+    if chosen is None:
+        raise OutOfDeviceMemory(
+            f"{stage.name}: not even one sequence of {stage.sequence_length} tokens fits into the "
+            f"{limit_bytes / 2**30:.2f} GiB of {session.device}",
+            hint=propose(session.config, micro_batch_size=1),
+        )
+    return Trial(tuple(done), limit_bytes, chosen)
+
+
+def measure(session: Session, index: int, stage: PretrainStage, size: int, *, warm_up: bool) -> Measurement:
+    """Run a few passes of one size. warm_up: whether one pass goes before them, uncounted."""
+    on_gpu = session.device.type == "cuda"
+    try:
+        batch = full_batch(size, stage, session.model.vocabulary_size).to(session.device)
+        if warm_up:
+            _run_pass(session, index, batch)
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(session.device)
+        fastest_s, spent_s, passes, peak_bytes = float("inf"), 0.0, 0, 0
+        while passes == 0 or (spent_s < _ENOUGH_S or passes == 1 and spent_s < 4 * _ENOUGH_S):
+            started_at_s = time.monotonic()
+            peak_bytes = max(peak_bytes, _run_pass(session, index, batch))
+            pass_s = time.monotonic() - started_at_s
+            fastest_s, spent_s, passes = min(fastest_s, pass_s), spent_s + pass_s, passes + 1
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return Measurement(size=size, note="out of memory")
+    return Measurement(size=size, sequences_per_s=size / max(fastest_s, 1e-9), peak_bytes=peak_bytes)
+
+
+def _run_pass(session: Session, index: int, batch: Batch) -> int:
+    """Run one forward and backward pass to its end and return the most memory that was used, in bytes."""
+    with session.autocast():
+        sums = session.model(batch, batch.dropout_keys(session.config.seed, index << 32))
+    used_bytes = _used_bytes(session.device)
+    (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows).backward()
+    if session.device.type == "cuda":
+        torch.cuda.synchronize(session.device)
+        return int(torch.cuda.max_memory_allocated(session.device))
+    return max(used_bytes, _used_bytes(session.device))
+
+
+def _used_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return int(psutil.Process().memory_info().rss)
+
+
+def find_limit(device: torch.device, config: RunConfig, *, ranks_of_host: int) -> int:
+    """Return the bytes that one rank may fill: of its GPU, or its share of what the machine or container has left."""
+    if device.type != "cuda":
+        return _used_bytes(device) + available_bytes() // ranks_of_host
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device)
+    given = config.gpu_memory_limit_gib
+    return int(free if given is None else min(free, given * 2**30))
+
+
+def full_batch(size: int, stage: PretrainStage, vocabulary_size: int) -> Batch:
+    """Return rows of the full length with all predictions, made of random tokens."""
+    rng = np.random.default_rng(0)
+    length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
+    shape = (size, length)
+    positions = np.tile(np.arange(1, predictions + 1, dtype=np.int32), (size, 1))
+    samples = Samples(
+        rng.integers(0, vocabulary_size, shape, dtype=np.int32),
+        np.ones(shape, np.int8),
+        np.tile((np.arange(length) >= length // 2).astype(np.int8), (size, 1)),
+        positions,
+        rng.integers(0, vocabulary_size, positions.shape, dtype=np.int32),
+        np.zeros(size, np.int8),
+    )
+    return make_batch(samples, np.arange(size))
+
+
+def render_trial(session: Session, stage: PretrainStage, ranks: int, trial: Trial) -> str:
+    """Return the table of a stage's sizes."""
+    title = (
+        f"{stage.name}: {rows_per_rank(stage, ranks)} sequences of {stage.sequence_length} tokens per rank and step, "
+        f"{session.config.precision} on {session.device}, {trial.limit_bytes / 2**30:.2f} GiB"
+    )
+    return render_measurements(title, trial.measurements, trial.chosen)
+
+
+def show_sizes(config: RunConfig) -> list[str]:
+    """Try the sizes of every pretraining stage as one rank of the run would, and return the lines to print.
+
+    One process, whatever the run's ranks; nothing is written into the output folder.
+
+    Raises:
+        InputError: there is nothing to tune, or what ``Session.open`` raises.
+    """
+    if not any(isinstance(stage, PretrainStage) for stage in config.stages):
+        raise InputError("stages: got no pretrain stage; allowed: at least one to tune")
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="bert-autotune-") as folder:
+        alone = config.model_copy(
+            update={
+                "output_folder": folder,
+                "world": World(),
+                "initial_checkpoint": None,
+                "profile_steps": None,
+                "logging": LoggingConfig(tensorboard=False),
+                "stages": tuple(stage for stage in config.stages if not isinstance(stage, PrepareStage)),
+            }
+        )
+        session = Session.open(alone, Alone(), attempt=1)
+        try:
+            for index, stage in enumerate(alone.stages):
+                if isinstance(stage, PretrainStage):
+                    ranks, hosts = config.world.ranks, config.world.hosts
+                    trial = try_sizes(session, index, stage, ranks=ranks, hosts=hosts)
+                    lines += [render_trial(session, stage, ranks, trial), f"microBatchSize: {trial.chosen}"]
+        finally:
+            session.close()
+    return lines
