@@ -143,17 +143,26 @@ class CheckpointStore:
         """Return where the checkpoint of a position is, or will be."""
         return self.root / f"{position.stage}-{position.step:08d}"
 
-    def save(self, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def save(
+        self,
+        position: Position,
+        tensors: dict[str, dict[str, Tensor]],
+        *,
+        handed_over: frozenset[str] = frozenset(),
+    ) -> None:
         """Copy the state now and write it in the background; waits for an earlier one still being written.
 
-        tensors: as ``Checkpoint.load`` returns them.
+        tensors: as ``Checkpoint.load`` returns them. handed_over: parts that nobody will change, taken uncopied.
 
         Raises:
             TrainerError: the write before this one failed.
         """
         self.wait()
         copies = {
-            part: {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in named.items()}
+            part: {
+                name: tensor.detach().to("cpu", copy=part not in handed_over).contiguous()
+                for name, tensor in named.items()
+            }
             for part, named in tensors.items()
         }
         self._thread = threading.Thread(target=self._write, args=(position, copies), name="checkpoint")

@@ -86,6 +86,18 @@ class OptimizerConfig(Section):
     bias_correction: bool = True
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Global L2 norm above which gradients are scaled down, after the reduction; empty: never."""
+    partitioning: Literal["none", "zero1"] = "none"
+    """``zero1``: every rank holds the moments of a share of the parameters and updates those alone (Rajbhandari et
+    al. 2020, stage 1)."""
+
+
+class ReductionConfig(Section):
+    """How gradients are summed over ranks."""
+
+    compression: Literal["none", "fp16"] = "none"
+    """``fp16``: half the bytes; chunks are scaled by powers of two so that nothing overflows."""
+    overlap: bool = True
+    """Reduce while the last backward pass still runs; the sums are the same without."""
 
 
 class Warmup(Section):
@@ -310,6 +322,7 @@ class RunConfig(Section):
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
+    reduction: ReductionConfig = ReductionConfig()
     dataset: DatasetConfig
     initial_checkpoint: InitialCheckpoint | None = None
     """Empty: weights are drawn at random. A run that goes on from its own checkpoint does not look at it."""
@@ -327,7 +340,12 @@ class RunConfig(Section):
 
     def problems(self) -> list[str]:
         """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
-        return [*_model_problems(self.model), *_start_problems(self.initial_checkpoint), *_stage_problems(self)]
+        return [
+            *_model_problems(self.model),
+            *_reduction_problems(self),
+            *_start_problems(self.initial_checkpoint),
+            *_stage_problems(self),
+        ]
 
 
 def load_run_config(path: Path) -> RunConfig:
@@ -375,6 +393,15 @@ def _model_problems(model: ModelConfig) -> list[str]:
     if model.architecture == "distilbert" and model.objective != "mlm":
         problems.append(f"model.objective: got {model.objective!r}; allowed with distilbert: 'mlm', it has no pooler")
     return problems
+
+
+def _reduction_problems(config: RunConfig) -> list[str]:
+    if config.precision == "fp64" and config.reduction.compression != "none":
+        return [
+            f"reduction.compression: got {config.reduction.compression!r}; allowed with precision fp64: 'none', which "
+            "is for exact comparisons"
+        ]
+    return []
 
 
 def _start_problems(start: InitialCheckpoint | None) -> list[str]:
