@@ -73,9 +73,19 @@ class Environment:
     threads: int
     instruction_set: str
     versions: dict[str, str]
+    partitioning: str = "none"
+    compression: str = "none"
 
     @classmethod
-    def current(cls, *, world_size: int, precision: str, device: torch.device) -> Environment:
+    def current(
+        cls,
+        *,
+        world_size: int,
+        precision: str,
+        device: torch.device,
+        partitioning: str = "none",
+        compression: str = "none",
+    ) -> Environment:
         """Describe this process."""
         on_gpu = device.type == "cuda"
         return cls(
@@ -85,6 +95,8 @@ class Environment:
             threads=torch.get_num_threads(),
             instruction_set=torch.backends.cpu.get_cpu_capability(),
             versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
+            partitioning=partitioning,
+            compression=compression,
         )
 
     def differences(self, other: Environment) -> list[str]:

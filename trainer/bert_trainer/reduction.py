@@ -87,13 +87,13 @@ class GradientReduction:
     def finish(self) -> ReductionTimes:
         """Start what has not started and wait for all; ``optimizer.gradients`` then holds the sums."""
         at_end_s = time.perf_counter()
+        started_at_s = at_end_s if self._started_at_s is None else self._started_at_s
         while self._next < len(self.chunks):
             self._start_next()
         self._send_bounded(wait=True)
         while self._under_way:
             self._store_first()
         now_s = time.perf_counter()
-        started_at_s = at_end_s if self._started_at_s is None else self._started_at_s
         times = ReductionTimes(self._sent_bytes, now_s - started_at_s, now_s - at_end_s)
         self._clear()
         return times if self._world.size > 1 else ReductionTimes(0, 0.0, 0.0)

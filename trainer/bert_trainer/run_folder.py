@@ -25,7 +25,18 @@ _CONFIG_FILE = "run-config.json"
 _ARCHIVE = "previous"
 
 # What may differ between a run and its continuation: who runs it and where, not what is learnt.
-_MUTABLE = ("job", "output_folder", "if_exists", "world", "device", "gpu_memory_limit_gib", "checkpoint", "logging")
+_MUTABLE = (
+    "job",
+    "output_folder",
+    "if_exists",
+    "world",
+    "device",
+    "gpu_memory_limit_gib",
+    "optimizer.partitioning",
+    "reduction",
+    "checkpoint",
+    "logging",
+)
 
 
 class FencedError(TrainerError):
@@ -137,7 +148,7 @@ def _freeze(path: Path, config: RunConfig) -> None:
         changed = [
             f"  {key}: was {old}, is {new}"
             for key, old, new in _differences(_without_place(frozen), _without_place(wanted))
-            if key.split(".")[0] not in _MUTABLE
+            if not any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE)
         ]
         if changed:
             raise InputError(

@@ -263,7 +263,13 @@ def _open_shards(config: RunConfig, stage: PretrainStage | EvaluateStage, vocabu
 
 def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> Keeper:
     metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
-    environment = Environment.current(world_size=world.size, precision=config.precision, device=device)
+    environment = Environment.current(
+        world_size=world.size,
+        precision=config.precision,
+        device=device,
+        partitioning=config.optimizer.partitioning,
+        compression=config.reduction.compression,
+    )
 
     def announce(position: Position, path: Path) -> None:
         metrics.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
