@@ -286,6 +286,12 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "next: write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
                 "precision",
             ),
+            CelRule(
+                "self.precision != 'fp64' || self.reduction.compression == 'none'",
+                "allowed: none with precision fp64, which is for exact comparisons; "
+                "next: leave it out, or choose another precision",
+                "reduction",
+            ),
             _device_for_every_rank("self", "resources"),
             _device_for_every_rank("self", "worker", "resources"),
             CelRule(
