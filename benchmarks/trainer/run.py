@@ -31,8 +31,9 @@ from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import ModelConfig, OptimizerConfig
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.flat_parameters import FlatParameters
 from bert_trainer.model import Bert
-from bert_trainer.optimizer import FlatParameters, Optimizer
+from bert_trainer.optimizer import Optimizer
 from bert_trainer.processor import describe_processor, prepare_processor
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from bert_operator.api import v1alpha1
 from bert_operator.api.corpora import CorpusSpec
+from bert_operator.api.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.validation import parse_job
 from bert_operator.documents import read_job_document
@@ -212,7 +213,9 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (v1alpha1.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
         (v1alpha1.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),
         (v1alpha1.ModelSpec, "objective", trainer.ModelConfig, "objective"),
-        (v1alpha1.OptimizerSpec, "name", trainer.OptimizerConfig, "name"),
+        (OptimizerSpec, "name", trainer.OptimizerConfig, "name"),
+        (OptimizerSpec, "partitioning", trainer.OptimizerConfig, "partitioning"),
+        (ReductionSpec, "compression", trainer.ReductionConfig, "compression"),
         (v1alpha1.PretrainSpec, "decay", trainer.Schedule, "decay"),
         (v1alpha1.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
         (v1alpha1.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),

@@ -25,7 +25,8 @@ from torch import nn
 from torch.optim.adamw import adamw
 
 from bert_trainer.config import OptimizerConfig
-from bert_trainer.optimizer import FlatParameters, Optimizer
+from bert_trainer.flat_parameters import FlatParameters
+from bert_trainer.optimizer import Optimizer
 
 Arrays = dict[str, NDArray[np.float64]]
 STEPS = 20

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bert_trainer.config import ModelConfig
+from bert_trainer.flat_parameters import FlatParameters
 from bert_trainer.huggingface import huggingface_name
 from bert_trainer.model import Bert
-from bert_trainer.optimizer import FlatParameters
 from random_rows import model_config, random_batch
 
 CONFIGS = {

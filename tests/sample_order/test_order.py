@@ -94,11 +94,25 @@ def reader(folder: ShardFolder, rank: int, world_size: int, **changes: int) -> S
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_the_ranks_rows_laid_end_to_end_are_the_order(folder: ShardFolder, world_size: int) -> None:
+def test_the_ranks_rows_together_are_the_steps_samples_each_in_their_order(
+    folder: ShardFolder, world_size: int
+) -> None:
     order = SampleOrder(folder.rows, seed=3)
     for step in (0, 8, 9):  # step 8 runs over the end of the first epoch
-        batches = [batch for rank in range(world_size) for batch in reader(folder, rank, world_size).read_step(step)]
-        numbers = np.concatenate([batch.sample_numbers_B for batch in batches])
+        wanted = order.sample_numbers(13 * step, 13 * step + 13).tolist()
+        by_rank = [
+            [int(n) for batch in reader(folder, rank, world_size).read_step(step) for n in batch.sample_numbers_B]
+            for rank in range(world_size)
+        ]
+        assert sorted(number for numbers in by_rank for number in numbers) == sorted(wanted)
+        assert all(numbers == [number for number in wanted if number in numbers] for numbers in by_rank)
+
+
+def test_unbalanced_the_ranks_rows_laid_end_to_end_are_the_order(folder: ShardFolder) -> None:
+    order = SampleOrder(folder.rows, seed=3)
+    for step in (0, 8, 9):
+        readers = [reader(folder, rank, 5, balanced=False) for rank in range(5)]
+        numbers = np.concatenate([batch.sample_numbers_B for part in readers for batch in part.read_step(step)])
         assert numbers.tolist() == order.sample_numbers(13 * step, 13 * step + 13).tolist()
 
 

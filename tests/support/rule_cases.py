@@ -285,6 +285,12 @@ JOB_CASES: dict[str, RuleCase] = {
         "spec.precision",
         ('got "avx-fp32"', "leave the accelerator out"),
     ),
+    "exact arithmetic, compressed": RuleCase(
+        put("reduction", value={"compression": "fp16"}),
+        both(put("precision", value="fp64"), put("reduction", value={"compression": "fp16"})),
+        "spec.reduction.compression",
+        ('got "fp16"', "none with precision fp64", "leave it out"),
+    ),
     "a device for every rank": RuleCase(
         put("resources", value={"accelerator": {"perWorker": 2}}),
         put("resources", value={"accelerator": {"perWorker": 1}}),

@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from bert_trainer.distributed import Alone
+from bert_trainer.dealing import rank_slice
+from bert_trainer.distributed import Alone, Done, Pending
 
 T = TypeVar("T")
 
@@ -44,6 +46,20 @@ class ThreadedWorld(Alone):
         flat.copy_(parts[0])
         for part in parts[1:]:
             flat.add_(part)
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        assert {name} == set(self._exchange(self.rank, name)), "ranks differ in what they reduce"
+        self.sum_(tensor)
+        return Done(tensor)
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        summed = rows.clone()
+        self.start_sum_(summed, name)
+        return Done(summed[slice(*rank_slice(len(rows), self.rank, self.size))].clone())
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        assert {name} == set(self._exchange(self.rank, name)), "ranks differ in what they gather"
+        return Done(torch.cat(self._exchange(self.rank, rows.clone())))
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         return [sum(values) for values in zip(*self._exchange(self.rank, list(numbers)), strict=True)]

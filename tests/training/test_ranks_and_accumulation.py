@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from bert_trainer.checkpoint import CheckpointStore
 from bert_trainer.config import parse_run_config
-from bert_trainer.data import num_micro_batches, rank_slice
+from bert_trainer.data import num_micro_batches
+from bert_trainer.dealing import rank_slice
 from bert_trainer.session import Session
 from bert_trainer.train import run_stages
 from threaded_world import ThreadedWorld, run_threads

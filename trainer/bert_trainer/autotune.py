@@ -26,8 +26,8 @@ from bert_trainer.available_memory import available_bytes
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.checkpoint import Environment
 from bert_trainer.config import LoggingConfig, PrepareStage, PretrainStage, RunConfig, World
-from bert_trainer.data import rank_slice
 from bert_trainer.dataset.samples import Samples
+from bert_trainer.dealing import rank_slice
 from bert_trainer.device_memory import propose
 from bert_trainer.distributed import Alone, on_rank_0
 from bert_trainer.errors import InputError, OutOfDeviceMemory

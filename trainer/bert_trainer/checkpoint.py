@@ -73,9 +73,19 @@ class Environment:
     threads: int
     instruction_set: str
     versions: dict[str, str]
+    partitioning: str = "none"
+    compression: str = "none"
 
     @classmethod
-    def current(cls, *, world_size: int, precision: str, device: torch.device) -> Environment:
+    def current(
+        cls,
+        *,
+        world_size: int,
+        precision: str,
+        device: torch.device,
+        partitioning: str = "none",
+        compression: str = "none",
+    ) -> Environment:
         """Describe this process."""
         on_gpu = device.type == "cuda"
         return cls(
@@ -85,6 +95,8 @@ class Environment:
             threads=torch.get_num_threads(),
             instruction_set=torch.backends.cpu.get_cpu_capability(),
             versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
+            partitioning=partitioning,
+            compression=compression,
         )
 
     def differences(self, other: Environment) -> list[str]:
@@ -143,17 +155,26 @@ class CheckpointStore:
         """Return where the checkpoint of a position is, or will be."""
         return self.root / f"{position.stage}-{position.step:08d}"
 
-    def save(self, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def save(
+        self,
+        position: Position,
+        tensors: dict[str, dict[str, Tensor]],
+        *,
+        handed_over: frozenset[str] = frozenset(),
+    ) -> None:
         """Copy the state now and write it in the background; waits for an earlier one still being written.
 
-        tensors: as ``Checkpoint.load`` returns them.
+        tensors: as ``Checkpoint.load`` returns them. handed_over: parts that nobody will change, taken uncopied.
 
         Raises:
             TrainerError: the write before this one failed.
         """
         self.wait()
         copies = {
-            part: {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in named.items()}
+            part: {
+                name: tensor.detach().to("cpu", copy=part not in handed_over).contiguous()
+                for name, tensor in named.items()
+            }
             for part, named in tensors.items()
         }
         self._thread = threading.Thread(target=self._write, args=(position, copies), name="checkpoint")

@@ -80,6 +80,18 @@ class OptimizerConfig(Section):
     bias_correction: bool = True
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Global L2 norm above which gradients are scaled down, after the reduction; empty: never."""
+    partitioning: Literal["none", "zero1"] = "none"
+    """``zero1``: every rank holds the moments of a share of the parameters and updates those alone (Rajbhandari et
+    al. 2020, stage 1)."""
+
+
+class ReductionConfig(Section):
+    """How gradients are summed over ranks."""
+
+    compression: Literal["none", "fp16"] = "none"
+    """``fp16``: half the bytes; chunks are scaled by powers of two so that nothing overflows."""
+    overlap: bool = True
+    """Reduce while the last backward pass still runs; the sums are the same without."""
 
 
 class Warmup(Section):
@@ -322,6 +334,7 @@ class RunConfig(Section):
     """Compute every layer a second time in the backward pass instead of keeping its activations; the same result."""
     model: ModelConfig
     optimizer: OptimizerConfig = OptimizerConfig()
+    reduction: ReductionConfig = ReductionConfig()
     dataset: DatasetConfig
     initial_checkpoint: InitialCheckpoint | None = None
     """Empty: weights are drawn at random. A run that goes on from its own checkpoint does not look at it."""
@@ -343,6 +356,7 @@ class RunConfig(Section):
         """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
         return [
             *_model_problems(self.model),
+            *_reduction_problems(self),
             *_start_problems(self.initial_checkpoint),
             *_stage_problems(self),
             *_profile_problems(self),
@@ -399,6 +413,15 @@ def _model_problems(model: ModelConfig) -> list[str]:
     if model.architecture == "distilbert" and model.objective != "mlm":
         problems.append(f"model.objective: got {model.objective!r}; allowed with distilbert: 'mlm', it has no pooler")
     return problems
+
+
+def _reduction_problems(config: RunConfig) -> list[str]:
+    if config.precision == "fp64" and config.reduction.compression != "none":
+        return [
+            f"reduction.compression: got {config.reduction.compression!r}; allowed with precision fp64: 'none', which "
+            "is for exact comparisons"
+        ]
+    return []
 
 
 def _start_problems(start: InitialCheckpoint | None) -> list[str]:

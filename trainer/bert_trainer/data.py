@@ -1,7 +1,8 @@
 """From shards to the micro-batches of one rank: order, split over ranks, reading ahead.
 
 The order of samples is a function of (seed, epoch, sample number) alone: every rank computes the same one and
-takes its part of each global batch, so another number of ranks sees the same samples in the same order.
+takes its part of each global batch, so another number of ranks sees the same samples in the same steps. Which
+rows of a step a rank takes follows from their lengths (``dealing``), which every rank has in memory.
 Nothing is stored but a position. Batches run on over the end of an epoch; every sample is seen once in each.
 """
 
@@ -23,6 +24,7 @@ from bert_trainer.config import DataRange
 from bert_trainer.dataset.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dealing import deal_rows, rank_slice
 from bert_trainer.errors import InputError
 
 WINDOW_SAMPLES = 65536
@@ -132,13 +134,6 @@ class SampleOrder:
         )
 
 
-def rank_slice(count: int, rank: int, size: int) -> tuple[int, int]:
-    """Return this rank's contiguous part of ``count`` rows; the first ``count % size`` ranks get one more."""
-    base, extra = divmod(count, size)
-    start = rank * base + min(rank, extra)
-    return start, start + base + (1 if rank < extra else 0)
-
-
 def num_micro_batches(global_batch_size: int, micro_batch_size: int, world_size: int) -> int:
     """Return the forward passes of one step, over all ranks."""
     slices = (rank_slice(global_batch_size, rank, world_size) for rank in range(world_size))
@@ -163,16 +158,24 @@ class StageReader:
         first_step: int,
         last_step: int,
         masking: DynamicMasking | None = None,
+        balanced: bool = True,
     ) -> None:
-        """Steps count from 0 and end before ``last_step``. masking: draws masks; without it the files' are used."""
+        """Steps count from 0 and end before ``last_step``. masking: draws masks; without it the files' are used.
+
+        balanced: ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
+        """
         self.folder = folder
         self.order = order
         self.global_batch_size = global_batch_size
         self.micro_batch_size = micro_batch_size
         self.masking = masking
-        self.slice = rank_slice(global_batch_size, rank, world_size)
+        self.rank = rank
+        self.world_size = world_size
+        self.balanced = balanced
+        self.most_tokens = 0
+        """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
-        self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
+        self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(
             target=self._read_ahead, args=(first_step, last_step), name="stage-reader", daemon=True
@@ -199,7 +202,8 @@ class StageReader:
         item = self._queue.get()
         if isinstance(item, BaseException):
             raise item
-        return item
+        batches, self.most_tokens = item
+        return batches
 
     def _drain(self) -> None:
         while not self._queue.empty():
@@ -210,29 +214,53 @@ class StageReader:
             for step in range(first_step, last_step):
                 if self._closed.is_set():
                     return
-                self._queue.put(self.read_step(step))
+                self._queue.put(self._read_step(step))
         except BaseException as error:  # noqa: BLE001 - handed to the training thread, which raises it
             self._queue.put(error)
 
     def read_step(self, step: int) -> list[Batch]:
         """Read this rank's rows of one step and put them together to micro-batches."""
-        samples, numbers = self.read_rows(step)
-        bounds = range(0, len(numbers), self.micro_batch_size)
-        return [
-            make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
-            for at in bounds
-        ]
+        return self._read_step(step)[0]
 
     def read_rows(self, step: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
         """Read this rank's rows of one step, masked, and their numbers in the data set."""
-        base = step * self.global_batch_size
+        return self._read(step * self.global_batch_size)[:2]
+
+    def _read_step(self, step: int) -> tuple[list[Batch], int]:
+        """Return this rank's micro-batches and the busiest rank's tokens."""
+        samples, numbers, loads = self._read(step * self.global_batch_size)
+        bounds = range(0, len(numbers), self.micro_batch_size)
+        batches = [
+            make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
+            for at in bounds
+        ]
+        return batches, int(loads.max())
+
+    def _read(self, start: int) -> tuple[RaggedSamples, NDArray[np.int64], NDArray[np.int64]]:
+        """Return this rank's rows of the step that begins at ``start``, their numbers, and all ranks' tokens."""
         parts, numbers = [], []
-        for piece in self.order.pieces(base + self.slice[0], base + self.slice[1]):
-            taken = self._window(piece.epoch, piece.window).take(piece.order)
-            own_numbers = self.order.window_numbers(piece.epoch, piece.window)[piece.order]
+        loads, dealt = np.zeros(self.world_size, np.int64), 0
+        # Piece by piece, since only one window is in memory; a step seldom has more than one.
+        for piece in self.order.pieces(start, start + self.global_batch_size):
+            window = self._window(piece.epoch, piece.window)
+            own = piece.order[self._deal(window.token_counts[piece.order], dealt, loads)]
+            dealt += len(piece.order)
+            taken = window.take(own)
+            own_numbers = self.order.window_numbers(piece.epoch, piece.window)[own]
             parts.append(taken if self.masking is None else self.masking.mask(taken, piece.epoch, own_numbers))
             numbers.append(own_numbers)
-        return RaggedSamples.concatenate(parts), np.concatenate(numbers)
+        return RaggedSamples.concatenate(parts), np.concatenate(numbers), loads
+
+    def _deal(self, tokens_R: NDArray[np.int64], dealt: int, loads: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of a piece's rows are this rank's; all ranks' tokens are added to ``loads``."""
+        if self.balanced:
+            rank_R = deal_rows(tokens_R, dealt, loads)
+        else:
+            starts = [rank_slice(self.global_batch_size, rank, self.world_size)[0] for rank in range(self.world_size)]
+            rank_R = np.searchsorted(starts, np.arange(dealt, dealt + len(tokens_R)), side="right") - 1
+            loads += np.bincount(rank_R, tokens_R, self.world_size).astype(np.int64)
+        own: NDArray[np.bool_] = rank_R == self.rank
+        return own
 
     def _window(self, epoch: int, window: int) -> RaggedSamples:
         """Return a window's samples; the one before it leaves the memory, the order never goes back."""

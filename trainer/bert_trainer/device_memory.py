@@ -50,7 +50,7 @@ def propose(config: RunConfig, *, micro_batch_size: int | None) -> str:
         proposals.append(f"a smaller microBatchSize than {micro_batch_size} (auto finds one)")
     if not config.activation_checkpointing:
         proposals.append("activationCheckpointing: true")
-    partitioning = getattr(config.optimizer, "partitioning", None)
+    partitioning = config.optimizer.partitioning
     if partitioning == "none" and config.world.ranks > 1:
         proposals.append("optimizer.partitioning: zero1")
     if config.gpu_memory_limit_gib is not None:

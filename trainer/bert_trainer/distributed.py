@@ -31,8 +31,18 @@ CHUNK_ELEMENTS = 4 * 1024 * 1024
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
 
 
+class Pending(Protocol):
+    """A collective operation under way. What was handed to it must not be touched before ``wait`` returns."""
+
+    def done(self) -> bool:
+        """Tell, without waiting, whether ``wait`` would return at once."""
+
+    def wait(self) -> Tensor:
+        """Wait for the result."""
+
+
 class World(Protocol):
-    """What the trainer needs of its ranks."""
+    """What the trainer needs of its ranks. Every rank makes the same calls; ``start_`` ones with the same names."""
 
     rank: int
     size: int
@@ -42,6 +52,15 @@ class World(Protocol):
 
     def sum_(self, flat: Tensor) -> None:
         """Sum a contiguous tensor over all ranks, in place, in chunks of fixed order."""
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        """Begin to sum a contiguous tensor over all ranks, in place and on its own."""
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        """Begin to sum a tensor of rows; each rank gets its ``rank_slice`` of the summed rows."""
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        """Begin to lay all ranks' rows end to end, by rank; their numbers may differ."""
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum a few numbers, in fp64."""
@@ -56,6 +75,21 @@ class World(Protocol):
         """Leave the group; nothing may be called afterwards."""
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An operation that needed no waiting."""
+
+    result: Tensor
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def wait(self) -> Tensor:
+        """Return the result."""
+        return self.result
+
+
 @dataclass(slots=True)
 class Alone:
     """One process that needs nobody."""
@@ -67,6 +101,18 @@ class Alone:
 
     def sum_(self, flat: Tensor) -> None:
         """Leave the tensor as it is."""
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        """Leave the tensor as it is."""
+        return Done(tensor)
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        """Return all of them."""
+        return Done(rows)
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        """Return them."""
+        return Done(rows)
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Return them."""
@@ -81,6 +127,20 @@ class Alone:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class _Handle:
+    """Horovod's handle of an operation; reports errors by raising HorovodInternalError."""
+
+    def __init__(self, hvd: Any, number: int) -> None:
+        self._hvd, self._number = hvd, number
+
+    def done(self) -> bool:
+        return bool(self._hvd.poll(self._number))
+
+    def wait(self) -> Tensor:
+        result: Tensor = self._hvd.synchronize(self._number)
+        return result
 
 
 class Horovod:
@@ -106,12 +166,21 @@ class Horovod:
 
     def sum_(self, flat: Tensor) -> None:
         """Sum in chunks; all are under way at once and each is reduced on its own."""
-        handles = [
-            self._hvd.allreduce_async_(chunk, name=f"sum.{number}", op=self._hvd.Sum)
-            for number, chunk in enumerate(torch.split(flat, CHUNK_ELEMENTS))
-        ]
-        for handle in handles:
-            self._hvd.synchronize(handle)
+        chunks = torch.split(flat, CHUNK_ELEMENTS)
+        for pending in [self.start_sum_(chunk, f"sum.{number}") for number, chunk in enumerate(chunks)]:
+            pending.wait()
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        """Begin an allreduce."""
+        return _Handle(self._hvd, self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum))
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        """Begin a reducescatter, which deals rows as ``rank_slice`` does: one more to each of the first ranks."""
+        return _Handle(self._hvd, self._hvd.reducescatter_async(rows, name=name, op=self._hvd.Sum))
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        """Begin an allgather."""
+        return _Handle(self._hvd, self._hvd.allgather_async(rows, name=name))
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum in fp64."""

@@ -14,8 +14,8 @@ import torch
 
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.config import EvaluateStage
-from bert_trainer.data import rank_slice
 from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dealing import rank_slice
 from bert_trainer.distributed import World
 from bert_trainer.model import Bert
 

@@ -18,9 +18,9 @@ from bert_trainer.checkpoint import Checkpoint, find_newest_good, read_checkpoin
 from bert_trainer.config import InitialCheckpoint
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.flat_parameters import FlatParameters
 from bert_trainer.huggingface_source import read_model_folder
 from bert_trainer.model import Bert
-from bert_trainer.optimizer import FlatParameters, Optimizer
 
 # A model that was saved without them is as good a start as one with them.
 _HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
@@ -53,7 +53,11 @@ class _Fitted:
 
 
 def load(
-    start: InitialCheckpoint, model: Bert, vocabulary: Vocabulary, parameters: FlatParameters, optimizer: Optimizer
+    start: InitialCheckpoint,
+    model: Bert,
+    vocabulary: Vocabulary,
+    parameters: FlatParameters,
+    moments: Mapping[str, Tensor],
 ) -> str:
     """Load what ``start`` names into the flat buffers and return what was loaded, as a sentence.
 
@@ -64,7 +68,7 @@ def load(
     try:
         if start.format == "huggingface":
             return _load_huggingface(path, start.load, model, vocabulary, parameters)
-        return _load_checkpoint(path, start.load, model, parameters, optimizer)
+        return _load_checkpoint(path, start.load, model, parameters, moments)
     except OSError as error:
         raise InputError(
             f"initial_checkpoint.path: {path}: cannot be read ({error.strerror})",
@@ -85,7 +89,9 @@ def _load_huggingface(path: Path, what: str, model: Bert, vocabulary: Vocabulary
     return _describe("weights", path, fitted)
 
 
-def _load_checkpoint(path: Path, what: str, model: Bert, parameters: FlatParameters, optimizer: Optimizer) -> str:
+def _load_checkpoint(
+    path: Path, what: str, model: Bert, parameters: FlatParameters, moments: Mapping[str, Tensor]
+) -> str:
     checkpoint = _find_checkpoint(path)
     if what == "none":
         return f"{checkpoint.path} is whole; nothing was loaded from it"
@@ -97,7 +103,7 @@ def _load_checkpoint(path: Path, what: str, model: Bert, parameters: FlatParamet
     _copy(fitted, parameters.named(parameters.values))
     if what == "weights":
         return _describe("weights", checkpoint.path, fitted)
-    for part, flat in (("first_moment", optimizer.first_moment), ("second_moment", optimizer.second_moment)):
+    for part, flat in moments.items():
         _copy(_fit(_Source(checkpoint.path, loaded[part], str), model), parameters.named(flat))
     return _describe("weights and moments", checkpoint.path, fitted)
 

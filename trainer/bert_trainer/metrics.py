@@ -37,6 +37,10 @@ _GAUGES = {
     "gradient_norm": "Global gradient norm of the last step, before clipping.",
     "sequences_per_s": "Sequences trained per second, over all ranks.",
     "real_tokens_per_s": "Tokens without padding trained per second, over all ranks.",
+    "reduction_s": "Seconds that summing gradients over ranks took per step, the slowest rank's.",
+    "reduction_exposed_s": "Of these, seconds after the backward pass, which the step waits for.",
+    "token_imbalance": "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal.",
+    "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
     "remaining_s": "Expected seconds until the current stage ends.",
 }
 

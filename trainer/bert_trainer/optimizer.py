@@ -12,62 +12,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bert_trainer.config import OptimizerConfig
-
-_ALIGNMENT = 16  # elements: every tensor starts on a 64-byte line in fp32
-_NORM_ROW = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """One parameter's place in the flat buffers."""
-
-    name: str
-    start: int
-    shape: torch.Size
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.shape.numel()
-
-
-class FlatParameters:
-    """A model's parameters and gradients as two flat tensors, the parameters being views into them.
-
-    One buffer to reduce, to clip and to update. Decayed tensors (two or more dimensions) come first, biases
-    and LayerNorm parameters after them, so that each group is one slice.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        """Take over the model's parameters: their storage moves into ``values``."""
-        named = sorted(model.named_parameters(), key=lambda item: item[1].ndim < 2)
-        first = named[0][1]
-        self.spans: list[_Span] = []
-        end = 0
-        self.num_decayed = 0
-        for name, parameter in named:
-            start = -(-end // _ALIGNMENT) * _ALIGNMENT
-            self.spans.append(_Span(name, start, parameter.shape))
-            end = start + parameter.numel()
-            if parameter.ndim >= 2:
-                self.num_decayed = -(-end // _ALIGNMENT) * _ALIGNMENT
-        self.values = torch.zeros(end, dtype=first.dtype, device=first.device)
-        self.gradients = torch.zeros_like(self.values)
-        for span, (_, parameter) in zip(self.spans, named, strict=True):
-            self.view(self.values, span).copy_(parameter.data)
-            parameter.data = self.view(self.values, span)
-            parameter.grad = self.view(self.gradients, span)
-
-    @staticmethod
-    def view(flat: Tensor, span: _Span) -> Tensor:
-        """Return one parameter's part of a flat buffer in its own shape."""
-        return flat[span.start : span.stop].view(span.shape)
-
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of a flat buffer by parameter name."""
-        return {span.name: self.view(flat, span) for span in self.spans}
+from bert_trainer.distributed import World
+from bert_trainer.flat_parameters import ROW, FlatParameters
+from bert_trainer.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +31,61 @@ class StepResult:
 
 
 class Optimizer:
-    """Moments and the update of one run; the state is ``step``, ``first_moment`` and ``second_moment``."""
+    """Moments and the update of one run; the state is ``num_applied``, ``first_moment`` and ``second_moment``.
 
-    def __init__(self, config: OptimizerConfig, parameters: FlatParameters) -> None:
-        """Moments start at zero in the parameters' type."""
+    Works on this rank's rows of the flat buffers: all of them, or a share where the state is partitioned. Norms are
+    taken by row on the rank that holds it and put together in the order of rows, so they are the same to the bit
+    however the rows are split.
+    """
+
+    def __init__(self, config: OptimizerConfig, parameters: FlatParameters, partition: Partition | None = None) -> None:
+        """Moments start at zero in the parameters' type. partition: this rank's rows; None for all."""
         self.config = config
         self.parameters = parameters
+        self.partition = partition or Partition.whole(parameters.num_rows)
         self.num_applied = 0
         """Updates applied in this stage; bias correction and the schedule count it."""
-        self.first_moment = torch.zeros_like(parameters.values)
-        self.second_moment = torch.zeros_like(parameters.values)
+        self.gradients = self.partition.take(parameters.gradients)
+        """This rank's rows of the reduced gradients, (rows, ROW); a view of the flat ones where it has all."""
+        own = self.partition.num_own * ROW
+        self.first_moment = torch.zeros(own, dtype=parameters.values.dtype, device=parameters.values.device)
+        """This rank's, flat."""
+        self.second_moment = torch.zeros_like(self.first_moment)
+        self._decayed_own = self.partition.num_own_below(parameters.num_decayed // ROW)
+        self._tensor_of_row = parameters.decayed_tensor_of_row()
+        self._row_counts = torch.bincount(self._tensor_of_row)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of this rank's moments."""
+        return self.first_moment.nbytes + self.second_moment.nbytes
+
+    def moments_on_rank_0(self) -> dict[str, Tensor] | None:
+        """Return both moments whole and flat, None on other ranks than 0 where they are split.
+
+        Collective where they are split; then they are copies on the CPU, otherwise the moments themselves.
+        """
+        if not self.partition.is_split:
+            return {"first_moment": self.first_moment, "second_moment": self.second_moment}
+        first, second = self.partition.collect(self.first_moment), self.partition.collect(self.second_moment)
+        return None if first is None or second is None else {"first_moment": first, "second_moment": second}
+
+    def moments_to_load(self, rank: int) -> dict[str, Tensor]:
+        """Return buffers for whole moments, to be filled on rank 0 and then given to ``hand_out_moments``."""
+        if not self.partition.is_split:
+            return {"first_moment": self.first_moment, "second_moment": self.second_moment}
+        if rank != 0:
+            return {}
+        shape, dtype = self.parameters.values.shape, self.first_moment.dtype
+        return {name: torch.zeros(shape, dtype=dtype) for name in ("first_moment", "second_moment")}
+
+    def hand_out_moments(self, loaded: dict[str, Tensor], world: World) -> None:
+        """Send rank 0's moments to where they belong. Collective. loaded: from ``moments_to_load``."""
+        for name, own in (("first_moment", self.first_moment), ("second_moment", self.second_moment)):
+            if self.partition.is_split:
+                self.partition.hand_out_(loaded.get(name), own)
+            else:
+                world.broadcast_(own)
 
     def start_stage(self, *, keep_moments: bool) -> None:
         """Set the step to 0, as the recipes do at phase 2; the moments stay warm unless told otherwise."""
@@ -101,12 +96,13 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, loss_scale: float = 1.0) -> StepResult:
-        """Clip and apply ``parameters.gradients``, which are used up (their values are undefined after).
+        """Clip and apply ``gradients``, which are used up (their values are undefined after).
 
-        loss_scale: the factor that the gradients still carry.
+        Collective where the state is partitioned. loss_scale: the factor that the gradients still carry.
         """
-        config, gradients = self.config, self.parameters.gradients
-        norm = float(vector_norm(gradients)) / loss_scale
+        config, gradients = self.config, self.gradients
+        norms_R = self.partition.share_by_row(row_norms(gradients))
+        norm = float(torch.linalg.vector_norm(norms_R.double())) / loss_scale
         if not math.isfinite(norm):
             return StepResult(norm, applied=False)
         factor = 1.0 / loss_scale
@@ -116,47 +112,49 @@ class Optimizer:
             gradients.mul_(factor)
 
         self.num_applied += 1
-        self.first_moment.lerp_(gradients, 1 - config.beta1)
-        self.second_moment.mul_(config.beta2).addcmul_(gradients, gradients, value=1 - config.beta2)
+        first, second = self.first_moment.view(-1, ROW), self.second_moment.view(-1, ROW)
+        first.lerp_(gradients, 1 - config.beta1)
+        second.mul_(config.beta2).addcmul_(gradients, gradients, value=1 - config.beta2)
         correction1 = 1 - config.beta1**self.num_applied if config.bias_correction else 1.0
         correction2 = 1 - config.beta2**self.num_applied if config.bias_correction else 1.0
 
         # u = m_hat / (sqrt(v_hat) + epsilon) + lambda * w, written over the gradients.
-        update = torch.sqrt(self.second_moment, out=gradients).div_(math.sqrt(correction2)).add_(config.epsilon)
-        torch.div(self.first_moment, update, out=update).div_(correction1)
-        decayed = slice(0, self.parameters.num_decayed)
-        update[decayed].add_(self.parameters.values[decayed], alpha=config.weight_decay)
+        update = torch.sqrt(second, out=gradients).div_(math.sqrt(correction2)).add_(config.epsilon)
+        torch.div(first, update, out=update).div_(correction1)
+        values = self.partition.take(self.parameters.values)
+        decayed = self._decayed_own
+        update[:decayed].add_(values[:decayed], alpha=config.weight_decay)
         if config.name == "lamb":
-            self._apply_trust_ratios(update)
-        self.parameters.values.add_(update, alpha=-learning_rate)
+            update[:decayed].mul_(self._trust_ratios(values[:decayed], update[:decayed]))
+        values.add_(update, alpha=-learning_rate)
+        self.partition.publish_(values, self.parameters.values)
         return StepResult(norm, applied=True)
 
-    def _apply_trust_ratios(self, update: Tensor) -> None:
-        """Scale each decayed tensor's update by ||w|| / ||u||, or by 1 where either is 0."""
-        spans = [span for span in self.parameters.spans if span.stop <= self.parameters.num_decayed]
-        values, updates = self.parameters.values, update
-        value_norms = torch.stack([vector_norm(values[s.start : s.stop]) for s in spans])
-        update_norms = torch.stack([vector_norm(updates[s.start : s.stop]) for s in spans])
+    def _trust_ratios(self, values: Tensor, updates: Tensor) -> Tensor:
+        """Return ||w|| / ||u|| of the tensor that each of this rank's decayed rows belongs to; 1 where either is 0.
+
+        Shape (rows, 1), in the parameters' type.
+        """
+        both = torch.stack([row_norms(values), row_norms(updates)], dim=1)
+        all_R2 = self.partition.share_by_row(both)[: len(self._tensor_of_row)].double()
+        value_norms, update_norms = torch.segment_reduce(
+            all_R2.square(), "sum", lengths=self._row_counts, axis=0
+        ).sqrt().unbind(1)  # fmt: skip
         usable = (value_norms > 0) & (update_norms > 0)
         ratios = torch.where(usable, value_norms / update_norms, torch.ones_like(value_norms))
-        for span, ratio in zip(spans, ratios, strict=True):
-            updates[span.start : span.stop].mul_(ratio)
+        own_tensors = self._tensor_of_row[self.partition.own_rows(values.device)[: len(values)]]
+        return ratios[own_tensors, None].to(values.dtype)
 
 
-def vector_norm(flat: Tensor) -> Tensor:
-    """Return the 2-norm of a 1-D tensor of any length; scalar, fp64.
+def row_norms(x_RC: Tensor) -> Tensor:
+    """Return the 2-norm of every row, in the rows' type; (R,).
 
-    In rows on a CPU, where torch adds all squares up in a few fp32 lanes: the norm of BERT-large's 336 million
-    gradients would come out 5.8 % too low, that of BERT-base's 110 million 1.2 %.
+    Norms of long tensors are put together from these in fp64: torch adds all squares of a flat fp32 tensor up in a
+    few lanes on a CPU, and the norm of BERT-large's 336 million gradients would come out 5.8 % too low, that of
+    BERT-base's 110 million 1.2 %.
     """
-    parts = flat
-    if flat.device.type == "cpu":
-        rows = flat.numel() // _NORM_ROW
-        of_rows = torch.linalg.vector_norm(flat[: rows * _NORM_ROW].view(rows, _NORM_ROW), dim=1)
-        of_rest = torch.linalg.vector_norm(flat[rows * _NORM_ROW :])
-        parts = torch.cat([of_rows, of_rest[None]]).double()
-    norm: Tensor = torch.linalg.vector_norm(parts).double()
-    return norm
+    norms: Tensor = torch.linalg.vector_norm(x_RC, dim=1)
+    return norms
 
 
 class LossScaler:

@@ -35,6 +35,8 @@ _MUTABLE = (
     "device",
     "activation_checkpointing",
     "gpu_memory_limit_gib",
+    "optimizer.partitioning",
+    "reduction",
     "checkpoint",
     "logging",
     "profile_steps",
@@ -155,7 +157,7 @@ def _freeze(path: Path, config: RunConfig) -> tuple[str, ...]:
         for key, old, new in _differences(_without_place(frozen), _without_place(wanted)):
             if _only_rounds(key, config):
                 rounding.append(f"{key} {old} -> {new}")
-            elif key.split(".")[0] not in _MUTABLE:
+            elif not any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE):
                 refused.append(f"  {key}: was {old}, is {new}")
         if refused:
             raise InputError(

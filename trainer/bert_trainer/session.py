@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from bert_trainer import initial_weights
 from bert_trainer.checkpoint import Checkpoint, CheckpointStore, Environment, Position
@@ -22,13 +23,16 @@ from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError, UnsupportedPrecision
+from bert_trainer.flat_parameters import FlatParameters
 from bert_trainer.gpu import check_capability
 from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
-from bert_trainer.optimizer import FlatParameters, LossScaler, Optimizer
+from bert_trainer.optimizer import LossScaler, Optimizer
+from bert_trainer.partition import Partition
 from bert_trainer.processor import prepare_processor
 from bert_trainer.profiler import NoProfiler, Profiler, open_profiler, print_table
 from bert_trainer.progress import Reporter
+from bert_trainer.reduction import GradientReduction
 from bert_trainer.run_folder import RunFolder
 from bert_trainer.schedule import num_steps
 from bert_trainer.step_times import StepTimes, render_step_times
@@ -72,6 +76,7 @@ class Session:
     model: Bert
     parameters: FlatParameters
     optimizer: Optimizer
+    reduction: GradientReduction
     scaler: LossScaler
     keeper: Keeper | None
     """None on every rank but 0."""
@@ -96,6 +101,9 @@ class Session:
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
         parameters = FlatParameters(model)
+        partition = Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
+        optimizer = Optimizer(config.optimizer, parameters, partition)
+        compressed = config.reduction.compression == "fp16"
         keeper = None
         if world.rank == 0:
             keeper = _open_keeper(config, world, device, folder, attempt)
@@ -108,7 +116,8 @@ class Session:
             held_out=held_out,
             model=model,
             parameters=parameters,
-            optimizer=Optimizer(config.optimizer, parameters),
+            optimizer=optimizer,
+            reduction=GradientReduction(parameters, optimizer, world, compressed=compressed),
             scaler=LossScaler(enabled=config.precision == "fp16"),
             keeper=keeper,
         )
@@ -120,23 +129,24 @@ class Session:
     def _resume(self) -> None:
         """Load the newest good checkpoint on rank 0, or what the run starts from, and send it to the others."""
         store = self.keeper.store if self.keeper else None
-        found = on_rank_0(self.world, lambda: _load_newest(store, self) if store else None)
+        moments = self.optimizer.moments_to_load(self.world.rank)
+        found = on_rank_0(self.world, lambda: _load_newest(store, self, moments) if store else None)
         if found is None:
-            on_rank_0(self.world, self._load_initial)
-        for flat in (self.parameters.values, self.optimizer.first_moment, self.optimizer.second_moment):
-            self.world.broadcast_(flat)
+            on_rank_0(self.world, lambda: self._load_initial(moments))
+        self.world.broadcast_(self.parameters.values)
+        self.optimizer.hand_out_moments(moments, self.world)
         if found is not None:
             self.optimizer.num_applied = found.num_applied
             if self.scaler.enabled:
                 self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
         self.resumed_at = found
 
-    def _load_initial(self) -> None:
+    def _load_initial(self, moments: dict[str, Tensor]) -> None:
         """Take the weights that the configuration names, if it names any. For rank 0."""
         start = self.config.initial_checkpoint
         if start is None or self.keeper is None:
             return
-        message = initial_weights.load(start, self.model, self.vocabulary, self.parameters, self.optimizer)
+        message = initial_weights.load(start, self.model, self.vocabulary, self.parameters, moments)
         self.keeper.metrics.event("initialized", path=start.path, message=message)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
@@ -146,17 +156,18 @@ class Session:
             return torch.autocast(self.device.type, dtype=types[self.config.precision])
         return contextlib.nullcontext()
 
-    def save(self, position: Position) -> None:
-        """Write a checkpoint in the background; on other ranks than 0, nothing."""
-        if self.keeper is None:
+    def save(self, position: Position, moments: dict[str, Tensor] | None) -> None:
+        """Write a checkpoint in the background; on other ranks than 0, nothing.
+
+        moments: from ``optimizer.moments_on_rank_0``, which may be collective.
+        """
+        if self.keeper is None or moments is None:
             return
-        parameters, optimizer = self.parameters, self.optimizer
-        tensors = {
-            "model": parameters.named(parameters.values),
-            "first_moment": parameters.named(optimizer.first_moment),
-            "second_moment": parameters.named(optimizer.second_moment),
-        }
-        self.keeper.store.save(position, tensors)
+        flats = {"model": self.parameters.values, **moments}
+        named = {part: self.parameters.named(flat) for part, flat in flats.items()}
+        # What was put together for this checkpoint is nobody else's: no second copy of it.
+        handed_over = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
+        self.keeper.store.save(position, named, handed_over=handed_over)
 
     def close(self) -> None:
         """Close what rank 0 has open; a checkpoint that is being written is finished first."""
@@ -292,7 +303,13 @@ def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) ->
 
 def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> Keeper:
     metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
-    environment = Environment.current(world_size=world.size, precision=config.precision, device=device)
+    environment = Environment.current(
+        world_size=world.size,
+        precision=config.precision,
+        device=device,
+        partitioning=config.optimizer.partitioning,
+        compression=config.reduction.compression,
+    )
 
     def announce(position: Position, path: Path) -> None:
         metrics.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
@@ -324,16 +341,12 @@ def _open_profiler(session: Session) -> Profiler:
     return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, tell=tell)
 
 
-def _load_newest(store: CheckpointStore, session: Session) -> Position | None:
+def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Tensor]) -> Position | None:
     checkpoint = store.newest_good()
     if checkpoint is None:
         return None
     loaded, parameters = checkpoint.load(), session.parameters
-    for part, flat in (
-        ("model", parameters.values),
-        ("first_moment", session.optimizer.first_moment),
-        ("second_moment", session.optimizer.second_moment),
-    ):
+    for part, flat in {"model": parameters.values, **moments}.items():
         views = parameters.named(flat)
         if views.keys() != loaded[part].keys():
             raise InputError(f"{checkpoint.path}: its tensors are not this model's")

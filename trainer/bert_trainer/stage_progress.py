@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
+import torch
 from numpy.typing import NDArray
 
 from bert_trainer.batch import Batch
@@ -19,6 +21,7 @@ from bert_trainer.checkpoint import Position
 from bert_trainer.config import PretrainStage
 from bert_trainer.model import LossSums
 from bert_trainer.optimizer import StepResult
+from bert_trainer.reduction import ReductionTimes
 from bert_trainer.session import Session, StageData
 
 
@@ -68,7 +71,8 @@ class Interval:
 
     def _clear(self) -> None:
         self._sums: list[LossSums] = []
-        self._masked = self._rows = self._tokens = 0
+        self._masked = self._rows = self._tokens = self._most_tokens = 0
+        self._reductions: list[ReductionTimes] = []
         self._started_at_s = time.monotonic()
 
     def add(self, batch: Batch, sums: LossSums) -> None:
@@ -81,6 +85,43 @@ class Interval:
         self._rows += batch.num_rows
         self._tokens += batch.num_tokens
 
+    def add_balance(self, most_tokens: int) -> None:
+        """Take the tokens of a step's busiest rank in."""
+        self._most_tokens += most_tokens
+
+    def add_reduction(self, times: ReductionTimes) -> None:
+        """Take one step's reduction in."""
+        self._reductions.append(times)
+
+    def _costs_of_ranks(self, session: Session) -> dict[str, float]:
+        """Return what ranks cost one another in the interval, all ranks taken together; collective.
+
+        Seconds and bytes are means over its steps: the bytes are every rank's, seconds and memory those of the
+        rank that has most of them.
+        """
+        world, steps = session.world, max(len(self._reductions), 1)
+        own = [
+            sum(times.total_s for times in self._reductions) / steps,
+            sum(times.exposed_s for times in self._reductions) / steps,
+            memory_bytes(session.device),
+            session.optimizer.state_bytes,
+        ]
+        # Every rank's numbers in a place of their own: a sum over ranks that loses nothing.
+        places = [0.0] * (len(own) * world.size)
+        places[world.rank * len(own) : (world.rank + 1) * len(own)] = own
+        by_rank = world.sum_numbers(places)
+        total_s, exposed_s, memory, state = (max(by_rank[place :: len(own)]) for place in range(len(own)))
+        costs = {"memory_bytes": memory, "optimizer_state_bytes": state}
+        if world.size == 1:
+            return costs
+        sent_bytes = sum(times.sent_bytes for times in self._reductions) / steps
+        return {
+            "reduction_s": total_s,
+            "reduction_exposed_s": exposed_s,
+            "reduction_bytes": sent_bytes,
+            **costs,
+        }
+
     def publish(
         self,
         session: Session,
@@ -91,6 +132,7 @@ class Interval:
     ) -> None:
         """Sum over the ranks and report; collective."""
         now_s = time.monotonic()
+        costs = self._costs_of_ranks(session)
         totals = session.world.sum_numbers(
             [
                 *(sum(float(getattr(sums, name)) for sums in self._sums) for name in LossSums.__slots__),
@@ -105,6 +147,7 @@ class Interval:
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         total_steps = session.training_data[progress.stage_index].total_steps
         steps_per_s = rows / stage.global_batch_size / elapsed_s
+        alone = session.world.size == 1
         has_pairs = session.model.nsp is not None
         if session.keeper is not None:
             session.keeper.metrics.progress(
@@ -130,9 +173,19 @@ class Interval:
                     "interval_sequences": int(rows),
                     "interval_tokens": int(tokens),
                     "cpu_s": cpu_s,
+                    "token_imbalance": None if alone else self._most_tokens * session.world.size / tokens,
+                    **costs,
                 }
             )
         self._clear()
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return what this process holds: on a GPU the most that tensors took so far, elsewhere its resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    resident: int = psutil.Process().memory_info().rss
+    return resident
 
 
 def _append_to_ledger(session: Session, stage: PretrainStage, step: int, numbers: NDArray[np.int64]) -> None:

@@ -135,27 +135,32 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         first_step=progress.step,
         last_step=data.total_steps,
         masking=data.masking,
+        # The mean of means depends on who computes what: as the original scripts deal it.
+        balanced=stage.loss_normalization == "global",
     ) as reader:
         while progress.step < data.total_steps:
             session.profiler.start_step(stage.name, progress.step + 1)
             with session.profiler.part("data"):
                 batches = [batch.to(session.device) for batch in reader.next_step()]
-            # One small exchange before the forward pass: the counts that gradients are divided by, and
-            # whether anybody was asked to stop, so that all ranks leave at the same step.
+            # One small exchange before the forward pass: the counts that gradients are divided by, whether anybody
+            # was asked to stop, so that all ranks leave at the same step, and whether rank 0's clock asks for a
+            # checkpoint, to which all may have to contribute.
+            clock = session.keeper is not None and _clock_asks(session, saved_at_s)
             with session.profiler.part("reduction"):
-                masked, stops = world.sum_numbers([sum(b.num_masked for b in batches), stop.received])
+                masked, stops, in_time = world.sum_numbers([sum(b.num_masked for b in batches), stop.received, clock])
             if stops:
                 _save_and_stop(session, progress)
             result = train_step(session, index, stage, batches, masked, progress.step, interval)
             _check_finite(session, stage, progress.step, result)
+            interval.add_balance(reader.most_tokens)
             progress.advance(session, stage, data)
 
             at_end = progress.step == data.total_steps
             if progress.step % config.logging.every_steps == 0 or at_end:
                 interval.publish(session, stage, progress, result, started_at_s)
-            if at_end or _checkpoint_due(session, index, stage, progress.step, saved_at_s):
+            if at_end or _checkpoint_due(session, index, stage, progress.step, in_time=bool(in_time)):
                 with session.profiler.part("checkpoint"):
-                    session.save(progress.position(session, data))
+                    session.save(progress.position(session, data), session.optimizer.moments_on_rank_0())
                 saved_at_s = time.monotonic()
             session.profiler.end_step()
             if session.keeper is not None:
@@ -181,7 +186,7 @@ def train_step(
     passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
     gradients = session.parameters.gradients
     gradients.zero_()
-    for batch in batches:
+    for number, batch in enumerate(batches, start=1):
         # The stage's number in the high bits: no two phases drop the same elements.
         dropout = batch.dropout_keys(config.seed, (index << 32) + step)
         with session.profiler.part("forward"), session.autocast():
@@ -190,11 +195,13 @@ def train_step(
             loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
         else:
             loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
+        if number == len(batches) and config.reduction.overlap:
+            session.reduction.watch()
         with session.profiler.part("backward"):
             (loss * session.scaler.scale).backward()
         interval.add(batch, sums)
     with session.profiler.part("reduction"):
-        world.sum_(gradients)
+        interval.add_reduction(session.reduction.finish())
     rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
     with session.profiler.part("optimizer"):
         result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
@@ -255,12 +262,13 @@ def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: S
 
 def _save_and_stop(session: Session, progress: Progress) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
+    moments = session.optimizer.moments_on_rank_0()
 
     def save() -> None:
         keeper = session.keeper
         assert keeper is not None, "runs on rank 0"
         position = progress.position(session, session.training_data[progress.stage_index])
-        session.save(position)
+        session.save(position, moments)
         keeper.store.wait()
         message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
         keeper.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
@@ -279,17 +287,20 @@ def _check_finite(session: Session, stage: PretrainStage, step: int, result: Ste
     )
 
 
-def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, saved_at_s: float) -> bool:
-    """Tell whether a periodic checkpoint is due after a step of a stage."""
+def _clock_asks(session: Session, saved_at_s: float) -> bool:
+    every_s = session.config.checkpoint.every_seconds
+    return every_s is not None and time.monotonic() - saved_at_s >= every_s
+
+
+def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, *, in_time: bool) -> bool:
+    """Tell whether a periodic checkpoint is due after a step of a stage. in_time: rank 0's clock says so."""
     when, samples = session.config.checkpoint, step * stage.global_batch_size
     if not when.periodic or _samples_before(session, index) + samples < when.min_samples_to_start:
         return False
     by_steps = when.every_steps is not None and step % when.every_steps == 0
     # The last step's samples have reached or passed a multiple exactly when the rest is less than that step.
     by_samples = when.every_samples is not None and samples % when.every_samples < stage.global_batch_size
-    # Only rank 0 writes and every rank holds the same state: its clock alone may decide.
-    by_time = when.every_seconds is not None and time.monotonic() - saved_at_s >= when.every_seconds
-    return by_steps or by_samples or by_time
+    return by_steps or by_samples or in_time
 
 
 def _samples_before(session: Session, index: int) -> int:

@@ -306,6 +306,12 @@ CEL_RULES: Mapping[type[Section], tuple[CelRule, ...]] = MappingProxyType(
                 "allowed: the name of a pretrain stage; next: correct it, or leave it out for every pretrain stage",
                 "profileSteps.stage",
             ),
+            CelRule(
+                "self.precision != 'fp64' || self.reduction.compression == 'none'",
+                "allowed: none with precision fp64, which is for exact comparisons; "
+                "next: leave it out, or choose another precision",
+                "reduction",
+            ),
             _device_for_every_rank("self", "resources"),
             _device_for_every_rank("self", "worker", "resources"),
             CelRule(

@@ -216,6 +216,17 @@ def precision_fits_the_device(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def exact_arithmetic_is_not_compressed(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse fp64, which is for exact comparisons, with sums in fp16."""
+    if spec.precision == "fp64" and spec.reduction.compression != "none":
+        yield Problem(
+            path="spec.reduction.compression",
+            got=render_value(spec.reduction.compression),
+            allowed="none with precision fp64, which is for exact comparisons",
+            next_step="leave it out, or choose another precision",
+        )
+
+
 def every_rank_has_a_device(spec: JobSpec) -> Iterator[Problem]:
     """Refuse ranks that would share a GPU."""
     for path, resources in (("resources", spec.resources), ("worker.resources", spec.worker.resources)):
@@ -292,6 +303,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     JobRule(_FOLDERS, folders_differ),  # makes sure that data outlives results
     JobRule((("cpu",), ("slotsPerWorker",)), slots_fill_what_they_are_pinned_to),  # makes sure of equal cores
     JobRule((("cpu",), ("slotsPerWorker",)), ranks_are_counted_once),  # makes sure that one number is meant
+    JobRule((("precision",), ("reduction",)), exact_arithmetic_is_not_compressed),
     JobRule((("resources",), ("worker",), ("precision",)), precision_fits_the_device),  # makes sure it can compute
     JobRule((("resources",), ("worker",), ("slotsPerWorker",)), every_rank_has_a_device),  # makes sure no rank waits
     JobRule((("profileSteps",),), profiled_stage_trains, reads_kinds=True),  # makes sure that a trace is made

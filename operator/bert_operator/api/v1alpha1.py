@@ -27,6 +27,7 @@ from bert_operator.api.cluster import (
     VolumeSpec,
     WorkspaceSpec,
 )
+from bert_operator.api.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.preparation import PrepareSpec
 from bert_operator.api.profiling import ProfileStepsSpec
 from bert_operator.api.section import (
@@ -96,28 +97,6 @@ class ModelSpec(Section):
     vocabulary_pad_multiple: Annotated[int, Field(ge=1, le=1024)] = 8
     """Embedding rows are rounded up to this multiple, which matrix products like; the extra rows are never
     predicted. Default: 8, what tensor cores ask for."""
-
-
-class OptimizerSpec(Section):
-    """The update rule; the defaults are those of NVIDIA's BERT trainer."""
-
-    name: Literal["lamb", "adamw"] = "lamb"
-    """``lamb`` (You et al. 2020) for batches of thousands, ``adamw`` (Loshchilov and Hutter 2019) for small
-    ones."""
-    beta1: Share = 0.9
-    """Decay of the first moment per step."""
-    beta2: Share = 0.999
-    """Decay of the second moment per step."""
-    epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-6
-    """Added to the root of the second moment. Default: 1e-6, as in BERT's own AdamW."""
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Per step and learning rate; never applied to biases and LayerNorm parameters."""
-    partitioning: Literal["none"] = "none"
-    """How the optimizer's state is split over ranks. This release keeps all of it on every rank."""
-    bias_correction: bool = True
-    """Correct the moments for their start at zero."""
-    max_gradient_norm: PositiveFloat | None = 1.0
-    """Global L2 norm above which gradients are scaled down. null: never. Default: 1.0, as published."""
 
 
 class DatasetSpec(Section):
@@ -373,6 +352,8 @@ class JobSpec(Section):
     """Weights to start from. Empty: drawn at random."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """How weights are updated."""
+    reduction: ReductionSpec = ReductionSpec()
+    """How gradients are summed over ranks."""
     dataset: DatasetSpec = DatasetSpec()
     """What it is trained on."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=32)]

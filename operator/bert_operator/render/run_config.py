@@ -64,7 +64,8 @@ def render_run_config(
         "precision": spec.precision,
         "activation_checkpointing": spec.activation_checkpointing,
         "model": _model(spec.model),
-        "optimizer": spec.optimizer.model_dump(exclude={"partitioning"}),
+        "optimizer": spec.optimizer.model_dump(),
+        "reduction": spec.reduction.model_dump(),
         "dataset": {
             "folder": place(spec.dataset.path) or f"{output_folder}/data",
             "vocabulary_file": place(spec.dataset.vocabulary_file),

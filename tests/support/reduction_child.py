@@ -1,0 +1,146 @@
+"""One rank of a few reductions by real Horovod; what it saw goes to ``FOLDER/<rank>.json``.
+
+Run under mpirun with a folder and one of: ``sums`` (every way of reducing against sums taken after the backward
+pass), ``lost`` (the last rank leaves before the others' last backward pass).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bert_trainer import partition
+from bert_trainer.batch import Batch
+from bert_trainer.config import OptimizerConfig
+from bert_trainer.distributed import Horovod, Pending, lost_peer
+from bert_trainer.flat_parameters import ROW, FlatParameters
+from bert_trainer.optimizer import Optimizer
+from bert_trainer.reduction import GradientReduction
+from random_rows import model_config, random_batch, random_model
+
+VOCABULARY = 997
+CHUNK_ROWS = 5
+
+
+class Recorder(Horovod):
+    """Horovod's ranks, with a note of what was started when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[str] = []
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        self.started.append(name)
+        return super().start_sum_(tensor, name)
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        self.started.append(name)
+        return super().start_sum_share(rows, name)
+
+
+class Rank:
+    """A model whose gradients are reduced in one of the ways."""
+
+    def __init__(self, world: Recorder, *, compressed: bool, split: bool, scale: float = 1.0) -> None:
+        self.world, self.scale = world, scale
+        self.model = random_model(model_config(64), VOCABULARY, seed=1, dtype=torch.float32)
+        self.parameters = FlatParameters(self.model)
+        own = partition.Partition(self.parameters.num_rows, world, split=split)
+        self.optimizer = Optimizer(OptimizerConfig(), self.parameters, own)
+        self.reduction = GradientReduction(self.parameters, self.optimizer, world, compressed=compressed)
+
+    def batches(self, count: int) -> list[Batch]:
+        """Draw this rank's micro-batches of a step."""
+        sizes = {"sequence_length": 32, "predictions": 5, "vocabulary_size": VOCABULARY}
+        return [random_batch([9, 32, 17], seed=100 * self.world.rank + number, **sizes) for number in range(count)]
+
+    def backward(self, batches: list[Batch], *, watch: bool) -> None:
+        self.parameters.gradients.zero_()
+        for number, batch in enumerate(batches, start=1):
+            sums = self.model(batch)
+            if watch and number == len(batches):
+                self.reduction.watch()
+            ((sums.masked_lm + sums.next_sentence) * self.scale).backward()
+
+    def plain_sums(self, gradients: Tensor) -> Tensor:
+        """Sum rows chunk by chunk, after the backward pass."""
+        rows = gradients.view(-1, ROW)
+        for chunk in range(0, len(rows), CHUNK_ROWS):
+            self.world.start_sum_(rows[chunk : chunk + CHUNK_ROWS], "plain").wait()
+        return rows
+
+
+def compare(world: Recorder, *, compressed: bool, split: bool, batches: int, scale: float) -> dict[str, Any]:
+    rank = Rank(world, compressed=compressed, split=split, scale=scale)
+    drawn = rank.batches(batches)
+    rank.backward(drawn, watch=False)
+    local = rank.parameters.gradients.clone()
+    sums, magnitudes = rank.plain_sums(local.clone()), rank.plain_sums(local.abs())
+    bounds = torch.stack([chunk.abs().amax() for chunk in local.view(-1, ROW).split(CHUNK_ROWS)])
+    world.start_sum_(bounds, "bounds").wait()
+
+    world.started.clear()
+    rank.backward(drawn, watch=True)
+    early = len(world.started)
+    times = rank.reduction.finish()
+    own = rank.optimizer.partition.own_rows(local.device)
+    found, expected = rank.optimizer.gradients, sums[own]
+    # What wire.py promises, with a thousandth for the rounding of this very sum.
+    tolerance = magnitudes[own] * 2.0**-11 + (bounds[own // CHUNK_ROWS] * 2.0**-38)[:, None]
+    excess = (found - expected).abs() / (world.size * tolerance).clamp(min=1e-45)
+    return {
+        "equal": bool(torch.equal(found, expected)),
+        "worst": float(excess.max()),
+        "relative": float((found - expected).norm() / expected.norm()),
+        "early": early,
+        "started": list(world.started),
+        "chunks": len(rank.reduction.chunks),
+        "rows": len(own),
+        "sent_bytes": times.sent_bytes,
+        "exposed_within_total": 0 <= times.exposed_s <= times.total_s,
+    }
+
+
+def all_sums(world: Recorder) -> dict[str, Any]:
+    uneven = 3 - world.rank % 2
+    none_on_last = 0 if world.rank == world.size - 1 else 2
+    ways = {
+        "plain": {"compressed": False, "split": False},
+        "split": {"compressed": False, "split": True},
+        "fp16": {"compressed": True, "split": False},
+        "fp16 split": {"compressed": True, "split": True},
+    }
+    found = {name: compare(world, batches=uneven, scale=1.0, **way) for name, way in ways.items()}
+    found["none on the last rank"] = compare(world, batches=none_on_last, scale=1.0, **ways["plain"])
+    found["fp16, none on the last rank"] = compare(world, batches=none_on_last, scale=1.0, **ways["fp16"])
+    found["fp16, tiny"] = compare(world, batches=uneven, scale=1e-15, **ways["fp16"])
+    found["fp16, huge"] = compare(world, batches=uneven, scale=1e15, **ways["fp16"])
+    return found
+
+
+def lose_a_rank(world: Recorder) -> dict[str, Any]:
+    rank = Rank(world, compressed=False, split=False)
+    rank.backward(rank.batches(2), watch=True)
+    rank.reduction.finish()
+    if world.rank == world.size - 1:
+        return {"left": True}
+    try:
+        rank.backward(rank.batches(2), watch=True)
+        rank.reduction.finish()
+    except Exception as error:
+        return {"lost_peer": lost_peer(error)}
+    return {"lost_peer": False}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    partition.CHUNK_ROWS = CHUNK_ROWS
+    horovod = Recorder()
+    action = {"sums": all_sums, "lost": lose_a_rank}[sys.argv[2]]
+    Path(sys.argv[1], f"{horovod.rank}.json").write_text(json.dumps(action(horovod)))
+    horovod.close()
