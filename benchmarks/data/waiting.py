@@ -2,8 +2,8 @@
 
 Trains on generated shards in the default layout with ``bert-train``, one rank, and reads ``data_wait_share`` from its
 metrics. On a processor the model is the smallest published one (BERT-tiny, 2 layers x 128: Turc et al. 2019), which
-takes the most samples a second; on a GPU it is BERT-large. The corpus is small, so that its shards are read anew every few
-steps, as often per sample as those of a large one. The first interval does not count: nothing was read ahead of it.
+takes the most samples a second; on a GPU it is BERT-large. The corpus is small, so that its shards are read anew every
+few steps, as often per sample as those of a large one. The first interval does not count: nothing was read ahead of it.
 The last line is one JSON object.
 """
 

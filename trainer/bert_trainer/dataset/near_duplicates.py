@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.random_bits import mix64
 from bert_trainer.dataset.word_cache import WordCache, ragged_indexes
 
 SHINGLE_WORDS = 5
@@ -161,7 +162,7 @@ def _is_copy(digests: Hashes) -> NDArray[np.bool_]:
 
 
 def _repeated(keys: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Return the places of keys that come more than once, (n,), which of these each has, (n,), and how many they are."""
+    """Return the places of keys that come more than once, (n,), which of these each has, (n,), and their number."""
     ordered = np.sort(keys)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not len(repeated):
@@ -192,21 +193,13 @@ def _shingles(hashes: Hashes, num_words: NDArray[np.int64]) -> tuple[Hashes, NDA
     left = np.repeat(firsts + num_words, counts) - places
     shingles = np.zeros(len(places), dtype=np.uint64)
     for offset in range(SHINGLE_WORDS):
-        mixed = _mix(shingles + hashes[np.minimum(places + offset, len(hashes) - 1)])
+        mixed = mix64(shingles + hashes[np.minimum(places + offset, len(hashes) - 1)])
         shingles = np.where(left > offset, mixed, shingles)
     return shingles, counts
 
 
-def _mix(values: Hashes) -> Hashes:
-    """Scramble 64 bits so that every input bit moves every output bit (splitmix64, Steele et al. 2014)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-_FACTORS = (_mix(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)).astype(np.uint32)
-_ADDENDS = _mix(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64)).astype(np.uint32)
+_FACTORS = (mix64(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)).astype(np.uint32)
+_ADDENDS = mix64(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64)).astype(np.uint32)
 
 
 def _signatures(shingles: Hashes, counts: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -236,7 +229,7 @@ def _band_keys(signatures: NDArray[np.uint32], rows: int) -> Hashes:
     num_bands = _NUM_HASHES // rows
     keys = np.zeros((len(signatures), num_bands), dtype=np.uint64)
     for row in range(rows):
-        keys = _mix(keys + signatures[:, row : num_bands * rows : rows])
+        keys = mix64(keys + signatures[:, row : num_bands * rows : rows])
     return keys
 
 

@@ -8,8 +8,10 @@ across a fork. Whether rows make sense is for ``shard_checks``.
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.files import (
     LAYOUTS,
+    read_blocks,
     read_header,
     read_ragged,
+    read_ragged_blocks,
     read_shard,
     write_shard,
 )
@@ -32,8 +34,10 @@ __all__ = [
     "Split",
     "find_shard_folder",
     "list_shards",
+    "read_blocks",
     "read_header",
     "read_ragged",
+    "read_ragged_blocks",
     "read_shard",
     "shard_folder_name",
     "write_shard",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +17,7 @@ from bert_trainer.dataset.shards.header import LayoutName, ShardHeader, opened
 from bert_trainer.errors import InputError
 
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
+_BLOCK_ROWS = 4096
 _FIXED = {kind.name: kind for kind in (fixed.NVIDIA, fixed.INTEL, fixed.MLPERF)}
 
 
@@ -126,6 +128,41 @@ def read_ragged(path: Path, vocabulary_size: int | None = None, rows: slice = sl
         return reader.get(found.layout, fixed.read)(path, file, found, rows, vocabulary_size)
 
 
+def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samples]:
+    """Yield all rows of one file, padded, some thousand at a time; a file without samples yields nothing.
+
+    Memory: for the fixed layouts one block, for the others the file without padding and one block.
+
+    Raises:
+        InputError: as ``read_shard``.
+    """
+    found = read_header(path)
+    if found.layout in _FIXED:
+        for rows in _blocks(found.rows):
+            with opened(path) as file:
+                block = fixed.read_padded(path, file, found, rows, vocabulary_size)
+            yield block
+        return
+    ragged = read_ragged(path, vocabulary_size)
+    shape = _shape(found, ragged)
+    for rows in _blocks(len(ragged)):
+        yield ragged.take(rows).to_padded(*shape)
+
+
+def read_ragged_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[RaggedSamples]:
+    """Yield all rows of one file without padding, some thousand at a time; memory and errors as ``read_ragged``."""
+    found = read_header(path)
+    if found.layout in _FIXED:
+        yield from (read_ragged(path, vocabulary_size, rows) for rows in _blocks(found.rows))
+        return
+    ragged = read_ragged(path, vocabulary_size)
+    yield from (ragged.take(rows) for rows in _blocks(len(ragged)))
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(start, min(start + _BLOCK_ROWS, rows)) for start in range(0, rows, _BLOCK_ROWS))
+
+
 def read_shard(path: Path, vocabulary_size: int | None = None) -> Samples:
     """Read all rows of one file, padded; every number is in its range and real tokens come before padding.
 
@@ -137,7 +174,12 @@ def read_shard(path: Path, vocabulary_size: int | None = None) -> Samples:
         if found.layout in _FIXED:
             return fixed.read_padded(path, file, found, slice(None), vocabulary_size)
     ragged = read_ragged(path, vocabulary_size)
-    return ragged.to_padded(
-        found.sequence_length or int(ragged.token_counts.max(initial=1)),
-        found.max_predictions or int(ragged.prediction_counts.max(initial=1)),
+    return ragged.to_padded(*_shape(found, ragged))
+
+
+def _shape(found: ShardHeader, samples: RaggedSamples) -> tuple[int, int]:
+    """Return tokens and predictions of a row at most: the longest row's, where the file does not say."""
+    return (
+        found.sequence_length or int(samples.token_counts.max(initial=1)),
+        found.max_predictions or int(samples.prediction_counts.max(initial=1)),
     )
