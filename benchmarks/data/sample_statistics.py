@@ -48,7 +48,7 @@ def main() -> int:
 
 def _built(folder: Path, samples: int, processes: int) -> Iterator[Path]:
     """Build a dataset for each length, one after the other: the longer one needs three times the text."""
-    for length, bytes_per_sample in (((128, 20), 80), ((512, 80), 250)):
+    for length, bytes_per_sample in (((128, 20), 90), ((512, 80), 250)):
         text, root = folder / "text.txt", folder / f"data{length[0]}"
         write_growing_text(text, samples * bytes_per_sample / 1e6, base_documents())
         stage = PrepareStage(text=str(text), num_processes=processes)

@@ -6,6 +6,7 @@ across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
 from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.shards.compact import Totals
 from bert_trainer.dataset.shards.files import (
     LAYOUTS,
     read_blocks,
@@ -14,6 +15,7 @@ from bert_trainer.dataset.shards.files import (
     read_ragged_blocks,
     read_shard,
     write_shard,
+    write_shard_blocks,
 )
 from bert_trainer.dataset.shards.folder import (
     SUFFIXES,
@@ -32,6 +34,7 @@ __all__ = [
     "ShardFolder",
     "ShardHeader",
     "Split",
+    "Totals",
     "find_shard_folder",
     "list_shards",
     "read_blocks",
@@ -41,4 +44,5 @@ __all__ = [
     "read_shard",
     "shard_folder_name",
     "write_shard",
+    "write_shard_blocks",
 ]

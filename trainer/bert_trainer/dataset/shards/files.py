@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
 import h5py
 import numpy as np
 
-from bert_trainer.atomic_files import write_atomically
+from bert_trainer.atomic_files import replaced_atomically, write_atomically
 from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import compact, fixed, variable
@@ -59,23 +59,60 @@ def write_shard(
             hint = error.hint if isinstance(error, InputError) else None
             what = error.args[0] if isinstance(error, InputError) else f"layout {layout} cannot hold it: {error}"
             raise InputError(f"{path}: {str(what).partition(chr(10))[0]}", hint=hint) from error
-        attributes = {
-            "sequence_length": shape[0],
-            "max_predictions": shape[1],
-            "vocabulary_sha256": vocabulary_sha256,
-            "generator_version": generator_version,
-            "made_from": made_from,
-            "masking": ("static" if masked else "none") if layout == "compact" else None,
-        }
-        for name, value in attributes.items():
-            if isinstance(value, str):
-                # Of fixed length, so that it lies in the file's header and in no heap.
-                file.attrs[name] = np.array(value.encode(), dtype=f"S{max(1, len(value.encode()))}")
-            elif value is not None:
-                file.attrs[name] = value
+        _state(
+            file,
+            {
+                "sequence_length": shape[0],
+                "max_predictions": shape[1],
+                "vocabulary_sha256": vocabulary_sha256,
+                "generator_version": generator_version,
+                "made_from": made_from,
+                "masking": ("static" if masked else "none") if layout == "compact" else None,
+            },
+        )
         file.flush()
         content = file.id.get_file_image()
     write_atomically(path, content)
+
+
+def write_shard_blocks(
+    path: Path,
+    totals: compact.Totals,
+    blocks: Iterable[RaggedSamples],
+    *,
+    vocabulary_sha256: str,
+    generator_version: int,
+    shape: tuple[int, int],
+) -> None:
+    """Write one file of the compact layout, whole or not at all, from blocks of samples; memory: one block.
+
+    totals: of all blocks together. The datasets are as ``write_shard`` writes them.
+
+    Raises:
+        TrainerError, InputError: as ``atomic_files.disk_errors``.
+    """
+    with replaced_atomically(path) as partial:
+        with h5py.File(partial, "w", libver=compact.LIBRARY_VERSION) as file:
+            compact.reserve(file, totals)
+            stated: dict[str, str | int | None] = {
+                "sequence_length": shape[0],
+                "max_predictions": shape[1],
+                "vocabulary_sha256": vocabulary_sha256,
+                "generator_version": generator_version,
+                "masking": "static",
+            }
+            _state(file, stated)
+        compact.fill(partial, totals, blocks)
+
+
+def _state(file: h5py.File, attributes: dict[str, str | int | None]) -> None:
+    """Write the attributes that are not empty."""
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            # Of fixed length, so that it lies in the file's header and in no heap.
+            file.attrs[name] = np.array(value.encode(), dtype=f"S{max(1, len(value.encode()))}")
+        elif value is not None:
+            file.attrs[name] = value
 
 
 def _write(file: h5py.File, samples: Samples | RaggedSamples, layout: LayoutName, shape: tuple[int, int]) -> None:
