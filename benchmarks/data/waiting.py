@@ -26,7 +26,7 @@ from bert_trainer.dataset.wordpiece import SPECIAL_TOKENS
 from bert_trainer.metrics import read_metrics
 
 LENGTH, PREDICTIONS = 128, 20
-SHARDS, ROWS_PER_SHARD = 4, 2048
+SHARDS, ROWS_PER_SHARD = 4, 512
 _EVERY_STEPS = 5
 MODELS: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
@@ -39,8 +39,8 @@ def main() -> int:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="large" if on_gpu else "tiny", help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="of training (%(default)s)")
-    parser.add_argument("--batch", type=int, default=256, help="sequences per step (%(default)s)")
+    parser.add_argument("--steps", type=int, default=150, help="of training (%(default)s)")
+    parser.add_argument("--batch", type=int, default=64, help="sequences per step (%(default)s)")
     parser.add_argument("--layout", choices=LAYOUTS, default="compact", help="of the shards (%(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
