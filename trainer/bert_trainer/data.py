@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ class StageReader:
         self.micro_batch_size = micro_batch_size
         self.masking = masking
         self.slice = rank_slice(global_batch_size, rank, world_size)
+        self.waited_s = 0.0
+        """How long ``next_step`` has waited since the stage began."""
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
         self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
@@ -196,7 +199,9 @@ class StageReader:
         Raises:
             InputError: a shard cannot be read.
         """
+        began_s = time.monotonic()
         item = self._queue.get()
+        self.waited_s += time.monotonic() - began_s
         if isinstance(item, BaseException):
             raise item
         return item

@@ -37,6 +37,7 @@ _GAUGES = {
     "gradient_norm": "Global gradient norm of the last step, before clipping.",
     "sequences_per_s": "Sequences trained per second, over all ranks.",
     "real_tokens_per_s": "Tokens without padding trained per second, over all ranks.",
+    "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
     "remaining_s": "Expected seconds until the current stage ends.",
 }
 

@@ -64,9 +64,11 @@ class Interval:
     def __init__(self) -> None:
         """Start empty."""
         self.learning_rate = 0.0
+        self._waited_s = self._waited_before_s = 0.0
         self._clear()
 
     def _clear(self) -> None:
+        self._waited_before_s = self._waited_s
         self._sums: list[LossSums] = []
         self._masked = self._rows = self._tokens = 0
         self._started_at_s = time.monotonic()
@@ -80,6 +82,10 @@ class Interval:
         self._masked += batch.num_masked
         self._rows += batch.num_rows
         self._tokens += batch.num_tokens
+
+    def note_wait(self, waited_s: float) -> None:
+        """Take note of how long this rank has waited for batches since the stage began."""
+        self._waited_s = waited_s
 
     def publish(
         self,
@@ -98,9 +104,10 @@ class Interval:
                 self._rows,
                 self._tokens,
                 time.process_time(),
+                self._waited_s - self._waited_before_s,
             ]
         )
-        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s = totals
+        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s, waited_s = totals
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         total_steps = session.training_data[progress.stage_index].total_steps
@@ -129,6 +136,7 @@ class Interval:
                     "interval_sequences": int(rows),
                     "interval_tokens": int(tokens),
                     "cpu_s": cpu_s,
+                    "data_wait_share": waited_s / session.world.size / elapsed_s,
                 }
             )
         self._clear()

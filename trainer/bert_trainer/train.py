@@ -135,6 +135,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             result = train_step(session, index, stage, batches, masked, progress.step, interval)
             _check_finite(session, stage, progress.step, result)
             progress.advance(session, stage, data)
+            interval.note_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
             if progress.step % config.logging.every_steps == 0 or at_end:
