@@ -29,10 +29,10 @@ cluster-demo: setup ## Two jobs on a cluster of one node, made for the purpose (
 bench-convergence: setup ## Train for up to an hour on two cores and draw the curve beside the published one
 	@$(BIN)/python benchmarks/convergence/run.py
 
-bench-build: setup ## Text to shards beside the tokenizer alone, on one core; peak memory at 200 MB and 2 GB (40 minutes)
+bench-build: setup ## Text to shards beside the tokenizer alone, on one core; peak memory at 200 MB and 2 GB (15 minutes)
 	@$(BIN)/python benchmarks/data/build.py
 
-bench-data: setup ## The data benchmarks one after the other: text to shards, shards to batches (45 minutes)
+bench-data: setup ## The data benchmarks one after the other: text to shards, to batches, to a training run (20 minutes)
 	@$(BIN)/python benchmarks/data/run.py $(BENCH_ARGS)
 
 bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled (15 minutes)

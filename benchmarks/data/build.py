@@ -1,8 +1,10 @@
 """How fast text becomes shards, beside Hugging Face ``tokenizers`` alone on the same text and core.
 
-Every measurement is a child process of this one; the peer's and ours take turns, and medians are compared. Prints
+Every measurement is a child process of this one; the peer's and ours take turns, in another order each round, and a
+ratio is the median of the rounds' ratios, so that other work on the machine disturbs both sides alike. Prints
 ``key=value`` lines. ``build128``, ``build512`` and ``both`` are shares of the peer's rate on one core, ``both`` for the
 two lengths together; ``both_cost`` is their time over the longer one's alone; ``scale2`` is two processes over one.
+``rss_mb_N`` is the peak memory of the largest process of a build of N MB.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from growing_text import base_documents, write_growing_text
+from peak_memory import PeakMemory, resident_bytes
 
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build import build_dataset
@@ -38,17 +40,22 @@ class _Silent:
 
 def main() -> None:
     """Measure, or be one measurement."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text-mb", type=float, default=32.0, help="of text for the rates (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of every measurement (%(default)s)")
-    parser.add_argument("--memory-mb", type=int, nargs="*", default=[200, 2000], help="sizes for the peak memory")
+    parser.add_argument(
+        "--memory-mb", type=int, nargs="*", default=[200, 2000], metavar="MB", help="sizes for the peak memory; none: -"
+    )
+    parser.add_argument(
+        "--memory-processes", type=int, default=_cores(), metavar="N", help="that build them (%(default)s)"
+    )
     parser.add_argument("--dupe-factor", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="for scratch files, about 60 times the text (default: a new one)")
+    parser.add_argument("--folder", type=Path, help="for scratch files, about 10 times the text (default: a new one)")
     parser.add_argument("--part", nargs=4, metavar=("WHAT", "TEXT", "VOCABULARY", "PROCESSES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
         what, text, vocabulary, processes = arguments.part
-        print(json.dumps(_measure(what, Path(text), vocabulary, int(processes), arguments.dupe_factor)))  # noqa: T201
+        print(json.dumps(_measure(what, Path(text), vocabulary, int(processes), arguments.dupe_factor)))
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         _run(arguments, Path(folder))
@@ -66,20 +73,27 @@ def _run(arguments: argparse.Namespace, folder: Path) -> None:
     def child(what: str, path: Path, *, cores: set[int], processes: int = 1) -> dict[str, float]:
         return _child(what, path, vocabulary, cores, processes, arguments.dupe_factor)
 
-    _compare(arguments.rounds, text, child)
+    if arguments.rounds:
+        _compare(arguments.rounds, text, child)
     for megabytes in arguments.memory_mb:
         large = folder / "large.txt"
+        began_s = time.perf_counter()
         slope = write_growing_text(large, megabytes, base)
-        found = child("build128", large, cores=_one_core())
+        writing_s = time.perf_counter() - began_s
+        found = child("build128", large, cores=os.sched_getaffinity(0), processes=arguments.memory_processes)
         large.unlink()
-        _say(
-            **{
-                f"rss_mb_{megabytes}": found["rss_mb"],
-                f"hit_rate_{megabytes}": found["hit_rate"],
-                f"type_growth_exponent_{megabytes}": slope,
-                f"mb_per_s_{megabytes}": megabytes / found["seconds"],
-            }
-        )
+        figures = {
+            "rss_mb": found["rss_mb"],
+            "rss_mb_all_processes": found["together_mb"],
+            "processes": found["processes"],
+            "hit_rate": found["hit_rate"],
+            "type_growth_exponent": slope,
+            "mb_per_s": megabytes / found["seconds"],
+            "seconds_to_write_text": writing_s,
+            "seconds_to_build": found["seconds"],
+            "load_average": os.getloadavg()[0],
+        }
+        _say(**{f"{name}_{megabytes}": value for name, value in figures.items()})
 
 
 def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) -> None:
@@ -88,8 +102,9 @@ def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) ->
     seconds: dict[str, list[float]] = {}
     cpu_seconds: dict[str, list[float]] = {}
     hit_rate = 0.0
-    for _ in range(rounds):
-        for name in ("tokenizers", *LENGTHS, "two"):
+    names = ["tokenizers", *LENGTHS, *(["two"] if len(two) > 1 else [])]
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
             what = "build128" if name == "two" else name
             found = child(what, text, cores=two if name == "two" else one, processes=2 if name == "two" else 1)
             seconds.setdefault(name, []).append(found["seconds"])
@@ -105,16 +120,20 @@ def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) ->
                 f"{name}_cpu_seconds": median(cpu_seconds[name]),
             }
         )
-    ratios = {name: median(seconds["tokenizers"]) / median(seconds[name]) for name in LENGTHS}
-    slower = max(median(seconds["build128"]), median(seconds["build512"]))
+    ratios = {name: _ratio(seconds, "tokenizers", name) for name in LENGTHS}
+    slower = max("build128", "build512", key=lambda name: median(seconds[name]))
     _say(
         **ratios,
         # The same by processor time, which other work on the machine disturbs less.
-        **{f"{name}_by_cpu": median(cpu_seconds["tokenizers"]) / median(cpu_seconds[name]) for name in LENGTHS},
-        both_cost=median(seconds["both"]) / slower,
-        scale2=median(seconds["build128"]) / median(seconds["two"]) if len(two) > 1 else float("nan"),
+        **{f"{name}_by_cpu": _ratio(cpu_seconds, "tokenizers", name) for name in LENGTHS},
+        both_cost=_ratio(seconds, "both", slower),
+        scale2=_ratio(seconds, "build128", "two") if "two" in seconds else float("nan"),
         hit_rate=hit_rate,
     )
+
+
+def _ratio(seconds: dict[str, list[float]], over: str, under: str) -> float:
+    return median(a / b for a, b in zip(seconds[over], seconds[under], strict=True))
 
 
 def _child(
@@ -127,11 +146,16 @@ def _child(
     os.sched_setaffinity(0, cores)
     try:
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-        run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     finally:
         os.sched_setaffinity(0, before)
-    found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    with PeakMemory(run.pid) as memory:
+        output = run.communicate()[0]
+    if run.returncode:
+        raise SystemExit(f"{what} of {text.name} ended with exit code {run.returncode}")
+    found: dict[str, float] = json.loads(output.splitlines()[-1])
+    peak_mb = max(found.pop("own_peak_mb"), memory.largest_mb)
+    return {**found, "rss_mb": peak_mb, "together_mb": memory.together_mb, "processes": memory.num_processes}
 
 
 def _measure(what: str, text: Path, vocabulary: str, processes: int, dupe_factor: int) -> dict[str, float]:
@@ -147,6 +171,7 @@ def _measure(what: str, text: Path, vocabulary: str, processes: int, dupe_factor
             "seconds": time.perf_counter() - started_s,
             "cpu_seconds": time.process_time() - cpu_s,
             "tokens": num_tokens,
+            "own_peak_mb": resident_bytes(os.getpid())["VmHWM"] / 1e6,
         }
     root = text.with_name(f"{text.stem}-{what}")
     stage = PrepareStage(text=str(text), num_processes=processes, dupe_factor=dupe_factor)
@@ -155,12 +180,10 @@ def _measure(what: str, text: Path, vocabulary: str, processes: int, dupe_factor
     record = build_dataset(stage, dataset, LENGTHS[what], _Silent())
     seconds, cpu_s = time.perf_counter() - started_s, _cpu_s() - cpu_s
     shutil.rmtree(root)
-    # Kilobytes on Linux; the largest of this process and its workers.
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_s,
-        "rss_mb": peak * 1024 / 1e6,
+        "own_peak_mb": resident_bytes(os.getpid())["VmHWM"] / 1e6,
         "hit_rate": record.word_hit_rate or 0.0,
     }
 
@@ -171,13 +194,17 @@ def _cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def _one_core() -> set[int]:
     return {max(os.sched_getaffinity(0))}
 
 
 def _say(**values: float) -> None:
     for name, value in values.items():
-        print(f"{name}={value:.4g}", flush=True)  # noqa: T201
+        print(f"{name}={value:.4g}", flush=True)
 
 
 if __name__ == "__main__":

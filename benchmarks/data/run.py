@@ -1,6 +1,7 @@
-"""All figures of the data side: text to shards, then shards to batches. The last line joins those that are compared.
+"""All figures of the data side: text to shards, shards to batches, batches to a training run.
 
-Arguments go to ``build.py``. A figure that was not measured is ``nan``, and a line before says why.
+The last line joins those that are compared. Arguments go to ``build.py``. A figure that was not measured is ``nan``, a
+line before says why, and the exit code is 1 unless an argument left it out.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ KEYS = (
 _REASONS = {
     "rss_mb_200": "--memory-mb left 200 out, or the build failed",
     "rss_mb_2000": "--memory-mb left 2000 out, or the build failed",
-    "scale2": "one core only, or the build failed",
-    "wait_share": "the share of a training step spent waiting for data needs a model, and none is trained here",
+    "scale2": "one core only, --rounds 0, or the build failed",
+    "wait_share": "the training run failed",
     "load_samples_per_s": "loading failed",
 }
 
 
 def main() -> int:
-    """Run both benchmarks, pass their lines on, and print the joint line."""
+    """Run all three benchmarks, pass their lines on, and print the joint line."""
     here = Path(__file__).parent
     failed = False
     figures: dict[str, float] = {}
-    for script, arguments in (("build.py", sys.argv[1:]), ("loading.py", [])):
+    for script, arguments in (("build.py", sys.argv[1:]), ("loading.py", []), ("waiting.py", [])):
         lines, status = _run([sys.executable, str(here / script), *arguments])
         failed = failed or status != 0
         for line in lines:
             figures.update(_figures(line))
     for key in KEYS:
         if math.isnan(figures.setdefault(key, math.nan)):
-            print(f"{key} was not measured: {_REASONS.get(key, 'the build failed')}")
+            print(f"{key} was not measured: {_REASONS.get(key, '--rounds 0, or the build failed')}")
     print("bench-data: " + " ".join(f"{key}={figures[key]:.4g}" for key in KEYS))
     return int(failed)
 

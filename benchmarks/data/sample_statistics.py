@@ -1,117 +1,86 @@
 """A million samples against what is published about them: ``python benchmarks/data/sample_statistics.py DATASET``.
 
-DATASET: made by ``bert-data build``; by default one is built of generated English at lengths 128 and 512. Published
-are the rates of masking and of random next sentences (Devlin et al. 2019), and, for English Wikipedia, the lengths of
-rows (Graphcore's histogram at 512 tokens): those depend on how long documents are, so they are shown beside ours.
+DATASET: made by ``bert-data build``; by default one is built of generated English for each of the lengths 128 and 512,
+with ``--samples`` or more. ``bert_trainer.dataset.published_rates`` says what is compared, and with what; ``bert-data
+inspect --published`` prints the same of any shards. The exit code is 1 where a rate that does not depend on the corpus
+is more than five standard errors off.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from growing_text import base_documents, write_growing_text
-from numpy.typing import NDArray
 
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.record import read_record
-from bert_trainer.dataset.shards import read_shard
-from bert_trainer.dataset.wordpiece import read_vocabulary
-
-PUBLISHED_PADDING = {128: "17 %", 512: "48 %"}
-PUBLISHED_FULL = {512: "23.4 %"}
-
-
-@dataclass
-class Counts:
-    """What is counted over the samples of one length."""
-
-    rows: int = 0
-    tokens: int = 0
-    predictions: int = 0
-    masks: int = 0
-    kept: int = 0
-    random_next: int = 0
-    wrong_counts: int = 0
-    lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    def add(self, path: Path, mask_id: int, most: int) -> None:
-        """Count one shard."""
-        samples = read_shard(path)
-        lengths = samples.input_mask.sum(axis=1, dtype=np.int64)
-        places = samples.masked_lm_positions > 0
-        shown = np.take_along_axis(samples.input_ids, samples.masked_lm_positions, axis=1)[places]
-        self.rows += len(samples)
-        self.tokens += int(lengths.sum())
-        self.predictions += int(places.sum())
-        self.masks += int((shown == mask_id).sum())
-        self.kept += int((shown == samples.masked_lm_ids[places]).sum())
-        self.random_next += int(samples.next_sentence_labels.sum())
-        self.wrong_counts += int((places.sum(axis=1) != np.clip(np.rint(0.15 * lengths), 1, most)).sum())
-        counts = np.bincount(lengths, minlength=samples.input_ids.shape[1] + 1)
-        self.lengths = counts if not len(self.lengths) else self.lengths + counts
+from bert_trainer.dataset.inspection import CountTask, Group, Groups, count_files, find_shards, find_vocabulary
+from bert_trainer.dataset.progress_bar import ProgressBar
+from bert_trainer.dataset.published_rates import describe_rates, published_rates
+from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.worker_pool import usable_cores
 
 
-class _Silent:
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Say nothing."""
-
-
-def main() -> None:
-    """Print a table for each length."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset", type=Path, nargs="?")
-    parser.add_argument("--text-mb", type=float, default=80.0, help="to build from, without a dataset (%(default)s)")
+def main() -> int:
+    """Print a table for each length; the exit code is 1 where a rate is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path, nargs="?", help="default: one is built")
+    parser.add_argument("--samples", type=int, default=1_000_000, help="of each length at least (%(default)s)")
+    parser.add_argument("--processes", type=int, default=usable_cores(), help="(%(default)s)")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root = arguments.dataset or _build(Path(folder), arguments.text_mb)
-        record = read_record(root)
-        assert record is not None, f"{root} has no dataset.json"
-        vocabulary = read_vocabulary(root / "vocab.txt")
-        for length in record.lengths:
-            counts = Counts()
-            for name in length.training:
-                counts.add(root / length.folder / name, vocabulary.mask_id, length.max_predictions)
-            _print(length.sequence_length, counts, vocabulary.size)
+    wrong = 0
+    with tempfile.TemporaryDirectory() as name:
+        roots = [arguments.dataset] if arguments.dataset else _built(Path(name), arguments.samples, arguments.processes)
+        for root in roots:
+            path = find_vocabulary(find_shards(root)[0])
+            if path is None:
+                raise SystemExit(f"{root}: no vocab.txt beside or above the shards; mask rates need it")
+            vocabulary = read_vocabulary(path)
+            for group in _count(root, vocabulary, arguments.samples, arguments.processes):
+                wrong += _print(group, vocabulary)
+    print(f"sample-statistics: wrong_rates={wrong}")
+    return int(wrong > 0)
 
 
-def _build(folder: Path, megabytes: float) -> Path:
-    write_growing_text(folder / "text.txt", megabytes, base_documents())
-    stage = PrepareStage(text=str(folder / "text.txt"))
-    build_dataset(stage, DatasetConfig(folder=str(folder / "data")), [(128, 20), (512, 80)], _Silent())
-    return folder / "data"
+def _built(folder: Path, samples: int, processes: int) -> Iterator[Path]:
+    """Build a dataset for each length, one after the other: the longer one needs three times the text."""
+    for length, bytes_per_sample in (((128, 20), 90), ((512, 80), 250)):
+        text, root = folder / "text.txt", folder / f"data{length[0]}"
+        write_growing_text(text, samples * bytes_per_sample / 1e6, base_documents())
+        stage = PrepareStage(text=str(text), num_processes=processes)
+        with ProgressBar(text.stat().st_size) as bar:
+            build_dataset(stage, DatasetConfig(folder=str(root)), [length], bar)
+        text.unlink()
+        yield root
 
 
-def _print(sequence_length: int, counts: Counts, vocabulary_size: int) -> None:
-    full = int(counts.lengths[-1])
-    by_chance = 0.1 / vocabulary_size
-    lines = [
-        ("samples", f"{counts.rows}", ""),
-        ("predicted tokens", f"{counts.predictions / counts.tokens:.4f}", "0.15 of all, rounded for each row"),
-        ("rows with another count", f"{counts.wrong_counts}", "0"),
-        ("[MASK]", _share(counts.masks, counts.predictions), f"{0.8 + by_chance:.4f}"),
-        ("unchanged", _share(counts.kept, counts.predictions), f"{0.1 + by_chance:.4f}"),
-        ("random next", _share(counts.random_next, counts.rows), "0.5 and more: single sentences have no other"),
-        ("full rows", _share(full, counts.rows), PUBLISHED_FULL.get(sequence_length, "")),
-        (
-            "padding",
-            f"{1 - counts.tokens / counts.rows / sequence_length:.4f}",
-            PUBLISHED_PADDING.get(sequence_length, ""),
-        ),
-    ]
-    print(f"length {sequence_length:<21} {'ours':<22} published")  # noqa: T201
-    for name, ours, published in lines:
-        print(f"  {name:<26} {ours:<22} {published}")  # noqa: T201
+def _count(root: Path, vocabulary: Vocabulary, samples: int, processes: int) -> list[Group]:
+    files = [file for file in find_shards(root) if "held_out" not in file.name]
+    tasks = [CountTask(file, vocabulary.size, vocabulary.mask_id) for file in files]
+    groups = Groups()
+    with ProgressBar() as bar:
+        bar.begin("count", sum(file.stat().st_size for file in files), unit="MB of shards")
+        for file in count_files(tasks, num_processes=processes):
+            bar.advance(file.num_bytes)
+            groups.add(file)
+    small = [group for group in groups.all() if sum(group.rows) < samples]
+    for group in small:
+        print(f"{group.name}: {sum(group.rows):,} samples only", flush=True)
+    return groups.all()
 
 
-def _share(hits: int, total: int) -> str:
-    share = hits / total
-    return f"{share:.4f} +- {(share * (1 - share) / total) ** 0.5:.4f}"
+def _print(group: Group, vocabulary: Vocabulary) -> int:
+    counted = group.statistics
+    assert counted is not None, "a training shard has samples"
+    rates = published_rates(counted, vocabulary.size)
+    print(f"\n{group.folder.name}: {counted.rows:,} samples, {counted.num_predictions:,} predictions")
+    print("\n".join(describe_rates(rates)), flush=True)
+    return sum(rate.is_wrong for rate in rates)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -78,6 +78,17 @@ def test_any_span_of_rows_can_be_read(tmp_path: Path, layout: LayoutName) -> Non
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rows_of_one_length_are_written_and_read(tmp_path: Path, layout: LayoutName, rows: int) -> None:
+    samples = samples_of(300)
+    lengths, predictions = samples.input_mask.sum(axis=1), (samples.masked_lm_positions > 0).sum(axis=1)
+    alike = np.flatnonzero((lengths == lengths[0]) & (predictions == predictions[0]))[:rows]
+    assert len(alike) == rows
+    path = write(tmp_path / "training_0.hdf5", samples.take(alike), layout)
+    assert sorted(rows_of(read_shard(path))) == sorted(rows_of(samples.take(alike)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_file_without_samples_is_written_and_read(tmp_path: Path, layout: LayoutName) -> None:
     path = write(tmp_path / "training_0.hdf5", samples_of(0), layout)
     assert read_header(path).rows == len(read_shard(path)) == 0

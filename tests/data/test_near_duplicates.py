@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +25,11 @@ def find(folder: Path, documents: list[list[str]], similarity: float, batch: int
     duplicates = NearDuplicates(folder, similarity)
     signatures = Signatures(similarity)
     for start in range(0, len(documents), batch):
-        duplicates.add(signatures.bands(documents[start : start + batch]))
+        batched = documents[start : start + batch]
+        digests = [hashlib.sha256("\n".join(sentences).encode()).digest() for sentences in batched]
+        duplicates.add(signatures.bands(batched), b"".join(digests))
     try:
-        return duplicates.find(documents.__getitem__)
+        return set(duplicates.find(documents.__getitem__).tolist())
     finally:
         duplicates.close()
 

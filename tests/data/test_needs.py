@@ -38,7 +38,8 @@ def needs(text_bytes: int, **changes: object) -> Needs:
 
 def test_memory_does_not_grow_with_the_text_where_shards_are_not_counted() -> None:
     assert needs(200 * MEGABYTE).memory == needs(2000 * MEGABYTE).memory < 500 * MEGABYTE
-    assert needs(2000 * MEGABYTE, num_shards=8).memory > 3000 * MEGABYTE
+    # 313 million tokens to a shard, 3.75 million rows: the tokens are in memory, the rows (3.5 GB) are not.
+    assert 1700 * MEGABYTE < needs(2000 * MEGABYTE, num_shards=8).memory < 2500 * MEGABYTE
     assert needs(200 * MEGABYTE, num_processes=4).memory == 4 * needs(200 * MEGABYTE).memory
 
 
@@ -50,6 +51,24 @@ def test_disk_grows_with_text_repetitions_and_lengths() -> None:
     assert needs(100 * MEGABYTE, draws=10).disk > 1.7 * one
     assert needs(100 * MEGABYTE, lengths=[(128, 20), (512, 80)]).disk > 1.7 * one
     assert needs(100 * MEGABYTE, vocabulary_size=100_000).disk > 1.5 * one
+    # Large shards are shuffled on disk: once more for each process.
+    few = needs(100 * MEGABYTE, num_shards=4).disk
+    assert few == pytest.approx(one + (one - 180 * MEGABYTE) / 4, rel=0.01)
+    assert needs(100 * MEGABYTE, num_shards=4, num_processes=4).disk == pytest.approx(
+        2 * one - 180 * MEGABYTE, rel=0.01
+    )
+
+
+def test_layouts_that_are_not_written_in_blocks_need_the_memory_of_whole_shards() -> None:
+    compact = needs(2000 * MEGABYTE, num_shards=8)
+    whole = needs(2000 * MEGABYTE, num_shards=8, layouts=["nvidia"])
+    # 3.75 million rows of 929 bytes, two and a half times.
+    assert whole.memory - compact.memory > 7000 * MEGABYTE
+    assert whole.disk < compact.disk
+    parts = needs(2000 * MEGABYTE, num_shards=8, layouts=["compact", "intel"])
+    assert parts.memory == compact.memory
+    # 30 million rows more, of (4 + 2) * 128 + 2 * 4 * 20 + 1 bytes.
+    assert parts.disk - compact.disk == pytest.approx(30 * MEGABYTE * 929, rel=0.02)
 
 
 def test_what_does_not_fit_is_named_with_needs_and_means() -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.config import load_run_config, with_profile
+from bert_trainer.config import load_run_config, parse_run_config
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.last_words import tell_error, write_termination
 from bert_trainer.profile_steps import parse_profile_steps
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError("--config: got nothing; allowed: the path of a run configuration")
         config = load_run_config(arguments.config)
         if arguments.profile is not None:
-            config = with_profile(config, parse_profile_steps(arguments.profile))
+            steps = parse_profile_steps(arguments.profile)
+            document = {**config.model_dump(mode="json"), "profile_steps": steps.model_dump()}
+            config = parse_run_config(document, source="--profile")
         if arguments.check:
             return 0
         # Imported here: a wrong configuration is refused before torch has loaded.

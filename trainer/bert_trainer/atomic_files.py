@@ -46,6 +46,26 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise TrainerError(f"{path}: cannot be written ({reason})") from error
 
 
+@contextmanager
+def replaced_atomically(path: Path) -> Iterator[Path]:
+    """Give a file beside ``path`` to write; flush it to the disk and rename it, or, on failure, leave nothing behind.
+
+    Raises:
+        InputError, TrainerError: as ``disk_errors``.
+    """
+    # The process number keeps two writers of the same file apart; their content is the same.
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    with disk_errors(path):
+        try:
+            yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file beside its place, flush it to the disk, rename it; on failure nothing is left behind.
 

@@ -398,11 +398,6 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
     raise InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def with_profile(config: RunConfig, steps: ProfileSteps) -> RunConfig:
-    """Return the same run with other steps traced; raises InputError as ``parse_run_config``."""
-    return parse_run_config({**config.model_dump(mode="json"), "profile_steps": steps.model_dump()}, source="--profile")
-
-
 def _model_problems(model: ModelConfig) -> list[str]:
     problems = []
     if model.hidden_size % model.num_attention_heads:

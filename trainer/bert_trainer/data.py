@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -174,6 +175,8 @@ class StageReader:
         self.balanced = balanced
         self.most_tokens = 0
         """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
+        self.waited_s = 0.0
+        """How long ``next_step`` has waited since the stage began."""
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
         self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
@@ -199,7 +202,9 @@ class StageReader:
         Raises:
             InputError: a shard cannot be read.
         """
+        began_s = time.monotonic()
         item = self._queue.get()
+        self.waited_s += time.monotonic() - began_s
         if isinstance(item, BaseException):
             raise item
         batches, self.most_tokens = item

@@ -41,6 +41,7 @@ _GAUGES = {
     "reduction_exposed_s": "Of these, seconds after the backward pass, which the step waits for.",
     "token_imbalance": "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal.",
     "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
+    "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
     "remaining_s": "Expected seconds until the current stage ends.",
 }
 

@@ -67,9 +67,11 @@ class Interval:
     def __init__(self) -> None:
         """Start empty."""
         self.learning_rate = 0.0
+        self._waited_s = self._waited_before_s = 0.0
         self._clear()
 
     def _clear(self) -> None:
+        self._waited_before_s = self._waited_s
         self._sums: list[LossSums] = []
         self._masked = self._rows = self._tokens = self._most_tokens = 0
         self._reductions: list[ReductionTimes] = []
@@ -122,6 +124,10 @@ class Interval:
             **costs,
         }
 
+    def note_wait(self, waited_s: float) -> None:
+        """Take note of how long this rank has waited for batches since the stage began."""
+        self._waited_s = waited_s
+
     def publish(
         self,
         session: Session,
@@ -140,9 +146,10 @@ class Interval:
                 self._rows,
                 self._tokens,
                 time.process_time(),
+                self._waited_s - self._waited_before_s,
             ]
         )
-        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s = totals
+        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s, waited_s = totals
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         total_steps = session.training_data[progress.stage_index].total_steps
@@ -175,6 +182,7 @@ class Interval:
                     "cpu_s": cpu_s,
                     "token_imbalance": None if alone else self._most_tokens * session.world.size / tokens,
                     **costs,
+                    "data_wait_share": waited_s / session.world.size / elapsed_s,
                 }
             )
         self._clear()

@@ -154,6 +154,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             _check_finite(session, stage, progress.step, result)
             interval.add_balance(reader.most_tokens)
             progress.advance(session, stage, data)
+            interval.note_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
             if progress.step % config.logging.every_steps == 0 or at_end:

@@ -32,13 +32,12 @@ from bert_trainer.dataset.build_state import Length
 from bert_trainer.dataset.corpus import open_corpora
 from bert_trainer.dataset.corpus_options import add_corpus_options
 from bert_trainer.dataset.fetch_command import add_fetch_command
+from bert_trainer.dataset.inspect_commands import add_commands as add_inspecting
 from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.read_command import add_read_command
 from bert_trainer.dataset.record import DatasetRecord
-from bert_trainer.dataset.reports import describe_shard, find_shards, find_vocabulary, verify_shards
 from bert_trainer.dataset.rewriting_commands import add_commands as add_rewriting
-from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import STOP_SIGNALS
 from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
 from bert_trainer.last_words import write_termination
@@ -208,38 +207,11 @@ def _summary(root: Path, record: DatasetRecord) -> str:
     return "\n".join(lines)
 
 
-def inspect(arguments: argparse.Namespace) -> int:
-    """Show what shards hold."""
-    vocabulary = _vocabulary(arguments)
-    for path in find_shards(arguments.path):
-        _say(sys.stdout, describe_shard(path, vocabulary, arguments.samples))
-    return 0
-
-
-def verify(arguments: argparse.Namespace) -> int:
-    """Check all shards of a folder and list the bad ones."""
-    num_bad = num_checked = 0
-    for path, finding in verify_shards(arguments.path, _vocabulary(arguments)):
-        num_checked += path.is_file()
-        if finding is not None:
-            num_bad += 1
-            _say(sys.stdout, f"BAD {path}")
-            for problem in finding.problems:
-                _say(sys.stdout, "    " + problem.replace("\n", "\n    "))
-    _say(sys.stdout, f"{num_checked} shard(s) checked, {num_bad or 'nothing'} bad")
-    return EXIT_FAILED if num_bad else 0
-
-
-def _vocabulary(arguments: argparse.Namespace) -> Vocabulary | None:
-    if not arguments.path.exists():
-        raise InputError(f"{arguments.path}: no such file or folder")
-    return read_vocabulary(arguments.vocabulary) if arguments.vocabulary else find_vocabulary(arguments.path)
-
-
 class _StopRequest:
     """Remembers that a signal asked for a stop; from then on ``check`` raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: str = "finished shards are kept, the next build goes on from there") -> None:
+        self._kept = kept
         self._signal: str | None = None
         self.stage: str | None = None
         """Name of the stage that is being worked on."""
@@ -258,7 +230,7 @@ class _StopRequest:
     def check(self) -> None:
         """Raise Stopped where a stop was asked for."""
         if self._signal is not None:
-            raise Stopped(f"stopped by {self._signal}; finished shards are kept, the next build goes on from there")
+            raise Stopped(f"stopped by {self._signal}; {self._kept}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -272,18 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     add_read_command(commands.add_parser("read", help="show, count or write the text that a build would read"))
     add_fetch_command(commands.add_parser("fetch", help="get published texts, vocabularies, weights and tasks"))
     add_rewriting(commands, _StopRequest, _length)
-    for function, summary in (
-        (inspect, "show samples and statistics of shards"),
-        (verify, "check every row of every shard"),
-    ):
-        command = commands.add_parser(function.__name__, help=summary, description=function.__doc__)
-        command.set_defaults(command=function)
-        command.add_argument("path", type=Path, help="a shard, a folder of shards, or a dataset")
-        command.add_argument("--vocabulary", type=Path, help="default: vocab.txt of the dataset, if there is one")
-        if function is inspect:
-            command.add_argument(
-                "--samples", type=int, default=2, metavar="N", help="shown of each shard (%(default)s)"
-            )
+    add_inspecting(commands, lambda: _StopRequest("nothing was changed"))
     return parser
 
 

@@ -6,22 +6,24 @@ of their sets is at least a threshold. MinHash signatures cut into bands name th
 compared exactly, so that nothing is dropped by mistake; a true pair is missed with a probability below 1e-4.
 It decides nothing about what happens to a duplicate.
 
-Documents come in blocks, whose signatures any process can work out. Disk per document, in a scratch folder: 8
-bytes per band. Memory per document: 24 bytes while one band is examined; documents that share a band with
-another cost about 200 bytes per shared band, and are read again to be compared.
+Copies go first, by their digests. Documents come in blocks, whose signatures any process can work out. Disk per
+document, in a scratch folder: 16 bytes and 8 per band. Memory per document: 40 bytes while digests or one band are
+examined; documents that share a band with another, copies aside, cost 24 bytes per shared band, and are read again
+to be compared.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.random_bits import mix64
 from bert_trainer.dataset.word_cache import WordCache, ragged_indexes
 
 SHINGLE_WORDS = 5
@@ -30,6 +32,9 @@ _MISSED = 1e-4
 """Largest accepted probability that a pair at the threshold never becomes a candidate."""
 _CHUNK = 2048
 """Shingles hashed at a time: keeps the table of hashes, 1 MiB, in the processor's cache."""
+
+_SHINGLES_KEPT = 64
+"""Documents whose shingles are kept for the next comparison: near-duplicates come in groups."""
 
 _WORD = re.compile(r"\w+")
 
@@ -80,56 +85,91 @@ class NearDuplicates:
         """folder: existing scratch folder, emptied by ``close``. similarity: threshold, in (0, 1]."""
         self._similarity = similarity
         self._num_bands = _NUM_HASHES // rows_per_band(similarity)
-        self._path = folder / "bands.u64"
-        self._file = self._path.open("wb")
-        self._num_documents = 0
+        # A file for each band: they are examined one after the other, and only one is in memory at a time.
+        self._paths = [folder / f"band_{number:03d}.u64" for number in range(self._num_bands)]
+        self._paths.append(folder / "digests.u64")
+        self._files = [path.open("wb") for path in self._paths]
 
-    def add(self, bands: Hashes) -> None:
-        """Remember the next documents; they are numbered in the order of these calls."""
-        self._file.write(bands.tobytes())
-        self._num_documents += len(bands)
+    def add(self, bands: Hashes, digests: bytes) -> None:
+        """Remember the next documents; they are numbered in the order of these calls.
 
-    def find(self, read: Callable[[int], Sentences]) -> set[int]:
-        """Return the numbers of documents that are near-duplicates of an earlier one that is kept.
+        bands: (documents, bands), as ``Signatures.bands`` gives them. digests: 32 bytes of each document's text.
+        """
+        for file, keys in zip(self._files, bands.T, strict=False):
+            file.write(keys.tobytes())
+        self._files[-1].write(np.frombuffer(digests, dtype=np.uint64).reshape(-1, 4)[:, :2].tobytes())
+
+    def find(self, read: Callable[[int], Sentences]) -> NDArray[np.int64]:
+        """Return the numbers of documents that are near-duplicates of an earlier one that is kept, ascending.
 
         read: gives the sentences of a document.
         """
-        self._file.flush()
+        for file in self._files:
+            file.flush()
         signatures = Signatures(self._similarity)
-        dropped: set[int] = set()
-        kept_by_bucket: dict[int, list[int]] = defaultdict(list)
-        for number, buckets in sorted(self._shared_buckets().items()):
-            candidates = {other for bucket in buckets for other in kept_by_bucket[bucket]}
-            if candidates:
-                shingles = signatures.shingles(read(number))
-                if any(
-                    jaccard(shingles, signatures.shingles(read(other))) >= self._similarity
-                    for other in sorted(candidates)
-                ):
-                    dropped.add(number)
-                    continue
-            for bucket in buckets:
-                kept_by_bucket[bucket].append(number)
-        return dropped
+        dropped = _is_copy(np.fromfile(self._paths[-1], dtype=np.uint64).reshape(-1, 2))
+        numbers, buckets = self._shared_buckets(~dropped)
+        by_bucket = np.argsort(buckets, kind="stable")
+        members, firsts = numbers[by_bucket], np.searchsorted(buckets[by_bucket], np.arange(buckets.max(initial=0) + 2))
+        del by_bucket
+
+        @lru_cache(maxsize=_SHINGLES_KEPT)
+        def shingles(number: int) -> Hashes:
+            return signatures.shingles(read(number))
+
+        bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
+        for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            number = int(numbers[start])
+            own = [members[firsts[bucket] : firsts[bucket + 1]] for bucket in buckets[start:end].tolist()]
+            others = np.unique(np.concatenate(own))
+            candidates = others[(others < number) & ~dropped[others]].tolist()
+            dropped[number] = any(
+                jaccard(shingles(number), shingles(other)) >= self._similarity for other in candidates
+            )
+        return np.flatnonzero(dropped)
 
     def close(self) -> None:
-        """Remove the scratch file."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        """Remove the scratch files."""
+        for file, path in zip(self._files, self._paths, strict=True):
+            file.close()
+            path.unlink(missing_ok=True)
 
-    def _shared_buckets(self) -> dict[int, list[int]]:
-        """Return for every document the buckets (same band, same key) that others are in, too."""
-        buckets_of: dict[int, list[int]] = defaultdict(list)
-        if self._num_documents == 0:
-            return buckets_of
-        table = np.memmap(self._path, dtype=np.uint64, mode="r", shape=(self._num_documents, self._num_bands))
+    def _shared_buckets(self, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return documents and the buckets (same band, same key) that others are in, too, by document, (n,) each.
+
+        wanted: (documents,): no other document counts.
+        """
+        documents = np.flatnonzero(wanted).astype(np.int32)
+        numbers, buckets = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
         next_bucket = 0
-        for band in range(self._num_bands):
-            _, bucket, counts = np.unique(table[:, band], return_inverse=True, return_counts=True)
-            for number in np.flatnonzero(counts[bucket] > 1).tolist():
-                buckets_of[number].append(next_bucket + int(bucket[number]))
-            next_bucket += len(counts)
-        return buckets_of
+        for path in self._paths[:-1]:
+            places, bucket, count = _repeated(np.fromfile(path, dtype=np.uint64)[documents])
+            numbers.append(documents[places])
+            buckets.append((next_bucket + bucket).astype(np.int32))
+            next_bucket += count
+        together = np.concatenate(numbers)
+        order = np.argsort(together, kind="stable")
+        return together[order], np.concatenate(buckets)[order]
+
+
+def _is_copy(digests: Hashes) -> NDArray[np.bool_]:
+    """Tell for each document whether an earlier one has the same digest. digests: (documents, 2)."""
+    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: of equal ones the earliest comes first
+    ordered = digests[order]
+    copies = np.zeros(len(digests), dtype=np.bool_)
+    copies[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+    return copies
+
+
+def _repeated(keys: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return the places of keys that come more than once, (n,), which of these each has, (n,), and their number."""
+    ordered = np.sort(keys)
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not len(repeated):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0
+    at = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
+    places = np.flatnonzero(repeated[at] == keys)
+    return places, at[places], len(repeated)
 
 
 def jaccard(first: Hashes, second: Hashes) -> float:
@@ -153,21 +193,13 @@ def _shingles(hashes: Hashes, num_words: NDArray[np.int64]) -> tuple[Hashes, NDA
     left = np.repeat(firsts + num_words, counts) - places
     shingles = np.zeros(len(places), dtype=np.uint64)
     for offset in range(SHINGLE_WORDS):
-        mixed = _mix(shingles + hashes[np.minimum(places + offset, len(hashes) - 1)])
+        mixed = mix64(shingles + hashes[np.minimum(places + offset, len(hashes) - 1)])
         shingles = np.where(left > offset, mixed, shingles)
     return shingles, counts
 
 
-def _mix(values: Hashes) -> Hashes:
-    """Scramble 64 bits so that every input bit moves every output bit (splitmix64, Steele et al. 2014)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-_FACTORS = (_mix(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)).astype(np.uint32)
-_ADDENDS = _mix(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64)).astype(np.uint32)
+_FACTORS = (mix64(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)).astype(np.uint32)
+_ADDENDS = mix64(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64)).astype(np.uint32)
 
 
 def _signatures(shingles: Hashes, counts: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -197,7 +229,7 @@ def _band_keys(signatures: NDArray[np.uint32], rows: int) -> Hashes:
     num_bands = _NUM_HASHES // rows
     keys = np.zeros((len(signatures), num_bands), dtype=np.uint64)
     for row in range(rows):
-        keys = _mix(keys + signatures[:, row : num_bands * rows : rows])
+        keys = mix64(keys + signatures[:, row : num_bands * rows : rows])
     return keys
 
 

@@ -20,6 +20,11 @@ SHARD_BYTES = 20_000_000
 """Of text, repetitions counted, that one shard is made of where their number is not given: about 50 MB of rows."""
 LEAST_SHARDS = 8
 
+IN_MEMORY_TOKENS = 12_000_000
+"""Of all rows of a shard, padding counted: shards with more are shuffled on disk. In memory they take 90 MB."""
+BLOCK_LAYOUTS = ("compact",)
+"""Layouts that are written in blocks; shards of the others are in memory whole, however large they are."""
+
 _TOKENS_PER_BYTE = 0.25
 _SAMPLES_PER_FULL_ROW = 1.5
 _SCRATCH_PER_BYTE = 1.8
@@ -31,6 +36,10 @@ _COPIES_OF_ROWS = 2.5
 _FIXED_ID_BYTES = {"intel": 4, "mlperf": 2}
 """Of a token id in the layouts with padding and without compression."""
 _VARIABLE = ("mlperf-variable", "mlperf-packed")
+_COPIES_OF_TOKENS = 2
+"""Of the documents of a shard: as they are read, and put together."""
+_PAIR_BYTES = 120
+"""Of a row, wherever the row itself is: where its segments begin and its place, while they are drawn."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -57,7 +66,7 @@ def estimate_needs(
     """Return what a build takes.
 
     lengths: tokens and predictions of a row at most. draws: how often a document is drawn, on average. layouts: of
-    every file that a row is written to.
+    every file that a row is written to, first the one that is made from text.
     """
     shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * draws / SHARD_BYTES))
     num_rows = [_num_rows(text_bytes * draws, sequence_length) for sequence_length, _ in lengths]
@@ -65,9 +74,18 @@ def estimate_needs(
         rows * sum(_file_row_bytes(length, vocabulary_size, layout) for layout in layouts)
         for rows, length in zip(num_rows, lengths, strict=True)
     ]
-    in_memory = [rows * _plain_row_bytes(length) for rows, length in zip(num_rows, lengths, strict=True)]
-    disk = _SCRATCH_PER_BYTE * text_bytes + sum(in_files)
-    memory = num_processes * (_PROCESS_BYTES + _COPIES_OF_ROWS * max(in_memory) / shards)
+    in_blocks = layouts[0] in BLOCK_LAYOUTS
+    of_shards = [_shard_bytes(rows / shards, length, in_blocks) for rows, length in zip(num_rows, lengths, strict=True)]
+    tokens = _TOKENS_PER_BYTE * text_bytes * draws / shards
+    on_disk = max(
+        rows * _file_row_bytes(length, vocabulary_size, "compact") / shards
+        if in_blocks and rows / shards * length[0] > IN_MEMORY_TOKENS
+        else 0
+        for rows, length in zip(num_rows, lengths, strict=True)
+    )
+    disk = _SCRATCH_PER_BYTE * text_bytes + sum(in_files) + num_processes * on_disk
+    of_tokens = _COPIES_OF_TOKENS * _id_bytes(vocabulary_size) * tokens
+    memory = num_processes * (_PROCESS_BYTES + of_tokens + max(of_shards))
     return Needs(math.ceil(disk), math.ceil(memory))
 
 
@@ -113,6 +131,12 @@ def _num_rows(text_bytes: float, sequence_length: int) -> float:
     return _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
 
 
+def _shard_bytes(num_rows: float, length: tuple[int, int], in_blocks: bool) -> float:
+    """Return the bytes that the rows of a shard take in memory; in_blocks: beyond some they are on disk."""
+    most = IN_MEMORY_TOKENS / length[0] if in_blocks else math.inf
+    return _PAIR_BYTES * num_rows + _COPIES_OF_ROWS * _plain_row_bytes(length) * min(num_rows, most)
+
+
 def _plain_row_bytes(length: tuple[int, int]) -> int:
     """Return the bytes of a row in memory."""
     sequence_length, max_predictions = length
@@ -128,8 +152,11 @@ def _file_row_bytes(length: tuple[int, int], vocabulary_size: int, layout: str) 
     if layout in _VARIABLE:
         # Runs of two bytes, one for segments; five references of 16 bytes and what the heap notes of each.
         return 3 * sequence_length + 4 * max_predictions + 5 * 32
-    id_bytes = 2 if vocabulary_size <= 1 << 16 else 4
-    return id_bytes * (sequence_length + max_predictions) + 2 * max_predictions + 7
+    return _id_bytes(vocabulary_size) * (sequence_length + max_predictions) + 2 * max_predictions + 7
+
+
+def _id_bytes(vocabulary_size: int) -> int:
+    return 2 if vocabulary_size <= 1 << 16 else 4
 
 
 def _readable(num_bytes: int) -> str:

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _PREPARED_FILE = "prepared.json"
 _DOCUMENTS_PER_CHECK = 256
+_DEALT_AT_ONCE = 1 << 14
 _DOCUMENTS_PER_GROUP = 2
 """At least: in a group with one document no next sentence could be a random one."""
 
@@ -166,13 +167,13 @@ class Preparation:
                 while (first := sum(map(len, scores))) in found:
                     ready = found.pop(first)
                     digest.update(ready.digests)
-                    duplicates.add(ready.bands)
+                    duplicates.add(ready.bands, ready.digests)
                     scores.append(ready.scores)
                     chances.append(ready.chances)
             self.progress.set_blocks(len(blocks))
             dropped = np.zeros(sum(map(len, scores)), dtype=np.bool_)
             with disk_errors(self.work_folder):
-                dropped[list(duplicates.find(_reader(blocks)))] = True
+                dropped[duplicates.find(_reader(blocks))] = True
             self.progress.advance()
         finally:
             duplicates.close()
@@ -344,12 +345,15 @@ def deal_documents(
     num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _DOCUMENTS_PER_GROUP))
     for side, first, number in zip(sides, (0, num_training), (num_training, num_held_out), strict=True):
         loads = [(0, group) for group in range(first, first + number)]
-        dealt = []
-        for size in sizes[side].tolist():
-            load, group = loads[0]
-            heapq.heapreplace(loads, (load + size, group))
-            dealt.append(group)
-        groups[side] = dealt
+        # Some at a time: as Python's integers all of them would take ten times the memory.
+        for start in range(0, len(side), _DEALT_AT_ONCE):
+            documents = side[start : start + _DEALT_AT_ONCE]
+            dealt = []
+            for size in sizes[documents].tolist():
+                load, group = loads[0]
+                heapq.heapreplace(loads, (load + size, group))
+                dealt.append(group)
+            groups[documents] = dealt
     return groups, num_training, num_held_out
 
 

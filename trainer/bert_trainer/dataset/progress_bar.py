@@ -1,7 +1,8 @@
-"""A build's progress as a bar on a terminal, for people who start it by hand."""
+"""Progress as a bar on a terminal, with rate and time left, for people who start a command by hand."""
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -9,15 +10,20 @@ from rich.progress import Progress, TaskID, TextColumn
 
 
 class ProgressBar:
-    """Takes the records that a job's child would print. A context manager; silent without a terminal."""
+    """A bar on standard error. A context manager; silent where that is no terminal.
 
-    def __init__(self, text_bytes: int = 0) -> None:
-        """text_bytes: of the text that is worked on, for the rate; 0: not known."""
+    It takes the records that a job's child would print, or is told amounts by ``begin`` and ``advance``.
+    """
+
+    def __init__(self, text_bytes: int = 0, *, unit: str = "") -> None:
+        """text_bytes: of the text that is worked on, for the rate; 0: not known. unit: what steps of records are."""
         console = Console(stderr=True)
         columns = [*Progress.get_default_columns(), TextColumn("{task.fields[rate]}")]
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._text_bytes = text_bytes
+        self._unit = unit
         self._task: TaskID | None = None
+        self._done = self._began_s = 0.0
 
     def __enter__(self) -> ProgressBar:
         """Show the bar."""
@@ -30,18 +36,35 @@ class ProgressBar:
         """Take the bar away."""
         self._progress.stop()
 
+    def begin(self, name: str, total: float | None, *, unit: str) -> None:
+        """Begin a new bar. total: of what is to be done, in bytes where the unit begins with MB; empty: not known."""
+        self._unit, self._done, self._began_s = unit, 0.0, time.monotonic()
+        self._task = self._progress.add_task(name, total=total or None, rate="")
+
+    def advance(self, amount: float) -> None:
+        """Say that so much more is done."""
+        self._done += amount
+        if self._task is not None:
+            rate = self._rate(self._done, time.monotonic() - self._began_s)
+            self._progress.update(self._task, completed=self._done, rate=rate)
+
     def report(self, event: str, **fields: str | int | float | None) -> None:
         """Take one record, as in ``progress``; events other than progress change nothing."""
         if event == "stage_started":
             self._task = self._progress.add_task(str(fields["stage"]), rate="")
         elif event == "progress" and self._task is not None:
             done, total = float(fields["step"] or 0), float(fields["steps"] or 1)
-            rate = self._rate(done, total, float(fields["elapsed_s"] or 0))
+            elapsed_s = float(fields["elapsed_s"] or 0)
+            if self._text_bytes:
+                self._unit = "MB of text"
+                rate = self._rate(done / total * self._text_bytes, elapsed_s)
+            else:
+                rate = self._rate(done, elapsed_s)
             self._progress.update(self._task, completed=done, total=total, rate=rate)
 
-    def _rate(self, done: float, total: float, elapsed_s: float) -> str:
-        if not elapsed_s:
+    def _rate(self, done: float, elapsed_s: float) -> str:
+        if elapsed_s <= 0:
             return ""
-        if not self._text_bytes:
-            return f"{done / elapsed_s:,.1f}/s"
-        return f"{done / total * self._text_bytes / elapsed_s / 1e6:.1f} MB/s of text"
+        if self._unit.startswith("MB"):
+            return f"{done / elapsed_s / 1e6:,.1f} MB/s{self._unit.removeprefix('MB')}"
+        return f"{done / elapsed_s:,.1f}{' ' if self._unit else ''}{self._unit}/s"

@@ -52,3 +52,11 @@ class RandomBits:
 def scaled(bits: NDArray[np.uint64], limits: NDArray[np.int64] | int) -> NDArray[np.int64]:
     """Turn 32 random bits each into numbers in [0, limit)."""
     return ((bits * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64 bits so that every input bit moves every output bit (splitmix64, Steele et al. 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

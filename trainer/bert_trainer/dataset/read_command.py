@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-from rich.progress import Progress
-
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors
 from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.corpus import Corpora, open_corpora
 from bert_trainer.dataset.corpus_options import parse_corpus
 from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.worker_pool import usable_cores
 from bert_trainer.errors import InputError
 
@@ -82,16 +80,15 @@ def _show(document: Document, num_sentences: int) -> None:
 
 def _with_bar(corpora: Corpora) -> Iterator[Document]:
     """Yield all documents, with a bar of the text read so far on a terminal; its end is an estimate."""
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("read", total=corpora.text_bytes or None)
-        done, told_at_s = 0, time.monotonic()
+    with ProgressBar() as bar:
+        bar.begin("read", corpora.text_bytes or None, unit="MB of text")
+        waiting, told_at_s = 0, time.monotonic()
         for document in corpora.documents():
             yield document
-            done += sum(map(len, document.sentences))
+            waiting += sum(map(len, document.sentences))
             if time.monotonic() - told_at_s >= _TICK_S:
-                told_at_s = time.monotonic()
-                progress.update(task, completed=done)
+                bar.advance(waiting)
+                waiting, told_at_s = 0, time.monotonic()
 
 
 class _Output:

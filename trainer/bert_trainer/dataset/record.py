@@ -94,10 +94,10 @@ class LengthRecord(_Part):
     balanced: BalancedShards | None = None
 
     @property
-    def files(self) -> dict[str, list[str]]:
-        """The names of all files that have to be there, by their folder below the dataset's."""
-        files = {self.folder: [*self.training, *self.held_out]}
-        return files if self.balanced is None else {**files, self.balanced.folder: [*self.balanced.training]}
+    def files(self) -> dict[str, dict[str, int]]:
+        """All files that have to be there and their samples, by their folder below the dataset's."""
+        files = {self.folder: {**self.training, **self.held_out}}
+        return files if self.balanced is None else {**files, self.balanced.folder: self.balanced.training}
 
 
 class DatasetRecord(_Part):
@@ -149,6 +149,17 @@ def read_record(root: Path) -> DatasetRecord | None:
         ) from error
 
 
+def find_record(shard_folder: Path) -> tuple[Path, DatasetRecord] | None:
+    """Return the dataset that a folder of shards is part of, its folder and its record; ``None``: of none.
+
+    Raises:
+        InputError: as ``read_record``.
+    """
+    # The shards of a recipe lie a folder deeper, below their corpus' name.
+    roots = (shard_folder.parent, shard_folder.parent.parent)
+    return next(((root, found) for root in roots if (found := read_record(root))), None)
+
+
 def check_complete(shard_folder: Path) -> None:
     """Make sure that a folder of shards is not part of a dataset whose build has not ended.
 
@@ -157,11 +168,10 @@ def check_complete(shard_folder: Path) -> None:
     Raises:
         InputError: the build was interrupted or goes on, or files that it made are gone.
     """
-    # The shards of a recipe lie a folder deeper, below their corpus' name.
-    roots = (shard_folder.parent, shard_folder.parent.parent)
-    root, record = next(((root, found) for root in roots if (found := read_record(root))), (None, None))
-    if root is None or record is None:
+    found = find_record(shard_folder)
+    if found is None:
         return
+    root, record = found
     relative = shard_folder.relative_to(root).as_posix()
     names = next((length.files[relative] for length in record.lengths if relative in length.files), None)
     if not record.complete or names is None:

@@ -61,7 +61,7 @@ def _add_common(command: argparse.ArgumentParser, length: Callable[[str], tuple[
 
 
 def _convert(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
-    with open_stop() as stop, ProgressBar() as bar:
+    with open_stop() as stop, ProgressBar(unit="samples") as bar:
         done = convert(
             arguments.source,
             arguments.target,
@@ -75,7 +75,7 @@ def _convert(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
 
 
 def _chop(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
-    with open_stop() as stop, ProgressBar() as bar:
+    with open_stop() as stop, ProgressBar(unit="samples") as bar:
         done = chop(
             arguments.source,
             arguments.target,

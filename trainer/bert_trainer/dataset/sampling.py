@@ -6,18 +6,22 @@ out whichever process makes it and in whatever order. It does not read text and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.needs import BLOCK_LAYOUTS, IN_MEMORY_TOKENS
+from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.random_bits import RandomBits
 from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
-from bert_trainer.dataset.shards import LayoutName, Split, write_shard
+from bert_trainer.dataset.shards import LayoutName, Split, write_shard, write_shard_blocks
+from bert_trainer.dataset.shuffle import Shuffle
 from bert_trainer.dataset.spool import read_tokens
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.weights import walks_in_pass
@@ -28,6 +32,8 @@ GENERATOR_VERSION = 2
 NUM_SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
 
+BUCKET_TOKENS = 1 << 23
+"""Of the rows that are sorted at a time, where they are shuffled on disk."""
 _BLOCK_TOKENS = 1 << 17
 """Tokens of rows that are put together at a time: their tables stay in the processor's cache."""
 
@@ -59,21 +65,29 @@ class ShardTask:
 def build_shard(task: ShardTask) -> int:
     """Make one file from its spooled documents and return its number of samples.
 
-    Memory: the tokens of its groups, its samples once, and what writing takes. Raises TrainerError as
-    ``write_shard``.
+    Memory: the tokens of its groups twice, some 120 bytes per sample, and the samples themselves, as far as they are
+    few; more of them are shuffled through scratch files beside the tokens where the layout is written in blocks.
+    Raises TrainerError as ``write_shard``.
     """
     kind = id_kind(task.masking.vocabulary_size)
-    groups = read_tokens(task.token_paths, task.groups, task.num_groups, kind)
-    samples = make_samples(groups, task, random_bits(task.seed, task.sequence_length, task.split, task.shard))
-    write_shard(
-        task.target,
-        samples,
-        vocabulary_sha256=task.vocabulary_sha256,
-        generator_version=GENERATOR_VERSION,
-        masked=task.masked,
-        layout=task.layout,
-    )
-    return len(samples)
+    drawn = _draw(read_tokens(task.token_paths, task.groups, task.num_groups, kind), task)
+    num_rows = len(drawn.pairs)
+    shape = task.sequence_length, task.masking.max_predictions
+    stated: dict[str, Any] = {
+        "vocabulary_sha256": task.vocabulary_sha256,
+        "generator_version": GENERATOR_VERSION,
+        "shape": shape,
+        "masked": task.masked,
+    }
+    if task.layout not in BLOCK_LAYOUTS or num_rows * task.sequence_length <= IN_MEMORY_TOKENS:
+        write_shard(task.target, _assemble(drawn, task), layout=task.layout, **stated)
+        return num_rows
+    folder = task.token_paths[0].with_name(f"shuffle_{shape[0]}_{shape[1]}_{task.split}_{task.shard}")
+    with Shuffle(folder, num_rows=num_rows, bucket_rows=max(1, BUCKET_TOKENS // task.sequence_length)) as shuffle:
+        for places, samples in _blocks(drawn, task):
+            shuffle.add(places, RaggedSamples.from_padded(samples))
+        write_shard_blocks(task.target, shuffle.totals, shuffle.blocks(), **stated)
+    return num_rows
 
 
 def random_bits(seed: int, sequence_length: int, split: str, shard: int) -> RandomBits:
@@ -92,9 +106,27 @@ def groups_of_shard(shard: int, num_shards: int, dupe_factor: int) -> tuple[int,
 
 def make_samples(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits) -> Samples:
     """Draw pairs from the documents of every group, mask them, and shuffle them all. groups: one for each pass."""
+    return _assemble(_draw(groups, task, bits), task)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What the samples of a shard are made of; N samples."""
+
+    ids: NDArray[np.integer]
+    """Tokens of all documents."""
+    pairs: SentencePairs
+    places: NDArray[np.int64]
+    """(N,): the place of each pair among the shuffled samples."""
+    bits: RandomBits
+
+
+def _draw(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits | None = None) -> _Drawn:
+    bits = bits or random_bits(task.seed, task.sequence_length, task.split, task.shard)
     documents = TokenDocuments.concatenate(groups)
     walks = Walks.over([group.num_documents for group in groups])
     times = [walks_in_pass(group.draws, number, len(groups)) for number, group in enumerate(groups)]
+    del groups  # all of it is in documents
     pairs = draw_pairs(
         documents,
         walks.repeat(np.concatenate(times)),
@@ -102,14 +134,24 @@ def make_samples(groups: Sequence[TokenDocuments], task: ShardTask, bits: Random
         capacity=task.sequence_length - NUM_SPECIAL_TOKENS,
         short_sequence_probability=task.short_sequence_probability,
     )
-    samples = _empty_samples(len(pairs), task.sequence_length, task.masking.max_predictions)
-    places = np.argsort(bits.words(len(pairs)), kind="stable")
-    samples.next_sentence_labels[places] = pairs.is_random_next
-    block_rows = max(1, _BLOCK_TOKENS // task.sequence_length)
-    for start in range(0, len(pairs), block_rows):
-        rows = slice(start, start + block_rows)
-        _fill(samples, places[rows], _rows(pairs, rows), documents.ids, task, bits)
+    return _Drawn(documents.ids, pairs, np.argsort(bits.words(len(pairs)), kind="stable"), bits)
+
+
+def _assemble(drawn: _Drawn, task: ShardTask) -> Samples:
+    """Return all samples, shuffled."""
+    samples = _empty_samples(len(drawn.pairs), task.sequence_length, task.masking.max_predictions)
+    for places, block in _blocks(drawn, task):
+        for field in fields(block):
+            getattr(samples, field.name)[places] = getattr(block, field.name)
     return samples
+
+
+def _blocks(drawn: _Drawn, task: ShardTask) -> Iterator[tuple[NDArray[np.int64], Samples]]:
+    """Yield samples in the order of their pairs, some at a time, with their places among the shuffled ones."""
+    block_rows = max(1, _BLOCK_TOKENS // task.sequence_length)
+    for start in range(0, len(drawn.pairs), block_rows):
+        rows = slice(start, start + block_rows)
+        yield drawn.places[rows], _put_together(_rows(drawn.pairs, rows), drawn.ids, task, drawn.bits)
 
 
 def _rows(pairs: SentencePairs, rows: slice) -> SentencePairs:
@@ -121,15 +163,8 @@ def _empty_samples(num_rows: int, sequence_length: int, max_predictions: int) ->
     return Samples(*(np.empty(shape, dtype=kind) for shape, kind in zip(shapes, DATASETS.values(), strict=True)))
 
 
-def _fill(
-    samples: Samples,
-    places: NDArray[np.int64],
-    pairs: SentencePairs,
-    ids: NDArray[np.integer],
-    task: ShardTask,
-    bits: RandomBits,
-) -> None:
-    """Put the rows of some pairs together and write them to their places. N pairs; places: (N,)."""
+def _put_together(pairs: SentencePairs, ids: NDArray[np.integer], task: ShardTask, bits: RandomBits) -> Samples:
+    """Return the samples of some pairs, masked where the task says so."""
     rule = task.masking
     columns = np.arange(task.sequence_length, dtype=np.int32)
     first_sep = (pairs.tokens_a + 1).astype(np.int32)[:, None]
@@ -149,14 +184,17 @@ def _fill(
     candidates[:, 0] = False
     candidates[rows, first_sep[:, 0]] = False
     candidates[rows, last_sep[:, 0]] = False
-    samples.input_mask[places] = is_real
-    samples.segment_ids[places] = is_second & is_real
-    if not task.masked:
-        samples.input_ids[places] = tokens
-        samples.masked_lm_positions[places] = 0
-        samples.masked_lm_ids[places] = 0
-        return
-    masked = mask_tokens(tokens, candidates, rule, bits)
-    samples.input_ids[places] = masked.tokens
-    samples.masked_lm_positions[places] = masked.positions
-    samples.masked_lm_ids[places] = masked.labels
+    if task.masked:
+        masked = mask_tokens(tokens, candidates, rule, bits)
+        shown, positions, labels = masked.tokens, masked.positions, masked.labels
+    else:
+        shown = tokens
+        positions, labels = (np.zeros((len(pairs), rule.max_predictions), np.int32) for _ in range(2))
+    return Samples(
+        input_ids=shown,
+        input_mask=is_real.astype(np.int8),
+        segment_ids=(is_second & is_real).astype(np.int8),
+        masked_lm_positions=positions,
+        masked_lm_ids=labels,
+        next_sentence_labels=pairs.is_random_next.astype(np.int8),
+    )

@@ -1,11 +1,12 @@
 """Whether rows of shards are what a BERT sample has to be; pure functions of arrays.
 
 ``check_range`` and ``check_padding`` run whenever a shard is read and keep a trainer from reading out of
-bounds; ``find_violations`` is the whole list, for ``bert-data verify``.
+bounds; ``broken_rules`` is the whole list, for ``bert-data verify``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -91,49 +92,117 @@ def check_ragged(
             raise InputError(f"{path}: row {int(broken.argmax())} {rule}", hint=_VERIFY)
 
 
-def find_violations(samples: Samples, vocabulary: Vocabulary | None, *, masked: bool = True) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class SpecialIds:
+    """Ids that rows are checked with."""
+
+    cls_id: int
+    sep_id: int
+    pad_id: int = 0
+    mask_id: int | None = None
+    """Empty where the vocabulary is not known."""
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary | None, samples: Samples) -> SpecialIds:
+        """Take the ids of a vocabulary, or, where it is not known, those of [CLS] and [SEP] of the first row."""
+        if vocabulary:
+            return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id, vocabulary.mask_id)
+        length = int(samples.input_mask[0].sum())
+        return cls(int(samples.input_ids[0, 0]), int(samples.input_ids[0, length - 1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of how the rows were made; each field adds checks."""
+
+    masked: bool = True
+    """Whether predictions were drawn; rows without them are left to the loader to mask."""
+    ours: bool = False
+    """Made by this project's generator, whose text holds no special token."""
+    masked_lm_probability: float | None = None
+    """Share of tokens that is predicted, where single tokens are."""
+
+
+def find_violations(samples: Samples, vocabulary: Vocabulary | None) -> list[str]:
     """Return every rule that some row breaks, each with the number of such rows and the first of them.
 
-    samples: as ``read_shard`` returns them, so ranges and padding are right. vocabulary: where it is not
-    known, the ids of [CLS] and [SEP] are taken from the first row. masked: whether the rows must hold predictions,
-    or must not.
+    samples: as ``read_shard`` returns them, so ranges and padding are right; at least one row.
     """
-    ids, lengths = samples.input_ids, samples.input_mask.sum(axis=1, dtype=np.int64)
-    rows = np.arange(len(samples))
-    cls_id = vocabulary.cls_id if vocabulary else int(ids[0, 0])
-    sep_id = vocabulary.sep_id if vocabulary else int(ids[0, lengths[0] - 1])
-    real = samples.input_mask == 1
-    # A random replacement may be any entry, [SEP] too: what stood there decides.
-    original = ids.copy()
+    broken = broken_rules(samples, SpecialIds.of(vocabulary, samples), Origin())
+    return describe_violations({rule: (int(rows.sum()), int(rows.argmax())) for rule, rows in broken.items()})
+
+
+def describe_violations(broken: dict[str, tuple[int, int]]) -> list[str]:
+    """Return a line for each rule. broken: how many rows break it and the first of them."""
+    return [f"{count} row(s), the first is {first}: {rule}" for rule, (count, first) in broken.items() if count]
+
+
+Rows = NDArray[np.bool_]
+"""(N,): rows for which something is so."""
+
+
+def broken_rules(samples: Samples, ids: SpecialIds, origin: Origin) -> dict[str, Rows]:
+    """Return for every rule which rows break it, (N,); rules that all rows keep are left out."""
+    lengths = samples.input_mask.sum(axis=1, dtype=np.int64)
     predicted = samples.masked_lm_positions > 0
+    # A random replacement may be any entry, [SEP] too: what stood there decides.
+    original = samples.input_ids.copy()
     row_of, _ = np.nonzero(predicted)
     original[row_of, samples.masked_lm_positions[predicted]] = samples.masked_lm_ids[predicted]
-    num_separators = ((original == sep_id) & real).sum(axis=1)
+    rules = _segment_rules(samples, original, lengths, ids)
+    if origin.masked:
+        rules |= _prediction_rules(samples, predicted, lengths, ids, origin)
+    else:
+        rules["has predictions, but the file says that it has none"] = np.any(predicted, axis=1)
+    if origin.ours:
+        # Shown anywhere, since a replacement is one of the predictions.
+        special = np.isin(original, [ids.cls_id, ids.pad_id, *([] if ids.mask_id is None else [ids.mask_id])])
+        special[:, 0] = False
+        rules |= {"holds [CLS], [PAD] or [MASK] inside its text": (special & (samples.input_mask == 1)).any(axis=1)}
+    return {rule: rows for rule, rows in rules.items() if rows.any()}
+
+
+def _segment_rules(
+    samples: Samples, original: NDArray[np.int32], lengths: NDArray[np.int64], ids: SpecialIds
+) -> dict[str, Rows]:
+    rows = np.arange(len(samples))
+    real = samples.input_mask == 1
+    num_separators = ((original == ids.sep_id) & real).sum(axis=1)
     first_b = (samples.segment_ids == 1).argmax(axis=1)
+    falls = ((np.diff(samples.segment_ids, axis=1) < 0) & real[:, 1:]).any(axis=1)
+    return {
+        "does not begin with [CLS]": original[:, 0] != ids.cls_id,
+        "does not end with [SEP]": original[rows, lengths - 1] != ids.sep_id,
+        "has not two [SEP]": num_separators != 2,
+        "has ids in its padding": ((samples.input_ids != 0) & ~real).any(axis=1),
+        "has segments in its padding": ((samples.segment_ids != 0) & ~real).any(axis=1),
+        "has segments other than 0 ... 0 1 ... 1": falls | (first_b == 0),
+        "has no [SEP] at the end of its first segment": original[rows, first_b - 1] != ids.sep_id,
+        "has an empty segment": (first_b == 2) | (lengths - first_b == 1),
+    }
+
+
+def _prediction_rules(
+    samples: Samples,
+    predicted: NDArray[np.bool_],
+    lengths: NDArray[np.int64],
+    ids: SpecialIds,
+    origin: Origin,
+) -> dict[str, Rows]:
     # [UNK] may be predicted: it stands for a word.
-    special_ids = [cls_id, sep_id, *((vocabulary.pad_id, vocabulary.mask_id) if vocabulary else ())]
+    special_ids = [ids.cls_id, ids.sep_id, *(() if ids.mask_id is None else (ids.pad_id, ids.mask_id))]
     specials = np.isin(samples.masked_lm_ids, special_ids) & predicted
     steps = np.diff(samples.masked_lm_positions, axis=1)
+    disordered = (((steps <= 0) | ~predicted[:, :-1]) & predicted[:, 1:]).any(axis=1)
     rules = {
-        "does not begin with [CLS]": original[:, 0] != cls_id,
-        "does not end with [SEP]": original[rows, lengths - 1] != sep_id,
-        "has not two [SEP]": num_separators != 2,
-        "has ids in its padding": ((ids != 0) & ~real).any(axis=1),
-        "has segments in its padding": ((samples.segment_ids != 0) & ~real).any(axis=1),
-        "has segments other than 0 ... 0 1 ... 1": ((np.diff(samples.segment_ids, axis=1) < 0) & real[:, 1:]).any(
-            axis=1
-        )
-        | (first_b == 0),
-        "has no [SEP] at the end of its first segment": original[rows, first_b - 1] != sep_id,
-        "has no prediction" if masked else "has a prediction in a file without masks": predicted.any(axis=1) != masked,
-        "has predictions out of order or after a gap": (((steps <= 0) | ~predicted[:, :-1]) & predicted[:, 1:]).any(
-            axis=1
-        ),
+        "has no prediction": ~predicted.any(axis=1),
+        "has predictions out of order or after a gap": disordered,
         "predicts a special token": specials.any(axis=1),
         "has labels behind its predictions": ((samples.masked_lm_ids != 0) & ~predicted).any(axis=1),
     }
-    return [
-        f"{int(broken.sum())} row(s), the first is {int(broken.argmax())}: {rule}"
-        for rule, broken in rules.items()
-        if broken.any()
-    ]
+    share = origin.masked_lm_probability
+    if share is not None:
+        most = np.minimum(predicted.shape[1], np.maximum(lengths - 3, 1))
+        wanted = np.minimum(np.maximum(1, np.rint(lengths * share).astype(np.int64)), most)
+        rules[f"has another number of predictions than {share:g} of its tokens"] = predicted.sum(axis=1) != wanted
+    return rules

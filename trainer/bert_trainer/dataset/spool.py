@@ -145,7 +145,8 @@ def read_tokens(
                     range(first, end), _read_run(descriptor, index, total, num_groups, kind), strict=True
                 ):
                     found[group].append(part)
-    joined = {group: TokenDocuments.concatenate(parts) for group, parts in found.items()}
+    # Taken out one by one, so that no more than one group is there twice.
+    joined = {group: TokenDocuments.concatenate(found.pop(group)) for group in list(found)}
     return [joined[group] for group in groups]
 
 

@@ -7,13 +7,17 @@ across a fork. Whether rows make sense is for ``shard_checks``.
 
 from bert_trainer.config import LayoutName
 from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.shards.file_names import check_numbers, select_split
+from bert_trainer.dataset.shards.compact import Totals
+from bert_trainer.dataset.shards.file_names import check_numbers, select_split, split_of
 from bert_trainer.dataset.shards.files import (
     LAYOUTS,
+    read_blocks,
     read_header,
     read_ragged,
+    read_ragged_blocks,
     read_shard,
     write_shard,
+    write_shard_blocks,
 )
 from bert_trainer.dataset.shards.folder import (
     SUFFIXES,
@@ -32,13 +36,18 @@ __all__ = [
     "ShardFolder",
     "ShardHeader",
     "Split",
+    "Totals",
     "check_numbers",
     "find_shard_folder",
     "list_shards",
+    "read_blocks",
     "read_header",
     "read_ragged",
+    "read_ragged_blocks",
     "read_shard",
     "select_split",
     "shard_folder_name",
+    "split_of",
     "write_shard",
+    "write_shard_blocks",
 ]

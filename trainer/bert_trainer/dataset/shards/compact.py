@@ -6,7 +6,10 @@ CRC-32, so that damage anywhere is found when it is read. docs/concepts/data-for
 
 from __future__ import annotations
 
+import os
 import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -85,6 +88,63 @@ def write(file: h5py.File, samples: RaggedSamples) -> None:
             values = values.astype(values.dtype.newbyteorder("<"))
         dataset = file.create_dataset(name, data=values)
         dataset.attrs["crc32"] = np.uint32(_crc32(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sizes and types of the datasets of a file that is written in blocks."""
+
+    rows: int
+    tokens: int
+    predictions: int
+    largest_token: int
+    largest_label: int
+
+    def shape(self, name: str) -> int:
+        """Return the length of a dataset."""
+        return self.tokens if name == "tokens" else self.predictions if name in _FLAT else self.rows
+
+    def kind(self, name: str) -> str:
+        """Return the type of a dataset, as ``write`` chooses it."""
+        largest = {"tokens": self.largest_token, "masked_lm_ids": self.largest_label}.get(name, 0)
+        return _PER_ROW.get(name) or ("<u2" if largest < 1 << 16 else "<i4")
+
+
+def reserve(file: h5py.File, totals: Totals) -> None:
+    """Make all datasets without their values, for ``fill``."""
+    for name in (*_PER_ROW, *_FLAT):
+        space = h5py.h5s.create_simple((totals.shape(name),))
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        settings.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        settings.set_obj_track_times(False)
+        kind = h5py.h5t.py_create(np.dtype(totals.kind(name)))
+        dataset = h5py.Dataset(h5py.h5d.create(file.id, name.encode(), kind, space, settings))
+        dataset.attrs["crc32"] = np.uint32(0)
+
+
+def fill(path: Path, totals: Totals, blocks: Iterable[RaggedSamples]) -> None:
+    """Write the values of a file that ``reserve`` has made.
+
+    They go past HDF5, which reports a full disk unreliably; the disk's space is taken before the first of them.
+
+    Raises:
+        OSError: the disk is full, or fails.
+    """
+    with h5py.File(path) as file:
+        at = {name: file[name].id.get_offset() for name in (*_PER_ROW, *_FLAT) if totals.shape(name)}
+    checksums = dict.fromkeys((*_PER_ROW, *_FLAT), 0)
+    with path.open("r+b") as raw:
+        os.posix_fallocate(raw.fileno(), 0, max(1, raw.seek(0, os.SEEK_END)))
+        for block in blocks:
+            for name in at:
+                values = np.ascontiguousarray(getattr(block, name).astype(totals.kind(name)))
+                checksums[name] = zlib.crc32(values.data, checksums[name])
+                raw.seek(at[name])
+                at[name] += raw.write(values.data)
+    with h5py.File(path, "r+", libver=LIBRARY_VERSION) as file:
+        for name, checksum in checksums.items():
+            file[name].attrs.modify("crc32", np.uint32(checksum))
 
 
 def _crc32(values: NDArray[np.generic]) -> int:

@@ -26,7 +26,7 @@ def select_split(files: Sequence[Path], split: Split) -> list[Path]:
 
     The last of the known words in a name decides, so ``wiki_test_0`` is held out wherever the text came from.
     """
-    held_out = {path for path in files if _is_held_out(path)}
+    held_out = {path for path in files if split_of(path) == "held_out"}
     if split == "held_out":
         return [path for path in files if path in held_out]
     for word in TRAINING_WORDS:
@@ -35,9 +35,10 @@ def select_split(files: Sequence[Path], split: Split) -> list[Path]:
     return []
 
 
-def _is_held_out(path: Path) -> bool:
+def split_of(path: Path) -> Split:
+    """Return the split of one file, as ``select_split``; a name without any known word counts as training."""
     words = _WORD.findall(path.name)
-    return bool(words) and words[-1] in HELD_OUT_WORDS
+    return "held_out" if words and words[-1] in HELD_OUT_WORDS else "training"
 
 
 @dataclass(slots=True)

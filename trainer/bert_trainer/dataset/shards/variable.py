@@ -162,12 +162,14 @@ def _write_runs(
 
 
 def _write_run(file: h5py.File, name: str, values: NDArray[np.generic], counts: NDArray[np.int64], kind: str) -> None:
-    cells = np.empty(len(counts), dtype=object)
+    stored = h5py.vlen_dtype(np.dtype(kind))
+    cells = np.empty(len(counts), dtype=stored)
     for row, part in enumerate(np.split(values.astype(kind), np.cumsum(counts)[:-1]) if len(counts) else []):
         cells[row] = part
-    dataset = file.create_dataset(name, (len(counts),), dtype=h5py.vlen_dtype(np.dtype(kind)))
+    dataset = file.create_dataset(name, (len(counts),), dtype=stored)
     if len(counts):
-        dataset[...] = cells
+        # Not by assignment: where all rows are of one length it takes them for a matrix.
+        dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, cells)
 
 
 def _sums(flags: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,0 +1,183 @@
+"""Shards of more rows than fit into memory hold the same samples, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from bert_trainer.dataset import sampling
+from bert_trainer.dataset.__main__ import main
+from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.shards import read_header, read_ragged
+from bert_trainer.dataset.shuffle import Shuffle
+from bert_trainer.errors import TrainerError
+from random_rows import random_samples
+
+OPTIONS = ["--length", "32:5", "--length", "64:10", "--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
+
+
+def build(text: Path, root: Path, *options: str) -> None:
+    assert main(["build", "--text", str(text), "--output", str(root), *OPTIONS, *options]) == 0
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take all shards for large ones, of about ten ranges."""
+    monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
+    monkeypatch.setattr(sampling, "BUCKET_TOKENS", 2500)
+
+
+def shards(root: Path) -> dict[str, Path]:
+    return {str(path.relative_to(root)): path for path in sorted(root.rglob("*.hdf5"))}
+
+
+def same(first: RaggedSamples, second: RaggedSamples) -> bool:
+    pairs = ((getattr(first, field.name), getattr(second, field.name)) for field in fields(first))
+    return all(one.dtype == other.dtype and np.array_equal(one, other) for one, other in pairs)
+
+
+def test_a_shard_that_is_shuffled_on_disk_holds_the_same_samples(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "memory")
+    monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
+    for name, bucket_tokens in (("many", 640), ("few", 20_000), ("one", 1 << 23)):
+        monkeypatch.setattr(sampling, "BUCKET_TOKENS", bucket_tokens)
+        build(text, tmp_path / name)
+        wanted, found = shards(tmp_path / "memory"), shards(tmp_path / name)
+        assert list(found) == list(wanted)
+        assert len(wanted) == 6
+        for shard, path in found.items():
+            assert read_header(path) == read_header(wanted[shard])
+            assert same(read_ragged(path), read_ragged(wanted[shard]))
+            with h5py.File(path) as one, h5py.File(wanted[shard]) as other:
+                assert {name: (values.dtype, values.shape) for name, values in one.items()} == {
+                    name: (values.dtype, values.shape) for name, values in other.items()
+                }
+        assert not (tmp_path / name / ".work").exists()
+        assert main(["verify", str(tmp_path / name)]) == 0
+
+
+def test_a_large_shard_without_masks_holds_the_same_rows(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "memory", "--masking", "dynamic")
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "IN_MEMORY_TOKENS", 1)
+        patched.setattr(sampling, "BUCKET_TOKENS", 2500)
+        build(text, tmp_path / "disk", "--masking", "dynamic")
+    wanted, found = shards(tmp_path / "memory"), shards(tmp_path / "disk")
+    assert list(found) == list(wanted)
+    for shard, path in found.items():
+        assert read_header(path) == read_header(wanted[shard])
+        assert read_header(path).masked == ("held_out" in shard)
+        assert same(read_ragged(path), read_ragged(wanted[shard]))
+    assert main(["verify", str(tmp_path / "disk")]) == 0
+
+
+def test_large_shards_of_recipes_are_the_same_with_several_processes(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # NVIDIA's folders of both lengths end in the same name, that of the text.
+    text, lengths = write_corpus(), ["--length", "32:5", "--length", "64:10"]
+    nvidia = [*lengths, "--recipe", "nvidia", "--layout", "compact"]
+    mlperf = [*lengths, "--recipe", "mlperf", "--balanced-shards", "3"]
+    for name, options in (("nvidia", nvidia), ("mlperf", mlperf)):
+        build(text, tmp_path / name / "memory", *options)
+        with monkeypatch.context() as patched:
+            patched.setattr(sampling, "IN_MEMORY_TOKENS", 1)
+            patched.setattr(sampling, "BUCKET_TOKENS", 2500)
+            build(text, tmp_path / name / "disk", *options, "--processes", "3")
+        wanted, found = shards(tmp_path / name / "memory"), shards(tmp_path / name / "disk")
+        assert list(found) == list(wanted)
+        assert all(same(read_ragged(path), read_ragged(wanted[shard])) for shard, path in found.items())
+        assert main(["verify", str(tmp_path / name / "disk")]) == 0
+
+
+def test_a_large_shard_of_a_layout_that_is_not_written_in_blocks_is_the_same_file(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_corpus()
+    build(text, tmp_path / "few", "--layout", "intel")
+    monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
+    build(text, tmp_path / "many", "--layout", "intel")
+    few, many = shards(tmp_path / "few"), shards(tmp_path / "many")
+    assert {read_header(path).layout for path in many.values()} == {"intel"}
+    assert [path.read_bytes() for path in few.values()] == [path.read_bytes() for path in many.values()]
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_the_same_build_gives_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    text = write_corpus()
+    for name in ("one", "two"):
+        build(text, tmp_path / name)
+    one, two = shards(tmp_path / "one"), shards(tmp_path / "two")
+    assert [path.read_bytes() for path in one.values()] == [path.read_bytes() for path in two.values()]
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_a_changed_byte_of_such_a_shard_is_found(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    build(write_corpus(), tmp_path / "data")
+    path = shards(tmp_path / "data")["seq_len_32_max_pred_5/training_0000.hdf5"]
+    with h5py.File(path) as file:
+        places = [(values.id.get_offset(), values.nbytes) for values in file.values()]
+    content = path.read_bytes()
+    for start, size in places:
+        changed = bytearray(content)
+        changed[start + size // 2] ^= 1
+        path.write_bytes(changed)
+        assert main(["verify", str(path)]) == 1
+    path.write_bytes(content)
+    assert main(["verify", str(path)]) == 0
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_a_full_disk_is_named_and_nothing_is_left(
+    tmp_path: Path,
+    write_corpus: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    text = write_corpus()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        assert main(["build", "--text", str(text), "--output", str(tmp_path / "data"), *OPTIONS]) == 1
+    assert "training_0000.hdf5: cannot be written, the disk is full" in capsys.readouterr().err
+    left = [path.name for path in (tmp_path / "data").rglob("*") if "shuffle" in path.name or ".partial" in path.name]
+    assert left == []
+    assert shards(tmp_path / "data") == {}
+    build(text, tmp_path / "data")
+    assert main(["verify", str(tmp_path / "data")]) == 0
+
+
+def test_samples_come_out_by_their_places(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(9, 40, 40_000).tolist()
+    samples = random_samples(lengths, sequence_length=40, predictions=3, vocabulary_size=70_000, seed=2)
+    ragged = RaggedSamples.from_padded(samples)
+    places = rng.permutation(len(ragged))
+    with Shuffle(tmp_path / "shuffle", num_rows=len(ragged), bucket_rows=7000) as shuffle:
+        for start in range(0, len(ragged), 999):
+            shuffle.add(places[start : start + 999], ragged.take(slice(start, start + 999)))
+        blocks = list(shuffle.blocks())
+        assert [len(block) for block in blocks] == [7000] * 5 + [5000]
+        assert shuffle.totals.tokens == len(ragged.tokens)
+    assert same(RaggedSamples.concatenate(blocks), ragged.take(np.argsort(places)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scratch_files_are_removed_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError), Shuffle(tmp_path / "shuffle", num_rows=10, bucket_rows=5):
+        raise TrainerError("stop")
+    assert list(tmp_path.iterdir()) == []

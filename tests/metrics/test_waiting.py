@@ -1,0 +1,59 @@
+"""The time that a rank waits for its batches is measured, and is a share of each logging interval."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.batch import Batch
+from bert_trainer.data import SampleOrder, StageReader
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.metrics import read_metrics
+from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, run_document, run_trainer, write_dataset
+
+DELAY_S = 0.5
+
+
+def test_only_waiting_for_a_batch_that_is_not_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ShardFolder.open(
+        write_dataset(tmp_path) / f"seq_len_{SEQUENCE_LENGTH}_max_pred_{PREDICTIONS}",
+        split="training",
+        sequence_length=SEQUENCE_LENGTH,
+        max_predictions=PREDICTIONS,
+        vocabulary=None,
+    )
+    released = threading.Event()
+    read = StageReader.read_step
+
+    def read_late(self: StageReader, step: int) -> list[Batch]:
+        if step == 0:
+            released.wait(10)
+        return read(self, step)
+
+    monkeypatch.setattr(StageReader, "read_step", read_late)
+    order = SampleOrder(folder.rows, seed=3)
+    with StageReader(folder, order, global_batch_size=8, micro_batch_size=8, rank=0, world_size=1,
+                     first_step=0, last_step=2) as reader:  # fmt: skip
+        timer = threading.Timer(DELAY_S, released.set)
+        timer.start()
+        began_s = time.monotonic()
+        reader.next_step()
+        first_s, elapsed_s = reader.waited_s, time.monotonic() - began_s
+        assert 0.2 * DELAY_S <= first_s <= elapsed_s
+        reader._thread.join(10)  # the second batch is there now
+        reader.next_step()
+        assert reader.waited_s - first_s < DELAY_S
+        timer.join()
+
+
+def test_every_interval_says_which_share_of_it_was_waiting(tmp_path: Path) -> None:
+    document = run_document(tmp_path / "run", write_dataset(tmp_path / "data"))
+    ended = run_trainer(document, tmp_path / "run.json")
+    assert ended.returncode == 0, ended.stderr
+    records = [record for record in read_metrics(tmp_path / "run") if record["event"] == "progress"]
+    shares = [record["data_wait_share"] for record in records]
+    assert len(shares) == 6
+    assert all(isinstance(share, float) and 0 < share < 1 for share in shares)
