@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bert_trainer.checkpoint import Environment
 from bert_trainer.kernels import build, encoder, library
 from bert_trainer.model import Bert
 from bert_trainer.processor import describe_kernels
@@ -34,6 +35,19 @@ def test_a_variable_turns_them_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.SWITCH, "off")
     assert describe_kernels("fp32") == "none (BERT_TRAINER_KERNELS=off)"
     assert encoder.kernels_for(torch.zeros(1), 64) is None
+
+
+def test_a_run_that_goes_on_without_them_is_told_that_its_bits_will_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    def environment() -> Environment:
+        return Environment.current(world_size=1, precision="fp32", device=torch.device("cpu"))
+
+    before = environment()
+    assert before.differences(environment()) == []
+    library.find.cache_clear()
+    monkeypatch.setenv(library.SWITCH, "off")
+    (difference,) = before.differences(environment())
+    assert difference.startswith("kernels ")
+    assert difference.endswith(" -> none")
 
 
 def test_libraries_of_other_sources_are_not_loaded_and_the_remedy_is_named(

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from bert_trainer.config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError
+from bert_trainer.kernels import library
 from bert_trainer.run_folder import RunFolder, remove_folder
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Environment:
     versions: dict[str, str]
     partitioning: str = "none"
     compression: str = "none"
+    kernels: str = "none"
 
     @classmethod
     def current(
@@ -97,6 +99,7 @@ class Environment:
             versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
             partitioning=partitioning,
             compression=compression,
+            kernels="none" if on_gpu else library.identity(),
         )
 
     def differences(self, other: Environment) -> list[str]:

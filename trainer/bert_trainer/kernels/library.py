@@ -78,6 +78,12 @@ def find() -> tuple[Library | None, str]:
     return None, f"none for this processor; there are {', '.join(build.flavours())}"
 
 
+def identity() -> str:
+    """Return what tells these kernels from others, ``none`` without any: sums may round in another order."""
+    found, _ = find()
+    return "none" if found is None else build.library_path(found.flavour).stem.removeprefix("kernels-")
+
+
 def usable(x: Tensor) -> Library | None:
     """Return the kernels where they can run on a tensor like this."""
     return find()[0] if x.device.type == "cpu" and x.dtype in _SUFFIXES else None
