@@ -94,6 +94,17 @@ def test_a_new_cut_of_an_incomplete_folder_is_refused(tmp_path: Path, capsys: py
     assert "missing part_1_of_3.hdf5" in capsys.readouterr().err
 
 
+def test_a_gap_is_a_problem_for_verify_where_the_whole_folder_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (0, 2):
+        write(tmp_path / f"part_{number}_of_3.hdf5")
+    assert main(["verify", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "missing part_1_of_3.hdf5" in shown.out + shown.err
+    assert main(["verify", str(tmp_path / "part_0_of_3.hdf5")]) == 0
+
+
 def test_the_last_known_word_of_a_name_decides_the_split() -> None:
     names = ["test_training_0", "training_test_0", "part_eval_10k", "part_0_of_2", "latest_training_1", "held_out_0"]
     files = [Path(f"{name}.hdf5") for name in names]

@@ -96,6 +96,17 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
     assert "stages.0.global_batch_size: was 16, is 32" in str(error.value)
 
 
+def test_settings_that_have_come_since_count_as_what_the_run_was_made_with(tmp_path: Path) -> None:
+    first = config(tmp_path)
+    RunFolder.claim(first, attempt=1)
+    (file,) = [path for path in tmp_path.glob("*.json") if "stages" in json.loads(path.read_text())]
+    frozen = json.loads(file.read_text())
+    del frozen["stages"][0]["masking"]
+    file.write_text(json.dumps(frozen))
+    RunFolder.claim(first, attempt=2)
+    assert json.loads(file.read_text())["stages"][0]["masking"] == "static"
+
+
 def test_who_runs_it_and_where_may_change(tmp_path: Path) -> None:
     RunFolder.claim(config(tmp_path), attempt=1)
     changed = {"world": {"ranks": 4, "hosts": 2}, "checkpoint": {"keep": 9}, "logging": {"every_steps": 5}}

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from bert_trainer import autotune
 from bert_trainer.__main__ import main
-from bert_trainer.available_memory import available_bytes, container_bytes
+from bert_trainer.available_memory import available_bytes, container_bytes, total_bytes
 from bert_trainer.config import parse_run_config
 from bert_trainer.distributed import Alone
 from bert_trainer.errors import InputError, OutOfDeviceMemory
@@ -222,6 +222,7 @@ def test_a_container_s_limit_counts_with_its_file_cache(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("anon 400\ninactive_file 250\n")
     assert container_bytes(tmp_path) == 550
     assert available_bytes(tmp_path) == 550
+    assert total_bytes(tmp_path) == int((tmp_path / "memory.max").read_text())
     (tmp_path / "memory.max").write_text("max\n")
     assert container_bytes(tmp_path) is None
     assert available_bytes(tmp_path) > 1000

@@ -22,7 +22,7 @@ import psutil
 import torch
 
 from bert_trainer.atomic_files import disk_errors, write_json_atomically
-from bert_trainer.available_memory import available_bytes
+from bert_trainer.available_memory import available_bytes, total_bytes
 from bert_trainer.batch import Batch, make_batch
 from bert_trainer.checkpoint import Environment
 from bert_trainer.config import LoggingConfig, PrepareStage, PretrainStage, RunConfig, World
@@ -119,7 +119,15 @@ def _read(path: Path) -> Document:
 def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -> Document:
     """Return everything that a choice depends on."""
     config = session.config
-    environment = Environment.current(world_size=ranks, precision=config.precision, device=session.device)
+    environment = Environment.current(
+        world_size=ranks,
+        precision=config.precision,
+        device=session.device,
+        partitioning=config.optimizer.partitioning,
+        compression=config.reduction.compression,
+    )
+    # A processor's memory is the machine's or the container's; a GPU's name tells its own.
+    total_gib = None if session.device.type == "cuda" else total_bytes() // 2**30
     return {
         "model": config.model.model_dump(mode="json"),
         "vocabulary_size": session.model.vocabulary_size,
@@ -128,6 +136,8 @@ def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -
         "rows": rows_per_rank(stage, ranks),
         "activation_checkpointing": config.activation_checkpointing,
         "gpu_memory_limit_gib": config.gpu_memory_limit_gib,
+        "memory_gib": total_gib,
+        "hosts": session.world.num_hosts,
         "environment": asdict(environment),
     }
 

@@ -20,6 +20,18 @@ def available_bytes(cgroups: Path = CGROUPS) -> int:
     return machine if container is None else min(machine, container)
 
 
+def total_bytes(cgroups: Path = CGROUPS) -> int:
+    """Return the machine's memory or the container's limit, whichever is smaller."""
+    machine = int(psutil.virtual_memory().total)
+    for limit, _, _ in _FILES:
+        try:
+            text = (cgroups / limit).read_text().strip()
+        except OSError:
+            continue
+        return min(machine, int(text)) if text.isdecimal() else machine
+    return machine
+
+
 def container_bytes(cgroups: Path) -> int | None:
     """Return what is left below the container's limit, file cache counted as free; None where there is no limit."""
     for limit, used, detail in _FILES:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.atomic_files import disk_errors, write_atomically, write_json_atomically
-from bert_trainer.config import RunConfig
+from bert_trainer.config import RunConfig, parse_run_config
 from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 
 _RUN_FILE = "run.json"
@@ -154,7 +154,7 @@ def _freeze(path: Path, config: RunConfig) -> tuple[str, ...]:
     rounding: list[str] = []
     if frozen is not None:
         refused = []
-        for key, old, new in _differences(_without_place(frozen), _without_place(wanted)):
+        for key, old, new in _differences(_without_place(_with_defaults(frozen)), _without_place(wanted)):
             if _only_rounds(key, config):
                 rounding.append(f"{key} {old} -> {new}")
             elif not any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE):
@@ -166,6 +166,14 @@ def _freeze(path: Path, config: RunConfig) -> tuple[str, ...]:
             )
     write_json_atomically(path, wanted)
     return tuple(rounding)
+
+
+def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
+    """Add the settings that have come since the run began, with what it ran with; unchanged where it cannot be read."""
+    try:
+        return parse_run_config(frozen).model_dump(mode="json")
+    except InputError:
+        return frozen
 
 
 def _only_rounds(key: str, config: RunConfig) -> bool:

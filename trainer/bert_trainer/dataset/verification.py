@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import get_args
 
 from bert_trainer.dataset.record import DatasetRecord, check_complete, find_record
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shard_checks import Origin, SpecialIds, broken_rules, describe_violations
 from bert_trainer.dataset.shards import ShardHeader, Split, list_shards, read_blocks, read_header, split_of
+from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import run_in_order
 from bert_trainer.errors import InputError
@@ -64,7 +66,12 @@ def verify(
     may raise.
     """
     recorded = {folder: _recorded(folder) for folder in sorted({file.parent for file in files})}
-    yield from (verdict for folder in recorded if (verdict := _verify_folder(folder, recorded[folder])).problems)
+    for folder, known in recorded.items():
+        is_whole = known is None and {file for file in files if file.parent == folder} >= set(list_shards(folder))
+        verdict = _verify_folder(folder, known)
+        gaps = _find_gaps(folder) if is_whole else ()
+        if verdict.problems or gaps:
+            yield Verdict(folder, (*verdict.problems, *gaps))
     tasks = [_task(file, vocabulary_of(file), recorded[file.parent]) for file in files]
     usual = _usual_shapes(files) if len(files) > 1 else {}
     seen: dict[tuple[Path, bytes], Path] = {}
@@ -177,6 +184,17 @@ def _verify_folder(folder: Path, recorded: _Recorded | None) -> Verdict:
     elif read_vocabulary(vocabulary_path).sha256 != recorded.record.vocabulary_sha256:
         problems.append(f"{vocabulary_path} is not the vocabulary that dataset.json names")
     return Verdict(folder, tuple(problems))
+
+
+def _find_gaps(folder: Path) -> tuple[str, ...]:
+    """Name the shards that a folder's numbers say are missing, as training would."""
+    problems = []
+    for split in get_args(Split):
+        try:
+            check_numbers(folder, select_split(list_shards(folder), split))
+        except InputError as error:
+            problems.append(str(error))
+    return tuple(problems)
 
 
 Shape = tuple[int | None, int | None, bool]

@@ -31,7 +31,10 @@ FLAVOURS: dict[str, tuple[str, frozenset[str]]] = {
 }
 """Name to the compiler's options and what /proc/cpuinfo must say, best first."""
 
-_OPTIONS = "-std=c++20 -O3 -fopenmp -fPIC -shared -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi"
+_OPTIONS = (
+    "-std=c++20 -O3 -fopenmp -fPIC -shared -fvisibility=hidden -fno-math-errno -fno-trapping-math"
+    " -fno-strict-aliasing -Wno-psabi"  # operands are floats, or pairs of bf16, in units of 32 bits
+)
 
 
 def sources() -> list[Path]:
@@ -41,7 +44,7 @@ def sources() -> list[Path]:
 
 def library_path(flavour: str) -> Path:
     """Return where the library of a flavour lies, built or not."""
-    content = hashlib.sha256(_OPTIONS.encode())
+    content = hashlib.sha256(f"{_OPTIONS} {flavours()[flavour][0]}".encode())
     for file in sorted(SOURCES.iterdir()):
         content.update(file.read_bytes())
     return LIBRARIES / f"kernels-{content.hexdigest()[:12]}-{flavour}.so"
@@ -68,8 +71,8 @@ def build() -> list[Path]:
         command = [*shlex.split(os.environ.get("CXX", "g++")), *_OPTIONS.split(), *options.split()]
         subprocess.run([*command, "-o", str(partial), *map(str, sources())], check=True)
         partial.replace(path)
-    for stale in set(LIBRARIES.iterdir()) - set(wanted):
-        stale.unlink()
+    for stale in set(LIBRARIES.glob("*.so")) - set(wanted):
+        stale.unlink(missing_ok=True)
     return list(wanted)
 
 

@@ -70,18 +70,21 @@ def find() -> tuple[Library | None, str]:
     for flavour, (_, needed) in build.flavours().items():
         if not needed <= flags:
             continue
-        path = build.library_path(flavour)
         try:
-            return Library(path, flavour), ""
+            return Library(build.library_path(flavour), flavour), ""
         except (OSError, AttributeError):
-            return None, f"{path.name} is not built: python -m bert_trainer.kernels.build (a C++ compiler is needed)"
+            remedy = "python -m bert_trainer.kernels.build, which needs a C++ compiler"
+            return None, f"that for {flavour} is not built: {remedy}"
     return None, f"none for this processor; there are {', '.join(build.flavours())}"
 
 
 def identity() -> str:
     """Return what tells these kernels from others, ``none`` without any: sums may round in another order."""
     found, _ = find()
-    return "none" if found is None else build.library_path(found.flavour).stem.removeprefix("kernels-")
+    if found is None:
+        return "none"
+    products = "-onednn" if prefers_onednn() else ""
+    return build.library_path(found.flavour).stem.removeprefix("kernels-") + products
 
 
 def usable(x: Tensor) -> Library | None:

@@ -26,10 +26,10 @@ inline float float_of(uint32_t bits) {
 inline float get(float x) { return x; }
 inline float get(bf16 x) { return float_of(uint32_t(x.bits) << 16); }
 inline void put(float& to, float x) { to = x; }
-// The bits of the nearest bf16, ties to even.
+// The bits of the nearest bf16, ties to even; what is not a number stays so.
 inline uint32_t rounded(float x) {
     uint32_t bits = bits_of(x);
-    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return x != x ? 0x7fc0u : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 inline void put(bf16& to, float x) { to.bits = uint16_t(rounded(x)); }
 
