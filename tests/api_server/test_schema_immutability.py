@@ -68,6 +68,7 @@ def full_document() -> Document:
             volumes=[{"name": "a", "source": {**CLAIM, "mountPath": "/mnt/a"}}],
             workspace={"volume": CLAIM, "command": ["own"]},
             proxy={"http": "http://proxy"},
+            profileSteps={"first": 2, "last": 3},
         )
 
     return sample_document(change)
