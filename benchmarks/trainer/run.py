@@ -102,7 +102,11 @@ def full_rows(rows: int, length: int) -> RaggedSamples:
 def real_rows(folder: Path, length: int, predictions: int) -> list[RaggedSamples]:
     """Return three micro-batches drawn from a dataset of real text."""
     shards = ShardFolder.open(
-        folder, split="training", sequence_length=length, max_predictions=predictions, vocabulary=None
+        folder / f"seq_len_{length}_max_pred_{predictions}",
+        split="training",
+        sequence_length=length,
+        max_predictions=predictions,
+        vocabulary=None,
     )
     samples = shards.read_ragged(0)
     order = np.random.default_rng(2).permutation(len(samples))
