@@ -6,8 +6,6 @@ fp32 within 3e-6 of the largest gradient, bf16 within 2 %.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -18,19 +16,8 @@ from bert_trainer.model import Bert
 from random_rows import random_batch
 
 VOCABULARY = 101
+pytestmark = pytest.mark.usefixtures("flavour")
 Found = tuple[list[float], int, dict[str, torch.Tensor]]
-
-
-@pytest.fixture(params=library.build.flavours(), autouse=True)
-def flavour(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Every library that this processor can run, not the best one alone."""
-    name: str = request.param
-    options, needed = library.build.flavours()[name]
-    if not needed <= library.processor_flags():
-        pytest.skip(f"this processor lacks {sorted(needed - library.processor_flags())}")
-    loaded = library.Library(library.build.library_path(name), name)
-    monkeypatch.setattr(library, "find", lambda: (loaded, ""))
-    return name
 
 
 def make_model(**changes: object) -> Bert:

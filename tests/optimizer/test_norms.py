@@ -8,7 +8,8 @@ from torch import nn
 
 from bert_trainer.config import OptimizerConfig
 from bert_trainer.flat_parameters import ROW, FlatParameters
-from bert_trainer.optimizer import Optimizer, row_norms
+from bert_trainer.optimizer import Optimizer
+from bert_trainer.update import row_norms
 
 ELEMENTS = 1 << 24  # torch's own fp32 norm of as many numbers is 8e-4 too low on a CPU
 

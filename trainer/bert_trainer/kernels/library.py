@@ -34,6 +34,11 @@ _SIGNATURES: dict[str, list[Any]] = {
     "attention": [*[_POINTER] * 4, *_DROPOUT, _FLOAT, _POINTER, _POINTER, *[_LONG] * 5, _INT],
     "attention_gradient": [*[_POINTER] * 7, *_DROPOUT, _FLOAT, *[_POINTER] * 3, *[_LONG] * 5, _INT],
 }
+_FP32_SIGNATURES: dict[str, list[Any]] = {
+    "gradients_to_update": [*[_POINTER] * 4, *[_FLOAT] * 8, _POINTER, *[_LONG] * 3, _INT],
+    "apply_update": [*[_POINTER] * 3, _FLOAT, *[_LONG] * 3, _INT],
+}
+"""Of kernels for fp32 alone."""
 _SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -49,11 +54,12 @@ class Library:
         self.flavour = flavour
         loaded = ctypes.CDLL(str(path))
         self._functions = {}
-        for name, arguments in _SIGNATURES.items():
-            for suffix in _SUFFIXES.values():
-                function = getattr(loaded, f"{name}_{suffix}")
-                function.argtypes, function.restype = arguments, None
-                self._functions[name, suffix] = function
+        signatures = [(name, suffix, _SIGNATURES[name]) for name in _SIGNATURES for suffix in _SUFFIXES.values()]
+        signatures += [(name, _SUFFIXES[torch.float32], _FP32_SIGNATURES[name]) for name in _FP32_SIGNATURES]
+        for name, suffix, arguments in signatures:
+            function = getattr(loaded, f"{name}_{suffix}")
+            function.argtypes, function.restype = arguments, None
+            self._functions[name, suffix] = function
 
     def call(self, name: str, dtype: torch.dtype, *arguments: Tensor | float | None) -> None:
         """Run a kernel on torch's threads. dtype: fp32 or bf16. Tensors are contiguous, or their row is said."""

@@ -1,0 +1,52 @@
+// The optimizer's update of fp32 rows, in two passes over memory; `bert_trainer/optimizer.py` says where it is from.
+#include <cmath>
+
+#include "arithmetic.h"
+
+// R rows of C elements. Moments take the gradients in, times factor; the gradients become the update
+//     first * to_first / (sqrt(second) * to_second + epsilon) + decay * values,
+// without the last term from row `decayed` on. norms: (decayed, 2), of values and update by row.
+EXPORT void gradients_to_update_f32(float* gradients, float* first, float* second, const float* values, float factor,
+                                    float one_less_beta1, float beta2, float one_less_beta2, float to_first,
+                                    float to_second, float epsilon, float decay, float* norms, long decayed, long R,
+                                    long C, int threads) {
+    PARALLEL_FOR(threads)
+    for (long r = 0; r < R; ++r) {
+        float *__restrict g = gradients + r * C, *__restrict m = first + r * C, *__restrict v = second + r * C;
+        const float* __restrict w = values + r * C;
+        if (r >= decayed) {
+            SIMD for (long c = 0; c < C; ++c) {
+                const float scaled = g[c] * factor;
+                m[c] += (scaled - m[c]) * one_less_beta1;
+                v[c] = v[c] * beta2 + scaled * scaled * one_less_beta2;
+                g[c] = m[c] * to_first / (std::sqrt(v[c]) * to_second + epsilon);
+            }
+            continue;
+        }
+        float of_values = 0.0f, of_update = 0.0f;
+#pragma omp simd reduction(+ : of_values, of_update)
+        for (long c = 0; c < C; ++c) {
+            const float scaled = g[c] * factor;
+            m[c] += (scaled - m[c]) * one_less_beta1;
+            v[c] = v[c] * beta2 + scaled * scaled * one_less_beta2;
+            const float u = m[c] * to_first / (std::sqrt(v[c]) * to_second + epsilon) + decay * w[c];
+            g[c] = u;
+            of_values += w[c] * w[c];
+            of_update += u * u;
+        }
+        norms[2 * r] = std::sqrt(of_values);
+        norms[2 * r + 1] = std::sqrt(of_update);
+    }
+}
+
+// values -= rate * ratios[row] * update; ratios: of the first `decayed` rows, the others have 1.
+EXPORT void apply_update_f32(float* values, const float* update, const float* ratios, float rate, long decayed, long R,
+                             long C, int threads) {
+    PARALLEL_FOR(threads)
+    for (long r = 0; r < R; ++r) {
+        const float scale = r < decayed ? rate * ratios[r] : rate;
+        float* __restrict w = values + r * C;
+        const float* __restrict u = update + r * C;
+        SIMD for (long c = 0; c < C; ++c) w[c] -= scale * u[c];
+    }
+}
