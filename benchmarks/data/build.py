@@ -3,7 +3,8 @@
 Every measurement is a child process of this one; the peer's and ours take turns, in another order each round, and a
 ratio is the median of the rounds' ratios, so that other work on the machine disturbs both sides alike. Prints
 ``key=value`` lines. ``build128``, ``build512`` and ``both`` are shares of the peer's rate on one core, ``both`` for the
-two lengths together; ``both_cost`` is their time over the longer one's alone; ``scale2`` is two processes over one.
+two lengths together; ``both_cost`` is their time over the longer one's alone; ``scale2`` is two processes over one, on
+a larger text, since two interpreters are started and each of them learns the common words for itself.
 ``rss_mb_N`` is the peak memory of the largest process of a build of N MB.
 """
 
@@ -42,6 +43,7 @@ def main() -> None:
     """Measure, or be one measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text-mb", type=float, default=32.0, help="of text for the rates (%(default)s)")
+    parser.add_argument("--scale-mb", type=float, default=128.0, help="of text for two processes (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of every measurement (%(default)s)")
     parser.add_argument(
         "--memory-mb", type=int, nargs="*", default=[200, 2000], metavar="MB", help="sizes for the peak memory; none: -"
@@ -75,6 +77,12 @@ def _run(arguments: argparse.Namespace, folder: Path) -> None:
 
     if arguments.rounds:
         _compare(arguments.rounds, text, child)
+        if _cores() > 1:
+            longer = folder / "longer.txt"
+            slope = write_growing_text(longer, arguments.scale_mb, base)
+            _say(scale_text_mb=longer.stat().st_size / 1e6, scale_type_growth_exponent=slope)
+            _scale(arguments.rounds, longer, child)
+            longer.unlink()
     for megabytes in arguments.memory_mb:
         large = folder / "large.txt"
         began_s = time.perf_counter()
@@ -97,19 +105,49 @@ def _run(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) -> None:
-    """Let all take turns, then print medians, the spread and the ratios."""
-    one, two = _one_core(), set(sorted(os.sched_getaffinity(0))[:2])
-    seconds: dict[str, list[float]] = {}
-    cpu_seconds: dict[str, list[float]] = {}
+    """Let all take turns on one core, then print medians, the spread and the ratios."""
     hit_rate = 0.0
-    names = ["tokenizers", *LENGTHS, *(["two"] if len(two) > 1 else [])]
+
+    def measure(name: str) -> dict[str, float]:
+        nonlocal hit_rate
+        found = child(name, text, cores=_one_core())
+        hit_rate = found.get("hit_rate", hit_rate)
+        return found
+
+    seconds, cpu_seconds = _take_turns(rounds, text, ["tokenizers", *LENGTHS], measure)
+    ratios = {name: _ratio(seconds, "tokenizers", name) for name in LENGTHS}
+    slower = max("build128", "build512", key=lambda name: median(seconds[name]))
+    _say(
+        **ratios,
+        # The same by processor time, which other work on the machine disturbs less.
+        **{f"{name}_by_cpu": _ratio(cpu_seconds, "tokenizers", name) for name in LENGTHS},
+        both_cost=_ratio(seconds, "both", slower),
+        hit_rate=hit_rate,
+    )
+
+
+def _scale(rounds: int, text: Path, child: Callable[..., dict[str, float]]) -> None:
+    """Let one process on one core and two on two take turns."""
+    cores = {"one": _one_core(), "two": set(sorted(os.sched_getaffinity(0))[:2])}
+
+    def measure(name: str) -> dict[str, float]:
+        return child("build128", text, cores=cores[name], processes=len(cores[name]))
+
+    seconds, cpu_seconds = _take_turns(rounds, text, list(cores), measure)
+    _say(scale2=_ratio(seconds, "one", "two"), scale2_by_cpu=2 * _ratio(cpu_seconds, "one", "two"))
+
+
+def _take_turns(
+    rounds: int, text: Path, names: list[str], measure: Callable[[str], dict[str, float]]
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Measure everything once a round, in another order each time; print and return seconds and processor seconds."""
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
-            what = "build128" if name == "two" else name
-            found = child(what, text, cores=two if name == "two" else one, processes=2 if name == "two" else 1)
-            seconds.setdefault(name, []).append(found["seconds"])
-            cpu_seconds.setdefault(name, []).append(found["cpu_seconds"])
-            hit_rate = found.get("hit_rate", hit_rate)
+            found = measure(name)
+            seconds[name].append(found["seconds"])
+            cpu_seconds[name].append(found["cpu_seconds"])
     megabytes = text.stat().st_size / 1e6
     for name, values in seconds.items():
         _say(
@@ -120,16 +158,7 @@ def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) ->
                 f"{name}_cpu_seconds": median(cpu_seconds[name]),
             }
         )
-    ratios = {name: _ratio(seconds, "tokenizers", name) for name in LENGTHS}
-    slower = max("build128", "build512", key=lambda name: median(seconds[name]))
-    _say(
-        **ratios,
-        # The same by processor time, which other work on the machine disturbs less.
-        **{f"{name}_by_cpu": _ratio(cpu_seconds, "tokenizers", name) for name in LENGTHS},
-        both_cost=_ratio(seconds, "both", slower),
-        scale2=_ratio(seconds, "build128", "two") if "two" in seconds else float("nan"),
-        hit_rate=hit_rate,
-    )
+    return seconds, cpu_seconds
 
 
 def _ratio(seconds: dict[str, list[float]], over: str, under: str) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import operator
 import os
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from bert_trainer.dataset.wordpiece import read_vocabulary
@@ -23,7 +23,7 @@ def never() -> None:
 def test_every_task_comes_back_with_its_result(num_processes: int) -> None:
     results = run_tasks(math.factorial, list(range(8)), num_processes=num_processes, check=never)
     assert dict(results) == {number: math.factorial(number) for number in range(8)}
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 def test_no_tasks_are_no_work() -> None:
@@ -33,7 +33,7 @@ def test_no_tasks_are_no_work() -> None:
 def test_an_error_of_ours_arrives_as_it_was_raised(tmp_path: object) -> None:
     with pytest.raises(InputError, match="cannot read the vocabulary"):
         list(run_tasks(read_vocabulary, [tmp_path, tmp_path], num_processes=2, check=never))
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 def test_a_bug_arrives_with_its_traceback() -> None:
@@ -44,7 +44,7 @@ def test_a_bug_arrives_with_its_traceback() -> None:
 def test_a_worker_that_dies_is_an_error_and_not_a_hang() -> None:
     with pytest.raises(TrainerError, match=r"a worker process died \(exit code 9\)"):
         list(run_tasks(os._exit, [9, 9], num_processes=2, check=never))
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 def test_a_check_that_raises_ends_the_work() -> None:
@@ -61,7 +61,7 @@ def test_a_check_that_raises_ends_the_work() -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert len(done) < 6
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
@@ -70,7 +70,7 @@ def test_results_come_in_the_order_of_the_tasks(num_processes: int) -> None:
     tasks = [20_000, 3, 4, 15_000, 5, 6, 7, 8]
     results = run_in_order(math.factorial, iter(tasks), num_processes=num_processes, check=never)
     assert list(results) == [math.factorial(task) for task in tasks]
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 def test_tasks_are_not_taken_far_ahead() -> None:
@@ -87,7 +87,7 @@ def test_tasks_are_not_taken_far_ahead() -> None:
     assert [next(results) for _ in range(50)] == [-number for number in range(1, 51)]
     assert len(taken) <= 51 + 8
     results.close()  # type: ignore[attr-defined]
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 def test_failures_of_ordered_tasks_arrive() -> None:
@@ -95,7 +95,7 @@ def test_failures_of_ordered_tasks_arrive() -> None:
         list(run_in_order(math.factorial, [1, -1, 2], num_processes=2, check=never))
     with pytest.raises(TrainerError, match=r"a worker process died \(exit code 9\)"):
         list(run_in_order(os._exit, [9, 9, 9], num_processes=2, check=never))
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children() == []
 
 
 def test_at_least_one_core_is_usable() -> None:

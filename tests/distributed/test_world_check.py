@@ -11,7 +11,7 @@ import h5py
 import pytest
 
 from bert_trainer.config import parse_run_config
-from bert_trainer.distributed import Alone, PeerFailed, connect, on_rank_0
+from bert_trainer.distributed import Alone, PeerFailed, connect, on_rank_0, prepare_environment
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.run_folder import RunFolder
 from relayout import relayout
@@ -114,3 +114,13 @@ def test_the_verdict_of_rank_0_reaches_every_rank() -> None:
 
     assert run_threads(3, rank) == ["refused: no", "peer failed 2", "peer failed 2"]
     assert run_threads(2, lambda world: on_rank_0(world, lambda: 5)) == [5, 5]
+
+
+def test_mpi_waits_without_keeping_cores_from_others_unless_told_otherwise() -> None:
+    environment = {"I_MPI_THREAD_YIELD": "0", "HOROVOD_FUSION_THRESHOLD": "67108864"}
+    prepare_environment(environment)
+    assert environment == {
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "I_MPI_THREAD_YIELD": "0",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+    }

@@ -11,7 +11,6 @@ import torch
 
 from bert_trainer.batch import Batch
 from bert_trainer.config import ModelConfig
-from bert_trainer.kernels import library
 from bert_trainer.model import Bert
 from random_rows import random_batch
 

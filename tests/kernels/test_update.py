@@ -22,7 +22,11 @@ def steps(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, *, kernels: bool,
     """Take three steps; return values, moments and the last norms."""
     if not kernels:
         monkeypatch.setattr(update, "usable", lambda _: None)
-    values, first, second = draw(1, 0.02).to(dtype), torch.zeros(ROWS, ROW, dtype=dtype), torch.zeros(ROWS, ROW, dtype=dtype)
+    values, first, second = (
+        draw(1, 0.02).to(dtype),
+        torch.zeros(ROWS, ROW, dtype=dtype),
+        torch.zeros(ROWS, ROW, dtype=dtype),
+    )
     norms = torch.empty(0)
     for step in (1, 2, 3):
         gradients = draw(1 + step, 1e-3).to(dtype)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from bert_trainer.errors import InputError
+from bert_trainer.layout_names import LayoutName
 from bert_trainer.profile_steps import ProfileSteps
 from bert_trainer.section import Positive, Probability, Section
 
@@ -131,7 +132,6 @@ class DataRange(Section):
 
 
 RecipeName = Literal["nvidia", "mlperf"]
-LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
 
 
 class CorpusConfig(Section):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.document import Document, digest_sentences
 from bert_trainer.dataset.python_docs import python_docs_fingerprint, read_python_docs
 from bert_trainer.dataset.sentences import SPLITTER_VERSION
 from bert_trainer.dataset.sources.json_lines import read_json_lines
@@ -185,16 +185,11 @@ def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], Non
     return Corpus(settings.path, files, fingerprint, formats, kind, settings, num_processes, check)
 
 
-def digest_document(document: Document) -> bytes:
-    """Return 32 bytes that stand for a document's text, whatever its name is."""
-    return hashlib.sha256("\n".join(document.sentences).encode()).digest()
-
-
 def digest_corpus(corpus: AnyCorpus) -> str:
     """Read the whole corpus and return a hexadecimal SHA-256 of its text, in order."""
     total = hashlib.sha256()
     for document in corpus.documents():
-        total.update(digest_document(document))
+        total.update(digest_sentences(document.sentences))
     return total.hexdigest()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -14,3 +16,8 @@ class Document:
     sentences: tuple[str, ...]
     weight: float = 1.0
     """How often it is drawn, relative to the build's ``dupe_factor``; above 0."""
+
+
+def digest_sentences(sentences: Sequence[str]) -> bytes:
+    """Return 32 bytes that stand for a document's text, whatever its name is."""
+    return hashlib.sha256("\n".join(sentences).encode()).digest()

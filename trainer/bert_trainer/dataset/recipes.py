@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from bert_trainer.config import LayoutName, PrepareStage, RecipeName
+from bert_trainer.config import PrepareStage, RecipeName
 from bert_trainer.dataset.shards import Split
+from bert_trainer.layout_names import LayoutName
 
 _DEFAULT_CORPUS = "corpus"
 

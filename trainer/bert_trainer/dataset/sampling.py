@@ -23,6 +23,7 @@ from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.shards import LayoutName, Split, write_shard, write_shard_blocks
 from bert_trainer.dataset.shuffle import Shuffle
 from bert_trainer.dataset.spool import read_tokens
+from bert_trainer.dataset.text_survey import forget_words
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.weights import walks_in_pass
 
@@ -69,6 +70,7 @@ def build_shard(task: ShardTask) -> int:
     few; more of them are shuffled through scratch files beside the tokens where the layout is written in blocks.
     Raises TrainerError as ``write_shard``.
     """
+    forget_words()  # of this process: it may have encoded text, and the cache grows with the corpus
     kind = id_kind(task.masking.vocabulary_size)
     drawn = _draw(read_tokens(task.token_paths, task.groups, task.num_groups, kind), task)
     num_rows = len(drawn.pairs)

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.corpus import digest_document
-from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.document import digest_sentences
 from bert_trainer.dataset.near_duplicates import Hashes, Signatures
 from bert_trainer.dataset.spool import TextBlock, write_tokens
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
@@ -85,7 +84,7 @@ def survey_block(task: SurveyTask) -> Survey:
     batched = 0
     signatures = _signatures(task.similarity)
     for sentences in task.block.read():
-        digests.append(digest_document(Document("", tuple(sentences))))
+        digests.append(digest_sentences(sentences))
         batch.append(sentences)
         batched += sum(map(len, sentences))
         if batched >= _BATCH_CHARACTERS:
@@ -159,3 +158,9 @@ def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, in
     _signatures.cache_clear()
     vocabulary = read_vocabulary(vocabulary_path)
     return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size
+
+
+def forget_words() -> None:
+    """Let the caches of words go, in a process that is done with text."""
+    _signatures.cache_clear()
+    _token_cache.cache_clear()

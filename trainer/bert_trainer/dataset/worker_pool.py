@@ -1,6 +1,7 @@
 """Independent tasks on several processes, without threads and without anything left behind.
 
-Each worker is a fresh interpreter (``spawn``) at the end of a pipe. Workers ignore the signals that ask for a
+Each worker is a fresh interpreter at the end of a pipe, which imports what its tasks need and nothing else: not the
+parent's main module, as those of ``multiprocessing`` would. Workers ignore the signals that ask for a
 stop: the parent decides. A worker ends when its pipe closes, so also when the parent is killed. Tasks and
 results must be picklable; their order of completion is not fixed.
 """
@@ -8,17 +9,15 @@ results must be picklable; their order of completion is not fixed.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -178,15 +177,14 @@ class _Worker:
     """One process and its end of the pipe."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
-        # Started here and not inside start(), where it would let SIGTERM and SIGINT through again.
-        resource_tracker.ensure_running()
-        # A fresh interpreter dies of these signals until it has got as far as ``_serve``; held back, they wait.
+        self.connection, theirs = Pipe()
+        fd = theirs.fileno()
+        program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({fd})"
+        # A fresh interpreter dies of these signals until it has got as far as ``serve``; held back, they wait.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            self.process.start()
+            command = [sys.executable, "-c", program]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[fd])
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         # Kept open here, the pipe would never report that the worker died.
@@ -204,9 +202,8 @@ class _Worker:
         try:
             answered = self.connection.recv()
         except (EOFError, ConnectionResetError) as broken:
-            self.process.join()
             raise TrainerError(
-                f"a worker process died (exit code {self.process.exitcode})",
+                f"a worker process died (exit code {self.process.wait()})",
                 hint="if memory ran out: more shards or fewer processes need less",
             ) from broken
         return self._task, result_of(answered)
@@ -217,18 +214,19 @@ def _end(workers: list[_Worker]) -> None:
         worker.connection.close()
     deadline_s = time.monotonic() + _GRACE_S
     for worker in workers:
-        worker.process.join(max(0.0, deadline_s - time.monotonic()))
-        if worker.process.is_alive():
+        try:
+            worker.process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
             worker.process.kill()
-            worker.process.join()
+            worker.process.wait()
 
 
-def _serve(connection: Connection) -> None:
-    """Answer tasks until the other end closes."""
+def serve(fd: int) -> None:
+    """Answer tasks until the other end of the pipe closes: the whole life of a worker process."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError), Connection(fd) as connection:
         while True:
             connection.send(answer(*connection.recv()))
 

@@ -5,7 +5,6 @@ holds. Files are opened for one call and closed again, never kept: HDF5 must not
 across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
-from bert_trainer.config import LayoutName
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.compact import Totals
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split, split_of
@@ -27,6 +26,7 @@ from bert_trainer.dataset.shards.folder import (
     shard_folder_name,
 )
 from bert_trainer.dataset.shards.header import ShardHeader, Split
+from bert_trainer.layout_names import LayoutName
 
 __all__ = [
     "LAYOUTS",

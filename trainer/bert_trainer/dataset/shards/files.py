@@ -10,12 +10,12 @@ import h5py
 import numpy as np
 
 from bert_trainer.atomic_files import replaced_atomically, write_atomically
-from bert_trainer.config import LayoutName
 from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import compact, fixed, variable
 from bert_trainer.dataset.shards.header import ShardHeader, opened
 from bert_trainer.errors import InputError
+from bert_trainer.layout_names import LayoutName
 
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 _BLOCK_ROWS = 4096

@@ -12,7 +12,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from bert_trainer.config import LayoutName
 from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.shard_checks import check_padding, check_range
@@ -24,6 +23,7 @@ from bert_trainer.dataset.shards.header import (
     stated,
 )
 from bert_trainer.errors import InputError
+from bert_trainer.layout_names import LayoutName
 
 _CHUNK_BYTES = 1 << 18
 """Size of the pieces that are compressed; larger ones would cost memory, smaller ones time."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.record import check_complete
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
 from bert_trainer.dataset.shards.files import read_header, read_ragged
@@ -52,6 +51,9 @@ class ShardFolder:
                 set of files, a file as in ``read_header``, another shape than asked for, made with another
                 vocabulary, or without masks.
         """
+        # Here, not above: it takes pydantic, which the processes that write shards would load for nothing.
+        from bert_trainer.dataset.record import check_complete  # noqa: PLC0415
+
         check_complete(folder)
         paths = _list_split(folder, split)
         check_numbers(folder, paths)
