@@ -31,6 +31,7 @@ class RecordedKeys(DropoutKeys):
 
 
 def uses(architecture: str) -> list[tuple[str, int, float, tuple[int, ...]]]:
+    """Return every use, with the shape of what was dropped."""
     objective = "mlm" if architecture == "distilbert" else "mlm+nsp"
     config = model_config(
         16,
@@ -47,6 +48,8 @@ def uses(architecture: str) -> list[tuple[str, int, float, tuple[int, ...]]]:
 
 
 HIDDEN, ATTENTION = (13, 16), (2, 2, 9, 9)
+# The last layer goes on with what the losses need: three predictions of each row and, for pairs, its first token.
+PREDICTIONS, NEEDED = (6, 16), (8, 16)
 
 
 def test_bert_drops_at_seven_places_in_two_layers() -> None:
@@ -56,8 +59,8 @@ def test_bert_drops_at_seven_places_in_two_layers() -> None:
         ("hidden", 2, 0.1, HIDDEN),
         ("hidden", 3, 0.1, HIDDEN),
         ("attention", 4, 0.2, ATTENTION),
-        ("hidden", 5, 0.1, HIDDEN),
-        ("hidden", 6, 0.1, HIDDEN),
+        ("hidden", 5, 0.1, NEEDED),
+        ("hidden", 6, 0.1, NEEDED),
     ]
 
 
@@ -67,5 +70,5 @@ def test_distilbert_does_not_drop_after_attention() -> None:
         ("attention", 1, 0.2, ATTENTION),
         ("hidden", 3, 0.1, HIDDEN),
         ("attention", 4, 0.2, ATTENTION),
-        ("hidden", 6, 0.1, HIDDEN),
+        ("hidden", 6, 0.1, PREDICTIONS),
     ]

@@ -15,14 +15,22 @@ from bert_trainer.batch import Batch
 from bert_trainer.dropout import DropoutKeys
 
 
-def run_layer(layer: nn.Module, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, *, recompute: bool) -> Tensor:
-    """Return ``layer(x_ND, batch, dropout)``, (N, D) to (N, D). recompute: whether the backward pass computes it again.
+def run_layer(
+    layer: nn.Module,
+    x_ND: Tensor,
+    batch: Batch,
+    dropout: DropoutKeys | None,
+    kept_K: Tensor | None,
+    *,
+    recompute: bool,
+) -> Tensor:
+    """Return ``layer(x_ND, batch, dropout, kept_K)``, (N, D) to (N, D) or (K, D).
 
-    Without gradients nothing is kept either way.
+    recompute: whether the backward pass computes it again. Without gradients nothing is kept either way.
     """
     if not recompute or not is_grad_enabled():
-        return layer(x_ND, batch, dropout)  # type: ignore[no-any-return]
+        return layer(x_ND, batch, dropout, kept_K)  # type: ignore[no-any-return]
     # The generators' state would be copied from the device and back for nothing.
     return checkpoint(  # type: ignore[no-any-return]
-        layer, x_ND, batch, dropout, use_reentrant=False, preserve_rng_state=False
+        layer, x_ND, batch, dropout, kept_K, use_reentrant=False, preserve_rng_state=False
     )

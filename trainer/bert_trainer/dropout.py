@@ -11,7 +11,7 @@ Letters: N tokens of a micro-batch, B rows, H heads, T padded length, D features
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -73,6 +73,11 @@ class DropoutKeys:
     def token_keys(self, site: int) -> Tensor:
         """Return one key per token at a site: int32 (N,)."""
         return mix(self.row_keys(site)[self.token_row_N] + self.token_position_N.to(torch.int32) * _GOLDEN_RATIO)
+
+    def of_tokens(self, places_K: Tensor) -> DropoutKeys:
+        """Return the keys of the tokens at some places, in their order; int64 (K,)."""
+        rows, positions = self.token_row_N.index_select(0, places_K), self.token_position_N.index_select(0, places_K)
+        return replace(self, token_row_N=rows, token_position_N=positions)
 
     def hidden(self, x_ND: Tensor, probability: float, site: int) -> Tensor:
         """Zero features with the given probability and scale the others by 1 / (1 - probability)."""

@@ -90,12 +90,16 @@ class Layer(nn.Module):
         self.ffn_out = nn.Linear(config.intermediate_size, size)
         self.ffn_norm = nn.LayerNorm(size, eps=eps)
 
-    def forward(self, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
-        """x_ND: (N, D) to (N, D)."""
+    def forward(self, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, kept_K: Tensor | None = None) -> Tensor:
+        """x_ND: (N, D) to (N, D); to (K, D) where only the tokens at some places are asked for, whom all still see."""
         library = kernels.kernels_for(x_ND, x_ND.shape[-1] // self.num_heads)
         if library is not None:
-            return kernels.encoder_layer(library, self, x_ND, batch, dropout)
-        attended_ND = self.attention_output(self._attend(x_ND, batch, dropout))
+            return kernels.encoder_layer(library, self, x_ND, batch, dropout, kept_K)
+        y_ND = self._attend(x_ND, batch, dropout)
+        if kept_K is not None:
+            x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
+            dropout = dropout and dropout.of_tokens(kept_K)
+        attended_ND = self.attention_output(y_ND)
         if self.drops_attention_output:
             attended_ND = self._drop(attended_ND, dropout, self.first_site + 1)
         x_ND = self.attention_norm(x_ND + attended_ND)
@@ -167,8 +171,12 @@ class Bert(nn.Module):
                 parameter.copy_(drawn)
         self.embeddings.tokens.weight[self.vocabulary_size :] = 0.0
 
-    def encode(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
-        """Return the last hidden states, (N, D). dropout: None for none (evaluation)."""
+    def encode(self, batch: Batch, dropout: DropoutKeys | None = None, kept_K: Tensor | None = None) -> Tensor:
+        """Return the last hidden states, (N, D), or (K, D) of the tokens at some places.
+
+        dropout: None for none (evaluation). kept_K: int64; the last layer computes what follows its attention for those
+        tokens alone.
+        """
         x_ND = self.embeddings(batch)
         drop = kernels.drop_hidden(dropout, self.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
         library = self._kernels()
@@ -178,8 +186,10 @@ class Bert(nn.Module):
                 x_ND = functions.dropout(library, x_ND, drop)
         elif dropout is not None and drop is not None:
             x_ND = dropout.hidden(x_ND, drop.probability, _EMBEDDINGS_SITE)
-        for layer in self.layers:
-            x_ND = run_layer(layer, x_ND, batch, dropout, recompute=self.activation_checkpointing)
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
+            kept = kept_K if number == last else None
+            x_ND = run_layer(layer, x_ND, batch, dropout, kept, recompute=self.activation_checkpointing)
         return x_ND  # type: ignore[no-any-return]
 
     def _kernels(self) -> Library | None:
@@ -200,19 +210,25 @@ class Bert(nn.Module):
 
     def next_sentence_logits(self, x_ND: Tensor, batch: Batch) -> Tensor:
         """Return (B, 2) from each row's first token; label 1 means a random next sentence."""
+        return self._classify_pairs(x_ND[batch.row_starts_B])
+
+    def _classify_pairs(self, first_BD: Tensor) -> Tensor:
         if self.pooler is None or self.nsp is None:
             raise TypeError("this model has no next-sentence head")
-        pooled_BD = torch.tanh(self.pooler(x_ND[batch.row_starts_B]))
-        return self.nsp(pooled_BD)  # type: ignore[no-any-return]
+        return self.nsp(torch.tanh(self.pooler(first_BD)))  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, dropout: DropoutKeys | None = None) -> LossSums:
-        """Encode a micro-batch and sum both losses; logits are computed at masked positions only."""
-        x_ND = self.encode(batch, dropout)
-        masked_lm, masked_lm_correct = self._masked_lm(x_ND[batch.masked_index_M], batch.masked_labels_M)
+        """Encode a micro-batch and sum both losses; what no loss needs is not computed.
+
+        Logits are those of masked positions; the last layer computes them and each row's first token.
+        """
+        kept = [batch.masked_index_M, *([] if self.nsp is None else [batch.row_starts_B])]
+        masked_MD, *first_BD = torch.split(self.encode(batch, dropout, torch.cat(kept)), [len(k) for k in kept])
+        masked_lm, masked_lm_correct = self._masked_lm(masked_MD, batch.masked_labels_M)
         next_sentence = masked_lm.new_zeros(())
         next_sentence_correct = masked_lm_correct.new_zeros(())
         if self.nsp is not None:
-            logits_B2 = _at_least_fp32(self.next_sentence_logits(x_ND, batch))
+            logits_B2 = _at_least_fp32(self._classify_pairs(*first_BD))
             next_sentence = F.cross_entropy(logits_B2, batch.next_sentence_B, reduction="sum")
             next_sentence_correct = (logits_B2.argmax(-1) == batch.next_sentence_B).sum()
         return LossSums(masked_lm, next_sentence, masked_lm_correct, next_sentence_correct)

@@ -34,8 +34,15 @@ def drop_hidden(dropout: DropoutKeys | None, probability: float, site: int) -> D
     return Drop(dropout.token_keys(site), probability) if dropout is not None and probability > 0 else None
 
 
-def encoder_layer(library: Library, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
-    """x_ND: (N, D) to (N, D), fp32 or bf16, as ``model.Layer``."""
+def encoder_layer(
+    library: Library,
+    layer: Layer,
+    x_ND: Tensor,
+    batch: Batch,
+    dropout: DropoutKeys | None,
+    kept_K: Tensor | None = None,
+) -> Tensor:
+    """x_ND: (N, D) to (N, D) or (K, D), fp32 or bf16, as ``model.Layer``."""
     site, hidden = layer.first_site, layer.hidden_dropout
     q, k, v = layer.query, layer.key, layer.value
     qkv = functions.linear(x_ND, q.weight, k.weight, v.weight)
@@ -44,6 +51,9 @@ def encoder_layer(library: Library, layer: Layer, x_ND: Tensor, batch: Batch, dr
     if dropout is not None and layer.attention_dropout > 0:
         drop_weights = Drop(dropout.row_keys(site), layer.attention_dropout)
     y_ND = functions.attention(library, qkv, batch.row_starts_B, layer.num_heads, drop_weights)
+    if kept_K is not None:
+        x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
+        dropout = dropout and dropout.of_tokens(kept_K)
     y_ND = functions.linear(y_ND, layer.attention_output.weight)
     drop = drop_hidden(dropout, hidden, site + 1) if layer.drops_attention_output else None
     x_ND = functions.drop_add_norm(library, y_ND, layer.attention_output.bias, x_ND, layer.attention_norm, drop)
