@@ -116,6 +116,32 @@ def test_a_stage_that_ends_early_leaves_what_there_is(tmp_path: Path, dataset: P
 
 @pytest.mark.horovod
 @pytest.mark.slow
+@pytest.mark.parametrize("finished", [0, 2])
+def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int) -> None:
+    told: list[StepTimes] = []
+    profiler = StepProfiler(
+        ProfileSteps(first=1, last=9),
+        tmp_path,
+        rank=0,
+        device=torch.device("cpu"),
+        tell=lambda times, _: told.append(times),
+    )
+    for step in range(1, finished + 2):
+        profiler.start_step("phase1", step)
+        with profiler.part("forward"):
+            torch.ones(3).sum()
+        if step <= finished:
+            profiler.end_step()
+    profiler.close()
+    if finished:
+        (times,) = told
+        assert (times.first, times.last) == (1, finished)
+        assert 0 < times.part_s["forward"] <= times.total_s
+    else:
+        assert not told
+        assert traces(tmp_path) == []
+
+
 def test_all_ranks_or_the_first(tmp_path: Path, dataset: Path) -> None:
     steps = {"first": 2, "last": 3, "all_ranks": True}
     document = run_document(tmp_path / "out", dataset, world={"ranks": 2, "hosts": 1}, profile_steps=steps)

@@ -40,6 +40,7 @@ from bert_trainer.micro_batch_choice import (
     is_past_its_best,
     render_measurements,
 )
+from bert_trainer.processor import release_freed_memory
 from bert_trainer.profiler import print_table
 from bert_trainer.run_folder import AUTOTUNE_FOLDER
 from bert_trainer.session import Session
@@ -176,6 +177,7 @@ def try_sizes(
         if measurement.sequences_per_s is None or is_past_its_best(done):
             break
     session.parameters.gradients.zero_()
+    forget_trials(session.device)
     chosen = choose_size(done, limit_bytes)
     if chosen is None and done[0].sequences_per_s is not None:
         chosen = done[0].size  # above the headroom, but it ran
@@ -188,22 +190,35 @@ def try_sizes(
     return Trial(tuple(done), limit_bytes, chosen)
 
 
+def forget_trials(device: torch.device) -> None:
+    """Hand back what the largest size took, so that the run's own use of memory shows."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        release_freed_memory()
+
+
 def measure(session: Session, index: int, stage: PretrainStage, size: int, *, warm_up: bool) -> Measurement:
     """Run a few passes of one size. warm_up: whether one pass goes before them, uncounted."""
     on_gpu = session.device.type == "cuda"
+    fits_in = True
+    fastest_s, spent_s, passes, peak_bytes = float("inf"), 0.0, 0, 0
     try:
         batch = full_batch(size, stage, session.model.vocabulary_size).to(session.device)
         if warm_up:
             _run_pass(session, index, batch)
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(session.device)
-        fastest_s, spent_s, passes, peak_bytes = float("inf"), 0.0, 0, 0
         while passes == 0 or (spent_s < _ENOUGH_S or passes == 1 and spent_s < 4 * _ENOUGH_S):
             started_at_s = time.monotonic()
             peak_bytes = max(peak_bytes, _run_pass(session, index, batch))
             pass_s = time.monotonic() - started_at_s
             fastest_s, spent_s, passes = min(fastest_s, pass_s), spent_s + pass_s, passes + 1
     except torch.OutOfMemoryError:
+        fits_in = False
+    if not fits_in:
+        # Only here: until its handler ends, the error holds on to all tensors of the pass.
         torch.cuda.empty_cache()
         return Measurement(size=size, note="out of memory")
     return Measurement(size=size, sequences_per_s=size / max(fastest_s, 1e-9), peak_bytes=peak_bytes)

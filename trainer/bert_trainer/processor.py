@@ -90,6 +90,13 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _NEVER)
 
 
+def release_freed_memory() -> None:
+    """Have glibc's allocator give what is free back to the kernel once; nothing where another one is loaded."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None and find_library(_read("/proc/self/maps"), _ALLOCATORS) is None:
+        trim(0)
+
+
 def describe_processor(rank: int, precision: str) -> str:
     """Return what a rank has really got, in one line."""
     processors, maps = bound_processors(), _read("/proc/self/maps")

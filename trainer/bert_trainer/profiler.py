@@ -83,6 +83,7 @@ class StepProfiler:
         self._step_record: record_function | None = None
         self._started_at_s = self._total_s = 0.0
         self._spans: list[tuple[Part, _Moment, _Moment]] = []
+        self._spans_before = 0
 
     def start_step(self, stage: str, step: int) -> None:
         """Start the trace with the first step that is covered, and mark every one in it."""
@@ -96,6 +97,7 @@ class StepProfiler:
             self._profile = profile(activities=activities, record_shapes=True)
             self._profile.start()
         self._traced.append(step)
+        self._spans_before = len(self._spans)
         self._step_record = record_function(f"ProfilerStep#{step}")
         self._step_record.__enter__()  # type: ignore[no-untyped-call]
         self._started_at_s = time.perf_counter()
@@ -116,13 +118,13 @@ class StepProfiler:
         """Close the step; write after the last one."""
         if self._step_record is None:
             return
+        self._total_s += time.perf_counter() - self._started_at_s
         self._leave_step()
         if self._traced[-1] == self._steps.last:
             self.close()
 
     def _leave_step(self) -> None:
         if self._step_record is not None:
-            self._total_s += time.perf_counter() - self._started_at_s
             self._step_record.__exit__(None, None, None)
             self._step_record = None
 
@@ -134,10 +136,17 @@ class StepProfiler:
         """
         if self._profile is None:
             return
-        self._leave_step()
+        if self._step_record is not None:  # in the middle of a step, which counts for nothing
+            self._leave_step()
+            self._traced.pop()
+            del self._spans[self._spans_before :]
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         recorder, spans = self._profile, self._spans
+        if not self._traced:
+            self._clear()
+            recorder.stop()
+            return
         times = StepTimes(
             stage=self._stage,
             first=self._traced[0],
