@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "arithmetic.h"
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -26,6 +26,7 @@ struct Float {
     using Element = float;
     static Vector multiply_add(uint32_t a, Vector b, Vector sum) { return sum + float_of(a) * b; }
     static uint32_t unit(float first, float) { return bits_of(first); }
+    static uint32_t unit(bf16 first, bf16) { return bits_of(get(first)); }
 };
 
 #ifdef __AVX512BF16__
@@ -36,7 +37,41 @@ struct Pair {
         return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)(__m512)b);
     }
     static uint32_t unit(float first, float second) { return rounded(first) | rounded(second) << 16; }
+    static uint32_t unit(bf16 first, bf16 second) { return first.bits | uint32_t(second.bits) << 16; }
 };
+#endif
+
+#ifdef __AVX512F__
+// out[j][i] = in[i][j] for 16 by 16 units; rows of `in` from the given number on are taken as zeros.
+inline void transpose(const uint32_t* in, long in_row, long rows, uint32_t* out, long out_row) {
+    __m512i r[LANES], t[LANES];
+#pragma GCC unroll 16
+    for (long i = 0; i < LANES; ++i) r[i] = i < rows ? _mm512_loadu_si512(in + i * in_row) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (long i = 0; i < LANES; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    // Afterwards r[4g + c] has in its l-th quarter column 4l + c of the rows 4g to 4g + 3.
+#pragma GCC unroll 4
+    for (long i = 0; i < LANES; i += 4)
+#pragma GCC unroll 2
+        for (long half = 0; half < 2; ++half) {
+            r[i + 2 * half] = _mm512_unpacklo_epi64(t[i + half], t[i + half + 2]);
+            r[i + 2 * half + 1] = _mm512_unpackhi_epi64(t[i + half], t[i + half + 2]);
+        }
+#pragma GCC unroll 4
+    for (long c = 0; c < 4; ++c) {
+        const __m512i even_low = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
+        const __m512i odd_low = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+        const __m512i even_high = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+        const __m512i odd_high = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+        _mm512_storeu_si512(out + c * out_row, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
+        _mm512_storeu_si512(out + (4 + c) * out_row, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
+        _mm512_storeu_si512(out + (8 + c) * out_row, _mm512_shuffle_i32x4(even_low, even_high, 0xdd));
+        _mm512_storeu_si512(out + (12 + c) * out_row, _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd));
+    }
+}
 #endif
 
 // out (rows, vectors * 16) = a (rows, units) times b (units, vectors * 16).
@@ -89,23 +124,34 @@ struct Task {
 // Copies of one head's rows as operands, with zeros beyond T.
 template <class U, class T>
 struct Operand {
+    static constexpr bool is_unit = sizeof(T) * U::DEPTH == sizeof(uint32_t);  // as they are, neighbours make a unit
     // (T, E) summed over E, for the left.
     static void rows(const T* x, long stride, const Task& task, long E, uint32_t* out) {
         for (long i = 0; i < task.T; ++i) {
             auto* __restrict to = reinterpret_cast<typename U::Element*>(out) + i * E;
             const T* __restrict from = x + i * stride;
-            SIMD for (long e = 0; e < E; ++e) put(to[e], get(from[e]));
+            if constexpr (is_unit) std::copy(from, from + E, to);
+            else SIMD for (long e = 0; e < E; ++e) put(to[e], get(from[e]));
         }
     }
     // (E, T) summed over E, for the right.
     static void columns(const T* x, long stride, const Task& task, long E, uint32_t* out) {
         const long width = task.padded(), deep = E / U::DEPTH;
+#ifdef __AVX512F__
+        if (is_unit && deep % LANES == 0) {
+            for (long first = 0; first < task.T; first += LANES)
+                for (long e = 0; e < deep; e += LANES)
+                    transpose(reinterpret_cast<const uint32_t*>(x + first * stride) + e, stride / U::DEPTH,
+                              task.T - first, out + e * width + first, width);
+            return;
+        }
+#endif
         for (long first = 0; first < task.T; first += LANES) {  // as many as share the lines that are written
             const long stop = std::min(first + LANES, task.T);
             for (long e = 0; e < deep; ++e)
                 for (long i = first; i < stop; ++i) {
                     const T* from = x + i * stride + e * U::DEPTH;
-                    out[e * width + i] = U::unit(get(from[0]), get(from[U::DEPTH - 1]));
+                    out[e * width + i] = U::unit(from[0], from[U::DEPTH - 1]);
                 }
         }
         for (long e = 0; e < deep; ++e) std::fill(out + e * width + task.T, out + (e + 1) * width, 0u);
@@ -124,7 +170,7 @@ struct Operand {
     // Two neighbours along the axis that is summed, as units; alone: nothing but the first.
     template <bool alone = false>
     static void join(const T* __restrict first, const T* __restrict second, long count, uint32_t* __restrict out) {
-        SIMD for (long e = 0; e < count; ++e) out[e] = U::unit(get(first[e]), alone ? 0.0f : get(second[e]));
+        SIMD for (long e = 0; e < count; ++e) out[e] = U::unit(first[e], alone ? T{} : second[e]);
     }
 };
 
@@ -147,32 +193,69 @@ uint32_t head_key(const Problem& p, const Task& t) {
     return p.keys_B ? mix(uint32_t(p.keys_B[t.row]) + uint32_t(t.head) * GOLDEN) : 0;
 }
 
-// row: T scores of a query, turned into weights, dropped ones 0; returns the logarithm of the softmax's sum.
-template <class Drop>
-float softmax(float* __restrict row, long T, float scale, uint32_t key, Drop drop) {
-    float largest = row[0];
-#pragma omp simd reduction(max : largest)
-    for (long j = 0; j < T; ++j) largest = row[j] > largest ? row[j] : largest;
-    float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-    for (long j = 0; j < T; ++j) {
-        row[j] = exp_of((row[j] - largest) * scale);
-        total += row[j];
-    }
-    const float share = 1.0f / total;
-    SIMD for (long j = 0; j < T; ++j) row[j] *= share * drop.factor(key, uint32_t(j));
-    return largest * scale + std::log(total);
+// The next two work on the ROWS rows of a tile at once: a row alone is too short to hide how long exp and hash take.
+// Rows beyond the last query hold anything.
+static_assert(ROWS == 4);
+
+void clear_behind(float* tile, long width, long T) {
+    for (long i = 0; i < ROWS; ++i) std::fill(tile + i * width + T, tile + (i + 1) * width, 0.0f);
 }
 
-// row: scores, turned into weights, dropped ones 0. flow: gradients of those, turned into gradients of scores.
+// tile (ROWS, width): T scores of each query, turned into weights, dropped ones 0, and zeros behind them. logs: the
+// logarithms of the softmax's sums.
 template <class Drop>
-void softmax_gradient(float* __restrict row, float* __restrict flow, long T, float scale, float shift, float delta,
-                      uint32_t key, Drop drop) {
-    SIMD for (long j = 0; j < T; ++j) {
-        float weight = exp_of(row[j] * scale - shift), factor = drop.factor(key, uint32_t(j));
-        flow[j] = weight * (flow[j] * factor - delta) * scale;
-        row[j] = weight * factor;
+void softmax(float* tile, long width, long T, float scale, const uint32_t* keys, Drop drop, float* logs) {
+    float *__restrict a = tile, *__restrict b = tile + width, *__restrict c = b + width, *__restrict d = c + width;
+    float top_a = a[0], top_b = b[0], top_c = c[0], top_d = d[0];
+#pragma omp simd reduction(max : top_a, top_b, top_c, top_d)
+    for (long j = 0; j < T; ++j) {
+        top_a = a[j] > top_a ? a[j] : top_a;
+        top_b = b[j] > top_b ? b[j] : top_b;
+        top_c = c[j] > top_c ? c[j] : top_c;
+        top_d = d[j] > top_d ? d[j] : top_d;
     }
+    float sum_a = 0.0f, sum_b = 0.0f, sum_c = 0.0f, sum_d = 0.0f;
+#pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
+    for (long j = 0; j < T; ++j) {
+        sum_a += a[j] = exp_of((a[j] - top_a) * scale);
+        sum_b += b[j] = exp_of((b[j] - top_b) * scale);
+        sum_c += c[j] = exp_of((c[j] - top_c) * scale);
+        sum_d += d[j] = exp_of((d[j] - top_d) * scale);
+    }
+    const float share_a = 1.0f / sum_a, share_b = 1.0f / sum_b, share_c = 1.0f / sum_c, share_d = 1.0f / sum_d;
+    const uint32_t key_a = keys[0], key_b = keys[1], key_c = keys[2], key_d = keys[3];
+    SIMD for (long j = 0; j < T; ++j) {
+        a[j] *= share_a * drop.factor(key_a, uint32_t(j));
+        b[j] *= share_b * drop.factor(key_b, uint32_t(j));
+        c[j] *= share_c * drop.factor(key_c, uint32_t(j));
+        d[j] *= share_d * drop.factor(key_d, uint32_t(j));
+    }
+    clear_behind(tile, width, T);
+    const float tops[ROWS] = {top_a, top_b, top_c, top_d}, sums[ROWS] = {sum_a, sum_b, sum_c, sum_d};
+    for (long i = 0; i < ROWS; ++i) logs[i] = tops[i] * scale + std::log(sums[i]);
+}
+
+// tile: scores, turned into weights, dropped ones 0. flow: gradients of those, turned into gradients of scores. Both
+// (ROWS, width), with zeros behind T. shifts: the logarithms of `softmax`; deltas: gradient times output of each query.
+template <class Drop>
+void softmax_gradient(float* tile, float* flow, long width, long T, float scale, const float* shifts,
+                      const float* deltas, const uint32_t* keys, Drop drop) {
+    for (long i = 0; i < ROWS; i += 2) {
+        float *__restrict a = tile + i * width, *__restrict b = a + width;
+        float *__restrict to_a = flow + i * width, *__restrict to_b = to_a + width;
+        const float shift_a = shifts[i], shift_b = shifts[i + 1], delta_a = deltas[i], delta_b = deltas[i + 1];
+        const uint32_t key_a = keys[i], key_b = keys[i + 1];
+        SIMD for (long j = 0; j < T; ++j) {
+            const float weight_a = exp_of(a[j] * scale - shift_a), factor_a = drop.factor(key_a, uint32_t(j));
+            const float weight_b = exp_of(b[j] * scale - shift_b), factor_b = drop.factor(key_b, uint32_t(j));
+            to_a[j] = weight_a * (to_a[j] * factor_a - delta_a) * scale;
+            to_b[j] = weight_b * (to_b[j] * factor_b - delta_b) * scale;
+            a[j] = weight_a * factor_a;
+            b[j] = weight_b * factor_b;
+        }
+    }
+    clear_behind(tile, width, T);
+    clear_behind(flow, width, T);
 }
 
 // The memory of one thread, for rows of up to `longest` tokens.
@@ -204,12 +287,13 @@ void attend(const Problem& p, Drop drop, const Task& task, const T* q, const T* 
         const long rows = std::min(ROWS, task.T - first);
         multiply<U>(queries + first * (E / U::DEPTH), E / U::DEPTH, 1, keys, width, E / U::DEPTH,
                     s.scores.data(), width, width);
+        uint32_t row_keys[ROWS];
+        float logs[ROWS];
+        for (long i = 0; i < ROWS; ++i) row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN);
+        softmax(s.scores.data(), width, task.T, p.scale, row_keys, drop, logs);
         for (long i = 0; i < rows; ++i) {
-            float* row = s.scores.data() + i * width;
-            logsum[(task.first + first + i) * p.H + task.head] =
-                softmax(row, task.T, p.scale, mix(key + uint32_t(first + i) * GOLDEN), drop);
-            for (long j = task.T; j < width; ++j) row[j] = 0.0f;
-            put_row<U>(row, width, s.weights.data() + i * units);
+            logsum[(task.first + first + i) * p.H + task.head] = logs[i];
+            put_row<U>(s.scores.data() + i * width, width, s.weights.data() + i * units);
         }
         multiply<U>(s.weights.data(), units, 1, values, E, units, s.products.data(), E, E);
         for (long i = 0; i < rows; ++i) {
@@ -251,18 +335,20 @@ void attend_gradient(const Problem& p, Drop drop, const Task& task, const T* gra
         const long rows = std::min(ROWS, task.T - first);
         multiply<U>(o[0] + first * deep, deep, 1, o[1], width, deep, score, width, width);
         multiply<U>(o[2] + first * deep, deep, 1, o[3], width, deep, flow, width, width);
+        uint32_t row_keys[ROWS];
+        float deltas[ROWS] = {}, shifts[ROWS] = {};
+        for (long i = 0; i < ROWS; ++i) row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN);
         for (long i = 0; i < rows; ++i) {
             const long token = first + i;
             const T *gi = grad + at_out + token * D, *oi = out + at_out + token * D;
             float delta = 0.0f;
 #pragma omp simd reduction(+ : delta)
             for (long e = 0; e < E; ++e) delta += get(gi[e]) * get(oi[e]);
-            const float shift = logsum[(task.first + token) * p.H + task.head];
-            float *w = score + i * width, *f = flow + i * width;
-            softmax_gradient(w, f, task.T, p.scale, shift, delta, mix(key + uint32_t(token) * GOLDEN), drop);
-            for (long j = task.T; j < width; ++j) w[j] = f[j] = 0.0f;
-            put_row<U>(f, width, s.weights.data() + token * units);
+            deltas[i] = delta;
+            shifts[i] = logsum[(task.first + token) * p.H + task.head];
         }
+        softmax_gradient(score, flow, width, task.T, p.scale, shifts, deltas, row_keys, drop);
+        for (long i = 0; i < rows; ++i) put_row<U>(flow + i * width, width, s.weights.data() + (first + i) * units);
         turn<U>(flow, rows, width, turned + first / U::DEPTH * width);
         turn<U>(score, rows, width, dropped + first / U::DEPTH * width);
         multiply<U>(s.weights.data() + first * units, units, 1, o[4], E, units, flow, E, E);
