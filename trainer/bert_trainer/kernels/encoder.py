@@ -45,7 +45,7 @@ def encoder_layer(
     """x_ND: (N, D) to (N, D) or (K, D), fp32 or bf16, as ``model.Layer``."""
     site, hidden = layer.first_site, layer.hidden_dropout
     q, k, v = layer.query, layer.key, layer.value
-    qkv = functions.linear(x_ND, q.weight, k.weight, v.weight)
+    qkv = functions.linear(library, x_ND, q.weight, k.weight, v.weight)
     qkv = functions.add_bias(library, qkv, q.bias, k.bias, v.bias)
     drop_weights = None
     if dropout is not None and layer.attention_dropout > 0:
@@ -54,22 +54,22 @@ def encoder_layer(
     if kept_K is not None:
         x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
         dropout = dropout and dropout.of_tokens(kept_K)
-    y_ND = functions.linear(y_ND, layer.attention_output.weight)
+    y_ND = functions.linear(library, y_ND, layer.attention_output.weight)
     drop = drop_hidden(dropout, hidden, site + 1) if layer.drops_attention_output else None
     x_ND = functions.drop_add_norm(library, y_ND, layer.attention_output.bias, x_ND, layer.attention_norm, drop)
-    inner = functions.linear(x_ND, layer.ffn_in.weight)
+    inner = functions.linear(library, x_ND, layer.ffn_in.weight)
     inner = functions.bias_gelu(library, inner, layer.ffn_in.bias, by_tanh=layer.approximate == "tanh")
-    y_ND = functions.linear(inner, layer.ffn_out.weight)
+    y_ND = functions.linear(library, inner, layer.ffn_out.weight)
     drop = drop_hidden(dropout, hidden, site + 2)
     return functions.drop_add_norm(library, y_ND, layer.ffn_out.bias, x_ND, layer.ffn_norm, drop)
 
 
 def masked_lm(library: Library, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of the masked-LM losses in nats and the number of right answers."""
-    x_MD = functions.linear(x_MD, model.mlm_transform.weight)
+    x_MD = functions.linear(library, x_MD, model.mlm_transform.weight)
     by_tanh = model.config.hidden_act == "gelu_new"
     x_MD = functions.bias_gelu(library, x_MD, model.mlm_transform.bias, by_tanh=by_tanh)
     x_MD = model.mlm_norm(x_MD.float()).to(x_MD.dtype)
-    logits_MV = functions.linear(x_MD, model.embeddings.tokens.weight)
+    logits_MV = functions.linear(library, x_MD, model.embeddings.tokens.weight)
     logits_MV = functions.add_bias(library, logits_MV, model.mlm_bias)
     return functions.cross_entropy(library, logits_MV, labels_M, model.vocabulary_size)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from bert_trainer.gradient_sums import sum_of
 from bert_trainer.kernels.library import Library, prefers_onednn
 
 
@@ -50,21 +51,32 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
 
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, library: Library, x: Tensor, *weights: Tensor) -> Tensor:
         weight = (weights[0] if len(weights) == 1 else torch.cat(weights)).to(x.dtype)
         ctx.save_for_backward(x, weight)
-        ctx.sizes = [one.shape[0] for one in weights]
+        ctx.library, ctx.weights = library, weights
         return _times(x, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return _times(grad, weight.t()), *_times(grad.t(), x.t()).split(ctx.sizes)  # type: ignore[no-untyped-call]
+        parts = _times(grad.t(), x.t()).split([one.shape[0] for one in ctx.weights])  # type: ignore[no-untyped-call]
+        left = [_add_up(ctx.library, one, part) for one, part in zip(ctx.weights, parts, strict=True)]
+        return None, _times(grad, weight.t()), *left
 
 
-def linear(x_ND: Tensor, *weights: Tensor) -> Tensor:
+def _add_up(library: Library, weight: Tensor, grad: Tensor) -> Tensor | None:
+    """Add a weight's bf16 gradient to its sum in one pass; where there is no sum for it, leave it to autograd."""
+    total = sum_of(weight)
+    if total is None or grad.dtype != torch.bfloat16:
+        return grad
+    library.call("add_to", grad.dtype, total, grad, grad.numel())
+    return None
+
+
+def linear(library: Library, x_ND: Tensor, *weights: Tensor) -> Tensor:
     """Return x times the transposed weights, laid side by side: (N, sum of their rows). No bias."""
-    return _Linear.apply(x_ND, *weights)  # type: ignore[no-any-return]
+    return _Linear.apply(library, x_ND, *weights)  # type: ignore[no-any-return]
 
 
 class _AddBias(Function):

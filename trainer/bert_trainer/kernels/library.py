@@ -39,6 +39,8 @@ _FP32_SIGNATURES: dict[str, list[Any]] = {
     "apply_update": [*[_POINTER] * 3, _FLOAT, *[_LONG] * 3, _INT],
 }
 """Of kernels for fp32 alone."""
+_BF16_SIGNATURES: dict[str, list[Any]] = {"add_to": [_POINTER, _POINTER, _LONG, _INT]}
+"""Of kernels for bf16 alone."""
 _SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -55,7 +57,8 @@ class Library:
         loaded = ctypes.CDLL(str(path))
         self._functions = {}
         signatures = [(name, suffix, _SIGNATURES[name]) for name in _SIGNATURES for suffix in _SUFFIXES.values()]
-        signatures += [(name, _SUFFIXES[torch.float32], _FP32_SIGNATURES[name]) for name in _FP32_SIGNATURES]
+        for dtype, some in ((torch.float32, _FP32_SIGNATURES), (torch.bfloat16, _BF16_SIGNATURES)):
+            signatures += [(name, _SUFFIXES[dtype], arguments) for name, arguments in some.items()]
         for name, suffix, arguments in signatures:
             function = getattr(loaded, f"{name}_{suffix}")
             function.argtypes, function.restype = arguments, None

@@ -1,4 +1,5 @@
-// The optimizer's update of fp32 rows, in two passes over memory; `bert_trainer/optimizer.py` says where it is from.
+// What happens to gradients in flat fp32 buffers: sums over micro-batches, and the optimizer's update in two passes over
+// memory; `bert_trainer/update.py` says where it is from.
 #include <cmath>
 
 #include "arithmetic.h"
@@ -36,6 +37,16 @@ EXPORT void gradients_to_update_f32(float* gradients, float* first, float* secon
         }
         norms[2 * r] = std::sqrt(of_values);
         norms[2 * r + 1] = std::sqrt(of_update);
+    }
+}
+
+// sums += x, for a number of elements.
+EXPORT void add_to_bf16(float* __restrict sums, const bf16* __restrict x, long count, int threads) {
+    constexpr long BLOCK = 4096;
+    PARALLEL_FOR(threads)
+    for (long start = 0; start < count; start += BLOCK) {
+        const long stop = start + BLOCK < count ? start + BLOCK : count;
+        SIMD for (long i = start; i < stop; ++i) sums[i] += get(x[i]);
     }
 }
 

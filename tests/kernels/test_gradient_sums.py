@@ -1,0 +1,94 @@
+"""Gradients of weights that kernels add up themselves: autograd's sums, and reported when they are whole.
+
+A bf16 model of two layers with a tied token table, two micro-batches. Reference: the same kernels, with gradients that
+autograd adds up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from bert_trainer import partition
+from bert_trainer.batch import Batch
+from bert_trainer.config import ModelConfig, OptimizerConfig
+from bert_trainer.distributed import Alone, Done, Pending
+from bert_trainer.flat_parameters import FlatParameters
+from bert_trainer.gradient_sums import sum_of
+from bert_trainer.model import Bert
+from bert_trainer.optimizer import Optimizer
+from bert_trainer.reduction import GradientReduction
+from random_rows import random_batch
+
+pytestmark = pytest.mark.usefixtures("flavour")
+VOCABULARY = 101
+
+
+def make_model() -> Bert:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 176}
+    model = Bert(ModelConfig.model_validate(sizes), VOCABULARY)
+    model.initialize(1)
+    return model
+
+
+def make_batches() -> list[Batch]:
+    return [
+        random_batch([2, 40, 17, 33], sequence_length=40, predictions=6, vocabulary_size=VOCABULARY, seed=seed)
+        for seed in (3, 4)
+    ]
+
+
+def run_backward(model: Bert, batch: Batch) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        sums = model(batch, batch.dropout_keys(7, 1))
+    (sums.masked_lm + sums.next_sentence).backward()
+
+
+def test_sums_are_those_of_autograd_to_the_bit() -> None:
+    plain, flat = make_model(), make_model()
+    parameters = FlatParameters(flat)
+    assert sum_of(flat.layers[0].query.weight) is not None
+    assert sum_of(plain.layers[0].query.weight) is None
+    for batch in make_batches():
+        run_backward(plain, batch)
+        run_backward(flat, batch)
+    found = parameters.named(parameters.gradients)
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        if name == "embeddings.tokens.weight":  # of two gradients, which autograd adds to each other first
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-6)
+        else:
+            assert torch.equal(found[name], parameter.grad), name
+
+
+@dataclass(slots=True)
+class Snapshots(Alone):
+    """Two ranks of which the other has nothing to add; keeps what it is given at that moment."""
+
+    size: int = 2
+    taken: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        self.taken[name] = tensor.clone(), tensor
+        return Done(tensor)
+
+
+def test_a_chunk_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "CHUNK_ROWS", 1)
+    model, world = make_model(), Snapshots()
+    parameters = FlatParameters(model)
+    optimizer = Optimizer(OptimizerConfig(), parameters, partition.Partition(parameters.num_rows, world, split=False))
+    reduction = GradientReduction(parameters, optimizer, world, compressed=False)
+    first, last = make_batches()
+    run_backward(model, first)
+    assert not world.taken
+    reduction.watch()
+    run_backward(model, last)
+    assert len(world.taken) == len(reduction.chunks)
+    reduction.finish()
+    for name, (then, now) in world.taken.items():
+        assert torch.equal(then, now), name
+    assert parameters.gradients.any()
