@@ -31,6 +31,7 @@ from bert_trainer.dealing import rank_slice
 from bert_trainer.device_memory import propose
 from bert_trainer.distributed import Alone, on_rank_0
 from bert_trainer.errors import InputError, OutOfDeviceMemory
+from bert_trainer.gpu.filler import stage_for
 from bert_trainer.micro_batch_choice import (
     Measurement,
     candidate_sizes,
@@ -205,7 +206,9 @@ def measure(session: Session, index: int, stage: PretrainStage, size: int, *, wa
     fits_in = True
     fastest_s, spent_s, passes, peak_bytes = float("inf"), 0.0, 0, 0
     try:
-        batch = full_batch(size, stage, session.model.vocabulary_size).to(session.device)
+        batch = full_batch(size, stage, session.model.vocabulary_size)
+        staged = stage_for(session.device, stage.sequence_length, size)
+        batch = (batch if staged is None else staged(batch)).to(session.device)
         if warm_up:
             _run_pass(session, index, batch)
         if on_gpu:

@@ -5,6 +5,7 @@ Letters: N real tokens, B rows, T longest row, M masked positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,12 +16,18 @@ from torch import Tensor
 
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.samples import Samples
-from bert_trainer.dropout import DropoutKeys, row_keys
+from bert_trainer.dropout import DropoutKeys, generator_seed, row_keys
+
+IGNORED_LABEL = -100
+"""Of filler: what ``torch.nn.functional.cross_entropy`` leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Index tensors are int64, which is what torch indexes with."""
+    """Index tensors are int64, which is what torch indexes with.
+
+    Behind the real rows there may be filler (``gpu.filler``): rows, tokens and masked positions with ignored labels.
+    """
 
     tokens_N: Tensor
     positions_N: Tensor
@@ -33,42 +40,53 @@ class Batch:
     """bool: where a padded row has a token."""
     row_starts_B: Tensor
     """The place of every row's first token among the N."""
+    row_bounds: Tensor
+    """int32 (B + 1,): the same, and the end."""
     masked_index_M: Tensor
     """The place of every masked position among the N."""
     masked_labels_M: Tensor
     next_sentence_B: Tensor
     sample_numbers_B: NDArray[np.int64]
+    """Of the real rows."""
+    longest: int
+    """Tokens; no row has more."""
+    num_tokens: int
+    """Real tokens."""
+    num_masked: int
+    """Predictions."""
 
     @property
     def num_rows(self) -> int:
         """Sequences."""
-        return self.row_starts_B.shape[0]
-
-    @property
-    def num_tokens(self) -> int:
-        """Real tokens."""
-        return self.tokens_N.shape[0]
-
-    @property
-    def num_masked(self) -> int:
-        """Predictions."""
-        return self.masked_index_M.shape[0]
+        return len(self.sample_numbers_B)
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch with its tensors on a device."""
+        """Return the batch with its tensors on a device; what is pinned is copied while the host goes on."""
         if device.type == "cpu":
             return self
-        moved: dict[str, Any] = {
-            field.name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-            for field in fields(self)
-            for value in [getattr(self, field.name)]
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        """Return the batch in memory that a GPU can read by itself."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed: dict[str, Any] = {
+            name: change(value) if isinstance(value, Tensor) else value for name, value in values
         }
-        return Batch(**moved)
+        return Batch(**changed)
 
     def dropout_keys(self, seed: int, step: int) -> DropoutKeys:
         """Fix the random bits of this micro-batch at one step of one stage."""
-        keys_B = row_keys(seed, step, self.sample_numbers_B).to(self.tokens_N.device)
-        return DropoutKeys(keys_B, self.token_row_N, self.positions_N)
+        numbers_B, device = self.sample_numbers_B, self.tokens_N.device
+        filler_rows = len(self.row_starts_B) - len(numbers_B)
+        keys_B = torch.cat([row_keys(seed, step, numbers_B), torch.zeros(filler_rows, dtype=torch.int32)])
+        if device.type == "cuda":
+            keys_B = keys_B.pin_memory()
+        first_sample = int(numbers_B[0]) if len(numbers_B) else 0
+        keys_B = keys_B.to(device, non_blocking=True)
+        return DropoutKeys(keys_B, self.token_row_N, self.positions_N, generator_seed(seed, step, first_sample))
 
 
 def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.int64]) -> Batch:
@@ -94,10 +112,14 @@ def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.in
         padded_index_N=_index(place_N + np.repeat(shift_B, lengths_B)),
         row_mask_BT=torch.from_numpy(np.arange(longest) < lengths_B[:, None]),
         row_starts_B=_index(starts_B),
+        row_bounds=torch.from_numpy(np.append(starts_B, len(ragged.tokens)).astype(np.int32)),
         masked_index_M=_index(ragged.prediction_places()),
         masked_labels_M=_index(ragged.masked_lm_ids),
         next_sentence_B=_index(ragged.next_sentence_labels),
         sample_numbers_B=sample_numbers_B,
+        longest=longest,
+        num_tokens=len(ragged.tokens),
+        num_masked=len(ragged.masked_lm_ids),
     )
 
 

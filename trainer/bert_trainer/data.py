@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -160,10 +160,12 @@ class StageReader:
         last_step: int,
         masking: DynamicMasking | None = None,
         balanced: bool = True,
+        staged: Callable[[Batch], Batch] | None = None,
     ) -> None:
         """Steps count from 0 and end before ``last_step``. masking: draws masks; without it the files' are used.
 
         balanced: ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
+        staged: what the reading thread does to every micro-batch before it is handed over (``gpu.filler``).
         """
         self.folder = folder
         self.order = order
@@ -173,6 +175,7 @@ class StageReader:
         self.rank = rank
         self.world_size = world_size
         self.balanced = balanced
+        self.staged = staged
         self.most_tokens = 0
         """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
         self.waited_s = 0.0
@@ -239,6 +242,8 @@ class StageReader:
             make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
             for at in bounds
         ]
+        if self.staged is not None:
+            batches = [self.staged(batch) for batch in batches]
         return batches, int(loads.max())
 
     def _read(self, start: int) -> tuple[RaggedSamples, NDArray[np.int64], NDArray[np.int64]]:

@@ -37,11 +37,20 @@ def mix(bits: Tensor) -> Tensor:
 
 def row_keys(seed: int, step: int, sample_numbers_B: NDArray[np.int64]) -> Tensor:
     """Derive one key per row: int32 (B,), from the run's seed, the step and the rows' sample numbers."""
+    keys = _row_states(seed, step, sample_numbers_B)
+    return torch.from_numpy((keys >> np.uint64(32)).astype(np.uint32).view(np.int32))
+
+
+def generator_seed(seed: int, step: int, first_sample: int) -> int:
+    """Derive the 63 bits that generators of a device start from, from the same numbers; the key's and 31 more."""
+    (state,) = _row_states(seed, step, np.array([first_sample]))
+    return int(state) >> 1
+
+
+def _row_states(seed: int, step: int, sample_numbers_B: NDArray[np.int64]) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):
         state = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step)
-        keys = sample_numbers_B.astype(np.uint64) + _splitmix64(np.atleast_1d(state))
-        keys = _splitmix64(keys)
-    return torch.from_numpy((keys >> np.uint64(32)).astype(np.uint32).view(np.int32))
+        return _splitmix64(sample_numbers_B.astype(np.uint64) + _splitmix64(np.atleast_1d(state)))
 
 
 def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -62,17 +71,21 @@ class DropoutKeys:
     """int64: the row of every token."""
     token_position_N: Tensor
     """int64: the place of every token in its row."""
+    generator_seed: int = 0
+    """63 bits, for operators that draw from a generator of the device's own; fixed by the same numbers, as far as the
+    micro-batch's first sample goes."""
 
     def row_keys(self, site: int) -> Tensor:
         """Return one key per row at a site: int32 (B,).
 
         site: a number that differs for every place in the model where dropout is applied.
         """
-        return mix(self.rows_B ^ mix(torch.full_like(self.rows_B, site)))
+        return _site_row_keys(self.rows_B, torch.full_like(self.rows_B, site))
 
     def token_keys(self, site: int) -> Tensor:
         """Return one key per token at a site: int32 (N,)."""
-        return mix(self.row_keys(site)[self.token_row_N] + self.token_position_N.to(torch.int32) * _GOLDEN_RATIO)
+        sites_B = torch.full_like(self.rows_B, site)
+        return site_token_keys(self.rows_B, self.token_row_N, self.token_position_N, sites_B)
 
     def of_tokens(self, places_K: Tensor) -> DropoutKeys:
         """Return the keys of the tokens at some places, in their order; int64 (K,)."""
@@ -81,7 +94,8 @@ class DropoutKeys:
 
     def hidden(self, x_ND: Tensor, probability: float, site: int) -> Tensor:
         """Zero features with the given probability and scale the others by 1 / (1 - probability)."""
-        return _drop(x_ND, self.token_keys(site), probability)
+        places_D = spread_places(x_ND.shape[-1], x_ND.device)
+        return drop_features(x_ND, self.token_keys(site), places_D, probability)
 
     def attention(self, weights_BHTT: Tensor, probability: float, site: int) -> Tensor:
         """Drop attention weights; places count from each row's start, so padding changes nothing."""
@@ -91,13 +105,30 @@ class DropoutKeys:
         keys_BH = mix(self.row_keys(site)[:, None] + heads_H * _GOLDEN_RATIO)
         places_T = torch.arange(length, device=device, dtype=torch.int32)
         keys_BHT = mix(keys_BH[:, :, None] + places_T * _GOLDEN_RATIO)
-        return _drop(weights_BHTT, keys_BHT, probability)
+        return drop_features(weights_BHTT, keys_BHT, spread_places(weights_BHTT.shape[-1], device), probability)
 
 
-def _drop(x: Tensor, keys: Tensor, probability: float) -> Tensor:
-    """x: (..., D); keys: int32 (...), one for each vector along the last dimension."""
-    places_D = torch.arange(x.shape[-1], device=x.device, dtype=torch.int32)
-    bits = mix(keys.unsqueeze(-1) + places_D * _GOLDEN_RATIO)
+def site_token_keys(rows_B: Tensor, token_row_N: Tensor, token_position_N: Tensor, sites: Tensor) -> Tensor:
+    """Return one key per token at a site: int32 (N,). sites: int32, its number, a scalar or once per row."""
+    keys_N = _site_row_keys(rows_B, sites)[token_row_N]
+    return mix(keys_N + token_position_N.to(torch.int32) * _GOLDEN_RATIO)
+
+
+def _site_row_keys(rows_B: Tensor, sites: Tensor) -> Tensor:
+    return mix(rows_B ^ mix(sites))
+
+
+def spread_places(count: int, device: torch.device) -> Tensor:
+    """Return what tells the elements along one dimension from another: int32 (count,)."""
+    return torch.arange(count, device=device, dtype=torch.int32) * _GOLDEN_RATIO
+
+
+def drop_features(x: Tensor, keys: Tensor, places_D: Tensor, probability: float) -> Tensor:
+    """Zero elements with the given probability and scale the others by 1 / (1 - probability).
+
+    x: (..., D); keys: int32 (...), one for each vector along the last dimension; places_D: from ``spread_places``.
+    """
+    bits = mix(keys.unsqueeze(-1) + places_D)
     # Signed bits are uniform in [-2**31, 2**31); those below the threshold are dropped.
     threshold = round(probability * 2**32) - 2**31
     # Scaled by a number, not by a tensor of x's type: in bf16 that would be 1.109 instead of 1.111.

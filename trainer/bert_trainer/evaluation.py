@@ -17,6 +17,7 @@ from bert_trainer.config import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dealing import rank_slice
 from bert_trainer.distributed import World
+from bert_trainer.gpu.filler import stage_for
 from bert_trainer.model import Bert
 
 # Enough to name the commonest token of any corpus; bounds the scan of a large data set.
@@ -43,27 +44,25 @@ def evaluate(model: Bert, folder: ShardFolder, stage: EvaluateStage, world: Worl
     """
     model.eval()
     num_samples = min(folder.num_samples, stage.max_samples or folder.num_samples)
-    counts = torch.zeros(5, dtype=torch.float64)
-    for batch in _batches(folder, *rank_slice(num_samples, world.rank, world.size), stage.micro_batch_size):
-        sums = model(batch.to(device))
-        counts += torch.tensor(
-            [
-                float(sums.masked_lm_correct),
-                float(sums.masked_lm),
-                float(batch.num_masked),
-                float(sums.next_sentence_correct),
-                float(batch.num_rows),
-            ],
-            dtype=torch.float64,
+    staged = stage_for(device, stage.sequence_length, stage.micro_batch_size)
+    # Summed on the device, which is waited for once at the end.
+    counts = torch.zeros(3, dtype=torch.float64, device=device)
+    masked = rows = 0
+    for read in _batches(folder, *rank_slice(num_samples, world.rank, world.size), stage.micro_batch_size):
+        batch = (read if staged is None else staged(read)).to(device)
+        sums = model(batch)
+        counts += torch.stack(
+            [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
         )
+        masked, rows = masked + batch.num_masked, rows + batch.num_rows
     model.train()
-    correct, loss, masked, pairs_correct, rows = world.sum_numbers(counts.tolist())
+    correct, loss, pairs_correct, masked_tokens, samples = world.sum_numbers([*counts.tolist(), masked, rows])
     return Accuracy(
-        masked_lm=correct / max(masked, 1),
-        next_sentence=pairs_correct / rows if model.nsp is not None else None,
-        masked_lm_loss=loss / max(masked, 1),
-        samples=int(rows),
-        masked_tokens=int(masked),
+        masked_lm=correct / max(masked_tokens, 1),
+        next_sentence=pairs_correct / samples if model.nsp is not None else None,
+        masked_lm_loss=loss / max(masked_tokens, 1),
+        samples=int(samples),
+        masked_tokens=int(masked_tokens),
     )
 
 

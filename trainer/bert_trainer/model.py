@@ -3,7 +3,7 @@
 Devlin et al. 2019: embeddings, post-LayerNorm encoder, pooler, masked-LM head tied to the token embeddings,
 next-sentence head. DistilBERT (Sanh et al. 2019) is the same without segments, pooler and the dropout after
 attention. Rows are concatenated to their real tokens before the embeddings; only attention sees rows, and none
-sees another.
+sees another. Everything is spelled out in plain operations here; ``fast_path`` has faster ways to compute the same.
 
 Letters in names: N real tokens of a micro-batch, B rows, T longest row, D hidden size, H heads, E = D / H,
 M masked positions, V vocabulary entries.
@@ -22,9 +22,7 @@ from bert_trainer.activation_checkpointing import run_layer
 from bert_trainer.batch import Batch
 from bert_trainer.config import ModelConfig
 from bert_trainer.dropout import DropoutKeys
-from bert_trainer.kernels import encoder as kernels
-from bert_trainer.kernels import functions
-from bert_trainer.kernels.library import Library
+from bert_trainer.fast_path import FastPath, choose_fast_path
 
 # Dropout sites: 0 is the embeddings; layer i uses three numbers from 1 + 3 * i.
 _EMBEDDINGS_SITE = 0
@@ -90,11 +88,20 @@ class Layer(nn.Module):
         self.ffn_out = nn.Linear(config.intermediate_size, size)
         self.ffn_norm = nn.LayerNorm(size, eps=eps)
 
-    def forward(self, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, kept_K: Tensor | None = None) -> Tensor:
-        """x_ND: (N, D) to (N, D); to (K, D) where only the tokens at some places are asked for, whom all still see."""
-        library = kernels.kernels_for(x_ND, x_ND.shape[-1] // self.num_heads)
-        if library is not None:
-            return kernels.encoder_layer(library, self, x_ND, batch, dropout, kept_K)
+    def forward(
+        self,
+        x_ND: Tensor,
+        batch: Batch,
+        dropout: DropoutKeys | None,
+        kept_K: Tensor | None = None,
+        fast: FastPath | None = None,
+    ) -> Tensor:
+        """x_ND: (N, D) to (N, D); to (K, D) where only the tokens at some places are asked for, whom all still see.
+
+        fast: computes it in place of the operations below.
+        """
+        if fast is not None:
+            return fast.encode_layer(self, x_ND, batch, dropout, kept_K)
         y_ND = self._attend(x_ND, batch, dropout)
         if kept_K is not None:
             x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
@@ -177,26 +184,19 @@ class Bert(nn.Module):
         dropout: None for none (evaluation). kept_K: int64; the last layer computes what follows its attention for those
         tokens alone.
         """
-        x_ND = self.embeddings(batch)
-        drop = kernels.drop_hidden(dropout, self.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
-        library = self._kernels()
-        if library is not None:
-            x_ND = x_ND.to(kernels.compute_dtype(x_ND.dtype))
-            if drop is not None:
-                x_ND = functions.dropout(library, x_ND, drop)
-        elif dropout is not None and drop is not None:
-            x_ND = dropout.hidden(x_ND, drop.probability, _EMBEDDINGS_SITE)
+        fast = choose_fast_path(self)
+        x_ND = self._embed(batch, dropout) if fast is None else fast.embed(self, batch, dropout)
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             kept = kept_K if number == last else None
-            x_ND = run_layer(layer, x_ND, batch, dropout, kept, recompute=self.activation_checkpointing)
-        return x_ND  # type: ignore[no-any-return]
+            x_ND = run_layer(layer, x_ND, batch, dropout, kept, fast, recompute=self.activation_checkpointing)
+        return x_ND
 
-    def _kernels(self) -> Library | None:
-        """Return the kernels where they can compute this model here."""
-        weight, config = self.embeddings.tokens.weight, self.config
-        x = torch.empty(0, dtype=kernels.compute_dtype(weight.dtype), device=weight.device)
-        return kernels.kernels_for(x, config.hidden_size // config.num_attention_heads)
+    def _embed(self, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+        x_ND: Tensor = self.embeddings(batch)
+        if dropout is None or self.config.hidden_dropout_prob == 0:
+            return x_ND
+        return dropout.hidden(x_ND, self.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
 
     def masked_lm_logits(self, x_MD: Tensor) -> Tensor:
         """Return (M, padded V); columns that are no vocabulary entry are -inf."""
@@ -235,9 +235,9 @@ class Bert(nn.Module):
 
     def _masked_lm(self, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses, and how many of the likeliest tokens are right."""
-        library = self._kernels()
-        if library is not None:
-            return kernels.masked_lm(library, self, x_MD, labels_M)
+        fast = choose_fast_path(self)
+        if fast is not None:
+            return fast.masked_lm(self, x_MD, labels_M)
         # In fp32 at least: half-precision sums over a vocabulary lose digits.
         logits_MV = _at_least_fp32(self.masked_lm_logits(x_MD))
         losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")

@@ -24,7 +24,7 @@ from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.distributed import World, on_rank_0
 from bert_trainer.errors import InputError, UnsupportedPrecision
 from bert_trainer.flat_parameters import FlatParameters
-from bert_trainer.gpu import check_capability
+from bert_trainer.gpu.capability import check_build, check_capability
 from bert_trainer.metrics import MetricsWriter
 from bert_trainer.model import Bert
 from bert_trainer.optimizer import LossScaler, Optimizer
@@ -210,8 +210,9 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
         )
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    name = torch.cuda.get_device_name(device)
-    warning = check_capability(config.precision, torch.cuda.get_device_capability(device), name)
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    warning = check_capability(config.precision, capability, name)
+    check_build(torch.cuda.get_arch_list(), capability, name)
     if warning is not None and world.rank == 0:
         logger.warning(warning)
     _limit_memory(config, device)

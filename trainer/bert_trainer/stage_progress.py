@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,7 +142,7 @@ class Interval:
         costs = self._costs_of_ranks(session)
         totals = session.world.sum_numbers(
             [
-                *(sum(float(getattr(sums, name)) for sums in self._sums) for name in LossSums.__slots__),
+                *read_sums(self._sums),
                 self._masked,
                 self._rows,
                 self._tokens,
@@ -186,6 +187,16 @@ class Interval:
                 }
             )
         self._clear()
+
+
+def read_sums(sums: Sequence[LossSums]) -> list[float]:
+    """Return the sums of every field over some micro-batches, in fp64; the device is waited for once."""
+    names = LossSums.__slots__
+    if not sums:
+        return [0.0] * len(names)
+    # Counts and half-precision sums fit fp64 exactly.
+    stacked = torch.stack([getattr(one, name).double() for name in names for one in sums]).tolist()
+    return [sum(stacked[at : at + len(sums)]) for at in range(0, len(stacked), len(sums))]
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -21,6 +21,9 @@ from bert_trainer.device_memory import device_memory_errors
 from bert_trainer.distributed import connect, on_rank_0
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.evaluation import Accuracy, evaluate, unigram_baseline
+from bert_trainer.fast_path import gpu_path_of
+from bert_trainer.gpu.filler import stage_for
+from bert_trainer.gpu.path import describe_gpu
 from bert_trainer.huggingface import export
 from bert_trainer.last_words import tell_error, write_termination
 from bert_trainer.optimizer import StepResult
@@ -56,9 +59,8 @@ def train(config: RunConfig, *, attempt: int) -> None:
     try:
         with device_memory_errors(config, doing="setting up", rank=world.rank):
             session = Session.open(config, world, attempt=attempt)
-        if session.device.type == "cpu":
-            sys.stderr.write(describe_processor(world.rank, config.precision) + "\n")
-            sys.stderr.flush()
+        sys.stderr.write(_describe_device(session) + "\n")
+        sys.stderr.flush()
         run_stages(session, stop)
     except TrainerError as error:
         # Before the others learn of it, as in on_rank_0: whatever rank leaves first, mpirun ends the rest.
@@ -66,6 +68,14 @@ def train(config: RunConfig, *, attempt: int) -> None:
         raise
     finally:
         world.close()
+
+
+def _describe_device(session: Session) -> str:
+    rank, precision = session.world.rank, session.config.precision
+    if session.device.type == "cpu":
+        return describe_processor(rank, precision)
+    with session.autocast():
+        return describe_gpu(rank, session.device, precision, gpu_path_of(session.model))
 
 
 def run_stages(session: Session, stop: StopRequest) -> None:
@@ -137,6 +147,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
         masking=data.masking,
         # The mean of means depends on who computes what: as the original scripts deal it.
         balanced=stage.loss_normalization == "global",
+        staged=stage_for(session.device, stage.sequence_length, session.micro_batch_sizes[index]),
     ) as reader:
         while progress.step < data.total_steps:
             session.profiler.start_step(stage.name, progress.step + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,31 @@ if TYPE_CHECKING:
     from bert_trainer.model import Bert, Layer
 
 _LANES = 16
+_EMBEDDINGS_SITE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPath:
+    """A ``fast_path.FastPath``."""
+
+    library: Library
+
+    def embed(self, model: Bert, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+        """Return embeddings, normalised and dropped, (N, D)."""
+        x_ND = model.embeddings(batch)
+        x_ND = x_ND.to(compute_dtype(x_ND.dtype))
+        drop = drop_hidden(dropout, model.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
+        return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
+
+    def encode_layer(
+        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, kept_K: Tensor | None
+    ) -> Tensor:
+        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens at some places."""
+        return encoder_layer(self.library, layer, x_ND, batch, dropout, kept_K)
+
+    def masked_lm(self, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the masked-LM losses in nats and the number of right answers."""
+        return masked_lm(self.library, model, x_MD, labels_M)
 
 
 def kernels_for(x: Tensor, head_size: int) -> Library | None:

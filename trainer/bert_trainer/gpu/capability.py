@@ -1,4 +1,4 @@
-"""Training on NVIDIA GPUs: whether the card can compute as asked.
+"""Whether an NVIDIA GPU can compute as asked.
 
 CUDA does not refuse: without tf32 units PyTorch computes in fp32, and below compute capability 8.0 it emulates bf16
 slower than fp32, both without a word. So what a card cannot do is refused here, by name.
@@ -6,7 +6,12 @@ slower than fp32, both without a word. So what a card cannot do is refused here,
 
 from __future__ import annotations
 
-from bert_trainer.errors import UnsupportedPrecision
+import re
+from collections.abc import Sequence
+
+from bert_trainer.errors import InputError, UnsupportedPrecision
+
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([a-z]?)")
 
 _NEEDED: dict[str, tuple[tuple[int, int], str]] = {
     "bf16": ((8, 0), "fp16 or fp32"),
@@ -38,3 +43,26 @@ def check_capability(precision: str, capability: tuple[int, int], name: str) -> 
     if precision in _FAST and capability < _FAST[precision]:
         return f"precision {precision}: {card} has no tensor cores and gains nothing over fp32"
     return None
+
+
+def check_build(architectures: Sequence[str], capability: tuple[int, int], name: str) -> None:
+    """Check that this PyTorch holds code for a card; without it the first operation fails with a CUDA error.
+
+    architectures: as ``torch.cuda.get_arch_list`` returns them, such as sm_80 and compute_90. Machine code runs on its
+    own major version from its minor one on, PTX (``compute_``) on anything newer; a letter behind ties it to one card.
+
+    Raises:
+        InputError: it holds none.
+    """
+    found = [match.groups() for match in map(_ARCHITECTURE.fullmatch, architectures) if match]
+    for kind, digits, exact in found:
+        major, minor = int(digits[:-1]), int(digits[-1])
+        newer = (major, minor) <= capability
+        if (major, minor) == capability or newer and not exact and (kind == "compute" or major == capability[0]):
+            return
+    raise InputError(
+        f"device: got {name} (sm_{capability[0]}{capability[1]}); allowed: what this PyTorch is built for "
+        f"({', '.join(architectures)})",
+        hint="use an image whose PyTorch is built for this card (images/README.md), or choose other nodes with "
+        "spec.scheduling.nodeSelector",
+    )

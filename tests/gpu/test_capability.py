@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bert_trainer.distributed import Alone
-from bert_trainer.errors import UnsupportedPrecision
-from bert_trainer.gpu import check_capability
+from bert_trainer.errors import InputError, UnsupportedPrecision
+from bert_trainer.gpu.capability import check_build, check_capability
 from bert_trainer.session import choose_device
 from tiny_run import run_config
 
@@ -53,3 +53,41 @@ def test_a_run_is_refused_before_anything_is_put_on_the_card(tmp_path: Path, mon
     config = run_config(tmp_path, tmp_path, precision="bf16", device="cuda")
     with pytest.raises(UnsupportedPrecision, match=r"Tesla V100 \(sm_70\)"):
         choose_device(config, Alone())
+
+
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 3), (12, 0)])
+def test_code_for_a_card_serves_newer_ones_of_its_generation(capability: tuple[int, int]) -> None:
+    check_build(CUDA_13, capability, "card")
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability"),
+    [
+        (CUDA_13, (7, 0)),
+        (["sm_86"], (8, 0)),
+        (["sm_80"], (9, 0)),
+        (["sm_90a"], (10, 0)),
+        (["sm_100a"], (10, 3)),
+        ([], (8, 0)),
+    ],
+)
+def test_a_build_without_code_for_the_card_is_refused_by_name(
+    architectures: list[str], capability: tuple[int, int]
+) -> None:
+    with pytest.raises(InputError, match=rf"Tesla V100 \(sm_{capability[0]}{capability[1]}\)") as caught:
+        check_build(architectures, capability, "Tesla V100")
+    assert all(name in str(caught.value) for name in architectures)
+    assert "images/README.md" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability"),
+    [(["sm_70", "compute_70"], (9, 0)), (["compute_90"], (12, 0)), (["sm_90a"], (9, 0))],
+)
+def test_ptx_serves_everything_newer_and_code_for_one_card_that_card(
+    architectures: list[str], capability: tuple[int, int]
+) -> None:
+    check_build(architectures, capability, "card")

@@ -1,0 +1,99 @@
+"""Self-attention inside the rows of a flat micro-batch on GPUs: three ways, and which of them a card takes.
+
+All three compute the same and drop attention weights with the bits of the device's own generator: the mask that the
+CPU's kernels hash for every pair of tokens would have to be written to memory here, which is what these kernels avoid.
+
+Letters: N tokens of a micro-batch, filler and all, B rows, T longest row, H heads, E features of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
+from torch import Tensor
+
+Attention = Literal["flash", "efficient", "padded"]
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+
+_FLASH_FROM = (8, 0)
+"""Compute capability; the kernels are made of instructions that came with Ampere."""
+_LARGEST_FLASH_HEAD = 128
+"""It goes up to 256, on some cards and without dropout on others; models of that kind are not BERT."""
+_ALIGNMENT = 8
+"""Features: 16 bytes in half precision, which is what both kernels load at a time."""
+_NO_MASK = 0  # of the memory-efficient operator: neither causal nor given
+
+
+class Rows(NamedTuple):
+    """Where the rows of a flat micro-batch are, in the words of each way."""
+
+    bounds: Tensor
+    """int32 (B + 1,): where rows begin, and the end."""
+    padded_index_N: Tensor
+    """int64: the place of every token in rows padded to T and laid end to end."""
+    mask_BT: Tensor
+    """bool: where a padded row has a token."""
+
+
+Attend = Callable[[Tensor, Rows, int, float], Tensor]
+"""(qkv (N, 3, H, E), rows, T or more, share of weights that are dropped) to (N, H, E)."""
+
+
+def choose_attention(capability: tuple[int, int], dtype: torch.dtype, head_size: int) -> Attention:
+    """Return the fastest way that a card has for activations of a type and heads of a size.
+
+    capability: major and minor, (7, 0) for a V100. ``capability.check_capability`` has refused what the card cannot
+    compute at all.
+    """
+    half = dtype in (torch.float16, torch.bfloat16)
+    if head_size % _ALIGNMENT or not (half or dtype == torch.float32):
+        return "padded"
+    if half and capability >= _FLASH_FROM and head_size <= _LARGEST_FLASH_HEAD:
+        return "flash"
+    return "efficient"
+
+
+def attend_flash(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+    """FlashAttention (Dao 2023) as PyTorch brings it: the operator that its nested tensors call.
+
+    The public ``torch.nn.attention.varlen.varlen_attn`` is the same without dropout.
+    """
+    q, k, v = qkv.unbind(1)
+    bounds = rows.bounds
+    forward = torch.ops.aten._flash_attention_forward
+    return forward(q, k, v, bounds, bounds, longest, longest, dropout, False, False)[0]  # type: ignore[no-any-return]
+
+
+def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+    """Memory-efficient attention (Rabe and Staats 2021) as PyTorch brings it, for older cards and for fp32.
+
+    It too is what nested tensors call, and takes rows from their bounds.
+    """
+    q, k, v = (part.unsqueeze(0) for part in qkv.unbind(1))
+    bounds = rows.bounds
+    forward = torch.ops.aten._efficient_attention_forward
+    y_1NHE = forward(q, k, v, None, bounds, bounds, longest, longest, dropout, _NO_MASK, True)[0]
+    return y_1NHE.squeeze(0)  # type: ignore[no-any-return]
+
+
+def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
+    """Rows padded to the longest, through the public function of PyTorch: on any device, in any type."""
+    num_rows, length = rows.mask_BT.shape
+    padded = qkv.new_zeros(num_rows * length, *qkv.shape[1:]).index_copy(0, rows.padded_index_N, qkv)
+    q, k, v = padded.view(num_rows, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
+    y_BHTE = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.mask_BT[:, None, None, :], dropout_p=dropout)
+    return y_BHTE.transpose(1, 2).flatten(0, 1)[rows.padded_index_N]
+
+
+WAYS: dict[Attention, Attend] = {"flash": attend_flash, "efficient": attend_efficient, "padded": attend_padded}
+
+
+def seed_generator(device: torch.device, seed: int) -> None:
+    """Have the attention that is computed next draw the bits of this seed, 64 bits; the device is not waited for."""
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
