@@ -14,7 +14,7 @@ import pytest
 from bert_trainer.dataset import sampling
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.shards import read_header, read_ragged
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged
 from bert_trainer.dataset.shuffle import Shuffle
 from bert_trainer.errors import TrainerError
 from random_rows import random_samples
@@ -102,16 +102,19 @@ def test_large_shards_of_recipes_are_the_same_with_several_processes(
         assert main(["verify", str(tmp_path / name / "disk")]) == 0
 
 
-def test_a_large_shard_of_a_layout_that_is_not_written_in_blocks_is_the_same_file(
-    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_large_shard_has_the_bytes_of_one_that_fits_into_memory(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, layout: LayoutName
 ) -> None:
     text = write_corpus()
-    build(text, tmp_path / "few", "--layout", "intel")
+    build(text, tmp_path / "memory", "--layout", layout)
     monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
-    build(text, tmp_path / "many", "--layout", "intel")
-    few, many = shards(tmp_path / "few"), shards(tmp_path / "many")
-    assert {read_header(path).layout for path in many.values()} == {"intel"}
-    assert [path.read_bytes() for path in few.values()] == [path.read_bytes() for path in many.values()]
+    monkeypatch.setattr(sampling, "BUCKET_TOKENS", 2500)
+    build(text, tmp_path / "disk", "--layout", layout)
+    memory, disk = shards(tmp_path / "memory"), shards(tmp_path / "disk")
+    assert {read_header(path).layout for path in disk.values()} == {layout}
+    assert [path.read_bytes() for path in memory.values()] == [path.read_bytes() for path in disk.values()]
+    assert not (tmp_path / "disk" / ".work").exists()
 
 
 @pytest.mark.usefixtures("on_disk")

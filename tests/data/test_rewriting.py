@@ -60,6 +60,14 @@ def test_chop_makes_equal_shards_of_all_samples_in_order(tmp_path: Path, rows: t
     assert found == [row[0] for row in rows_below(source)]
 
 
+def test_chop_takes_a_file_without_rows_for_one_of_any_layout(tmp_path: Path) -> None:
+    # Gzip needs chunks, which an empty dataset has not: NVIDIA's layout cannot be told then.
+    source = write_parts(tmp_path / "in", (0, 30, 0))
+    assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "4", "--processes", "1"]) == 0
+    assert {read_header(path).layout for path in list_shards(tmp_path / "out")} == {"nvidia"}
+    assert sorted(rows_below(tmp_path / "out")) == sorted(rows_below(source))
+
+
 def test_an_interrupted_chop_makes_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_parts(tmp_path / "in", (30, 30))
     command = ["chop", str(source), str(tmp_path / "out"), "--shards", "6", "--processes", "1"]

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
+from bert_trainer.available_memory import available_bytes
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.balancing import num_balanced, plan_balanced
 from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
 from bert_trainer.dataset.corpus import Corpora, open_corpora
 from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
+from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk
 from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
 from bert_trainer.dataset.recipes import balanced_cut, file_name, folder_name, loader_layout, shard_layout
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
@@ -179,9 +180,10 @@ def _check_needs(stage: PrepareStage, corpus: Corpora, lengths: list[Length], ro
         num_processes=stage.num_processes or usable_cores(),
         vocabulary_size=stage.vocabulary_size,
         layouts=[shard_layout(stage), *([loader_layout(stage)] if balanced_cut(stage) else [])],
+        num_balanced=num_balanced(stage),
     )
     there = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=free_memory())
+    check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=available_bytes())
 
 
 def _note_prepared(
