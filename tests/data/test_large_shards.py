@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -178,6 +180,37 @@ def test_samples_come_out_by_their_places(tmp_path: Path) -> None:
         assert shuffle.totals.tokens == len(ragged.tokens)
     assert same(RaggedSamples.concatenate(blocks), ragged.take(np.argsort(places)))
     assert list(tmp_path.iterdir()) == []
+
+
+_ON_A_FULL_DISK = """
+import resource, sys
+from bert_trainer.dataset import sampling
+from bert_trainer.dataset.__main__ import main
+sampling.IN_MEMORY_TOKENS, sampling.BUCKET_TOKENS = 1, 2500
+limit, *command = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
+sys.exit(main(command))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 2000, 6000, 30_000])
+@pytest.mark.parametrize("layout", ["compact", "nvidia"])
+def test_a_disk_that_is_full_at_any_moment_is_named_with_the_remedy(
+    tmp_path: Path, write_corpus: Callable[..., Path], limit: int, layout: str
+) -> None:
+    build(write_corpus(), tmp_path / "whole", "--layout", layout)
+    command = [sys.executable, "-c", _ON_A_FULL_DISK, str(limit)]
+    command += ["build", "--text", str(tmp_path / "text"), "--output", str(tmp_path / "data"), "--layout", layout]
+    # A vocabulary of their own would be the first that does not fit.
+    command += ["--vocabulary", str(tmp_path / "whole" / "vocab.txt"), *OPTIONS]
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert run.returncode == 1, run.stderr
+    assert "cannot be written, the disk is full (File too large)" in run.stderr
+    assert "hint: free space or choose another folder, then start again" in run.stderr
+    assert "Traceback" not in run.stderr
+    left = [path.name for path in (tmp_path / "data").rglob("*") if "shuffle" in path.name or ".partial" in path.name]
+    assert left == []
 
 
 def test_scratch_files_are_removed_after_an_error(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.balancing import num_balanced, plan_balanced
 from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
-from bert_trainer.dataset.corpus import Corpora, open_corpora
+from bert_trainer.dataset.corpus import Compared, Corpora, open_corpora
 from bert_trainer.dataset.masking import MaskingRule
 from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk
 from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
@@ -49,12 +49,14 @@ def build_dataset(
     *,
     check: Callable[[], None] = lambda: None,
     open_pool: OpenPool | None = None,
+    compared: Compared | None = None,
 ) -> DatasetRecord:
     """Make whatever of a dataset is not there yet, and return what ``dataset.json`` then says.
 
     lengths: one folder of shards each; lengths that an earlier build made stay. check: called between shards
     and several times a second while they are made; what it raises stops the build, which can go on later.
-    open_pool: gives the processes that work, for a check of theirs; by default processes of this machine.
+    open_pool: gives the processes that work, for a check of theirs; by default processes of this machine. compared:
+    told how much of a published text was compared with its checksums.
 
     Raises:
         InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
@@ -62,7 +64,10 @@ def build_dataset(
     """
     _check_lengths(lengths)
     corpus = open_corpora(
-        stage.all_corpora, num_processes=stage.num_processes or usable_cores(), check=lambda: check_and_tick()
+        stage.all_corpora,
+        num_processes=stage.num_processes or usable_cores(),
+        check=lambda: check_and_tick(),
+        compared=compared or (lambda done, total: None),
     )
     root = Path(dataset.folder)
     progress = BuildProgress(

@@ -24,6 +24,8 @@ class ProgressBar:
         self._unit = unit
         self._task: TaskID | None = None
         self._done = self._began_s = 0.0
+        self._comparison: tuple[TaskID, float] | None = None
+        """The bar of a text that is compared with its checksums, and when that began."""
 
     def __enter__(self) -> ProgressBar:
         """Show the bar."""
@@ -47,6 +49,17 @@ class ProgressBar:
         if self._task is not None:
             rate = self._rate(self._done, time.monotonic() - self._began_s)
             self._progress.update(self._task, completed=self._done, rate=rate)
+
+    def compared(self, done: int, total: int) -> None:
+        """Say how many bytes of a text were compared with published checksums; the bar goes when all are."""
+        if self._comparison is None:
+            self._comparison = self._progress.add_task("checksums", total=total, rate=""), time.monotonic()
+        task, began_s = self._comparison
+        rate = f"{done / max(time.monotonic() - began_s, 1e-9) / 1e6:,.1f} MB/s of text"
+        self._progress.update(task, completed=done, rate=rate)
+        if done >= total:
+            self._progress.remove_task(task)
+            self._comparison = None
 
     def report(self, event: str, **fields: str | int | float | None) -> None:
         """Take one record, as in ``progress``; events other than progress change nothing."""
