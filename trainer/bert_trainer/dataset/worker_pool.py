@@ -19,10 +19,10 @@ from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from bert_trainer.errors import TrainerError
+from bert_trainer.machine import quota_cores
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -38,11 +38,8 @@ _AHEAD = 4
 def usable_cores() -> int:
     """Return how many cores this process may use: by its affinity, and by a container's quota."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, math.ceil(int(quota) / int(period)))
-    return max(1, cores)
+    quota = quota_cores()
+    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
 
 
 class TaskPool(Protocol):
