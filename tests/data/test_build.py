@@ -348,7 +348,7 @@ def test_a_second_builder_is_turned_away(tmp_path: Path, write_corpus: Callable[
 
 def test_lengths_must_be_possible(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     dataset = DatasetConfig(folder=str(tmp_path / "data"))
-    with pytest.raises(InputError, match="length 32:30: allowed are 8 tokens or more and 1 to 29 predictions"):
+    with pytest.raises(InputError, match="length 32:30: allowed are 8 to 32768 tokens and 1 to 29 predictions"):
         build_dataset(stage_of(write_corpus()), dataset, [(32, 30)], Silent())
     with pytest.raises(InputError, match="no sequence length"):
         build_dataset(stage_of(tmp_path / "text"), dataset, [], Silent())

@@ -29,7 +29,7 @@ from bert_trainer.dataset.shards import (
     variable,
     write_shard,
 )
-from bert_trainer.errors import InputError
+from bert_trainer.errors import InputError, Stopped
 from random_rows import random_samples
 
 T, P = 32, 5
@@ -175,6 +175,42 @@ def test_a_changed_byte_anywhere_in_a_large_file_is_found_before_a_row_is_taken(
         with pytest.raises(InputError, match=rf"part_0\.hdf5: damaged: dataset '{name}' does not fit its checksum"):
             chop(tmp_path / "in", tmp_path / "out", 3, num_processes=1)
         assert bytes_below(tmp_path / "out") == {}
+
+
+class Reported:
+    """Takes reports and keeps what they say of progress."""
+
+    def __init__(self) -> None:
+        self.progress: list[tuple[object, ...]] = []
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Take one report."""
+        if event == "progress":
+            self.progress.append(tuple(fields[name] for name in ("stage", "step", "steps", "unit")))
+
+
+def test_progress_is_told_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "part_0.hdf5", 45, "compact")
+    take_for_large(monkeypatch, rows=10, block_rows=20)
+    reported = Reported()
+    convert(source, tmp_path / "out", "nvidia", num_processes=4, reporter=reported)
+    rows = [("convert", done, 45, "samples") for done in (20, 40, 45)]
+    assert reported.progress == [("look at files", 1, 1, "files"), *rows]
+
+
+def test_a_stop_within_a_file_leaves_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "part_0.hdf5", 45, "compact")
+    take_for_large(monkeypatch, rows=10, block_rows=20)
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(1)
+        if len(asked) > 3:  # of a look at the file, the beginning, and a block
+            raise Stopped("stop")
+
+    with pytest.raises(Stopped):
+        convert(source, tmp_path / "out", "nvidia", num_processes=1, check=check)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
 _ON_A_FULL_DISK = """

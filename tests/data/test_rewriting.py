@@ -80,10 +80,22 @@ def test_an_interrupted_chop_makes_only_what_is_missing(tmp_path: Path, capsys: 
     assert [path.name for path in before if before[path] != after[path]] == ["part_2_of_6.hdf5"]
 
 
+def test_convert_refuses_to_write_into_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_parts(tmp_path / "in", (5,))
+    for target in (source, source / "deeper" / "out"):
+        assert main(["convert", str(source), str(target), "--layout", "compact"]) == 2
+    errors = capsys.readouterr().err
+    assert "in: is the source, too" in errors
+    assert f"out: lies in the source, {source}" in errors
+    assert [path.name for path in source.rglob("*")] == ["part-00000.hdf5"]
+
+
 def test_chop_refuses_what_it_cannot_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_parts(tmp_path / "in", (5,))
     assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "6"]) == 2
     assert "got 6 shards; allowed: 1 to its 5 samples" in capsys.readouterr().err
+    assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "0"]) == 2
+    assert "got 0 shards; allowed: 1 to its 5 samples" in capsys.readouterr().err
     write_parts(tmp_path / "busy", (3,))
     assert main(["chop", str(source), str(tmp_path / "busy"), "--shards", "2"]) == 2
     assert "holds other shards, the first is part-00000.hdf5" in capsys.readouterr().err

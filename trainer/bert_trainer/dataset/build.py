@@ -26,7 +26,7 @@ from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
 from bert_trainer.dataset.recipes import balanced_cut, file_name, folder_name, loader_layout, shard_layout
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
-from bert_trainer.dataset.shards import ShardHeader, Split, read_header
+from bert_trainer.dataset.shards import LONGEST_ROW, ShardHeader, Split, read_header
 from bert_trainer.dataset.spool import expected_blocks
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import TaskPool, WorkerPool, usable_cores
@@ -168,10 +168,11 @@ def _check_lengths(lengths: list[Length]) -> None:
     if not lengths:
         raise InputError("no sequence length to build: no stage needs shards of the dataset")
     for sequence_length, max_predictions in lengths:
-        if sequence_length < 8 or not 1 <= max_predictions <= sequence_length - NUM_SPECIAL_TOKENS:
+        most = sequence_length - NUM_SPECIAL_TOKENS
+        if not 8 <= sequence_length <= LONGEST_ROW or not 1 <= max_predictions <= most:
             raise InputError(
-                f"length {sequence_length}:{max_predictions}: allowed are 8 tokens or more and "
-                f"1 to {max(1, sequence_length - NUM_SPECIAL_TOKENS)} predictions"
+                f"length {sequence_length}:{max_predictions}: allowed are 8 to {LONGEST_ROW} tokens and "
+                f"1 to {max(1, most)} predictions"
             )
 
 

@@ -157,6 +157,8 @@ def _id_bytes(vocabulary_size: int) -> int:
 
 
 def _readable(num_bytes: int) -> str:
+    if num_bytes < 10**6:
+        return f"{num_bytes / 1e3:.0f} kB"
     if num_bytes < 10**9:
         return f"{num_bytes / 1e6:.0f} MB"
     return f"{num_bytes / 1e9:.1f} GB"

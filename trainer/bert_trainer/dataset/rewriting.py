@@ -17,6 +17,7 @@ from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
 from bert_trainer.dataset.build_progress import Reports
+from bert_trainer.dataset.file_search import files_below
 from bert_trainer.dataset.needs import IN_MEMORY_TOKENS
 from bert_trainer.dataset.record import RECORD_FILE, check_complete
 from bert_trainer.dataset.scratch import SampleScratch
@@ -100,10 +101,13 @@ def convert(
     if not files:
         raise InputError(f"{source}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
     _refuse_same_place(root, target)
+    if source.is_dir() and source.resolve() in target.resolve().parents:
+        # The next run would take its shards for sources.
+        raise InputError(f"{target}: lies in the source, {source}", hint="write to a folder beside it")
     for folder in sorted({file.parent for file in files}):
         if not source.is_file():
             check_complete(folder)
-    headers = [read_header(file) for file in files]
+    headers = _read_headers(files, reporter, check)
     if layout != "compact":
         unmasked = next((file for file, found in zip(files, headers, strict=True) if not found.masked), None)
         if unmasked:
@@ -144,7 +148,8 @@ def chop(
     files = _training_files(source)
     _refuse_same_place(source, target)
     check_complete(source)
-    tasks = plan_cut(files, target, num_shards, layout=layout, name=name, shape=shape)
+    headers = _read_headers(files, reporter, check)
+    tasks = plan_cut(files, target, num_shards, layout=layout, name=name, shape=shape, headers=headers)
     strangers = {path.name for path in list_shards(target)} - {task.target.name for task in tasks} if (
         target.is_dir()) else set()  # fmt: skip
     if strangers:
@@ -163,16 +168,18 @@ def plan_cut(
     name: str,
     shape: tuple[int, int] | None = None,
     content: str | None = None,
+    headers: Sequence[ShardHeader] | None = None,
 ) -> list[RewriteTask]:
     """Return the files that a cut makes, sizes differing by one sample at most. Nothing is written.
 
-    content: what decides the rows of the sources, put into the fingerprint in place of their sizes and times.
+    content: what decides the rows of the sources, put into the fingerprint in place of their sizes and times. headers:
+    of the sources, where they were read already.
 
     Raises:
         InputError: sources of different shapes or vocabularies, or more shards than samples.
     """
     source = files[0].parent
-    headers = [read_header(file) for file in files]
+    headers = headers or [read_header(file) for file in files]
     _check_alike(files, headers)
     stated = next((header for header in headers if header.rows), headers[0])
     total = sum(header.rows for header in headers)
@@ -211,7 +218,36 @@ def _training_files(source: Path) -> list[Path]:
 
 
 def _shards_below(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES and not path.name.startswith("."))
+    return [path for path in files_below(root) if path.suffix in SUFFIXES]
+
+
+def _read_headers(files: Sequence[Path], reporter: Reports | None, check: Callable[[], None]) -> list[ShardHeader]:
+    """Open every file once; thousands of them take seconds."""
+    watch = _Watch("look at files", len(files), "files", reporter)
+    headers = []
+    for file in files:
+        check()
+        headers.append(read_header(file))
+        watch.advance(1)
+    return headers
+
+
+class _Watch:
+    """Tells how far something is."""
+
+    def __init__(self, name: str, total: int, unit: str, reporter: Reports | None) -> None:
+        self._name, self._total, self._unit, self._reporter = name, total, unit, reporter
+        self._done, self._began_s = 0, time.monotonic()
+        if reporter:
+            reporter.report("stage_started", stage=name, kind=name, steps=total)
+
+    def advance(self, amount: int) -> None:
+        self._done += amount
+        if self._reporter:
+            elapsed_s = round(time.monotonic() - self._began_s, 3)
+            self._reporter.report(
+                "progress", stage=self._name, step=self._done, steps=self._total, elapsed_s=elapsed_s, unit=self._unit
+            )
 
 
 def _refuse_same_place(source: Path, target: Path) -> None:
@@ -276,15 +312,20 @@ def _run(
                 leftover.unlink(missing_ok=True)
         missing = [task for task in tasks if not is_done(task)]
         samples = sum(task.num_rows for task in tasks)
-        done = samples - sum(task.num_rows for task in missing)
-        started_at_s = time.monotonic()
-        if reporter:
-            reporter.report("stage_started", stage=what, kind=what, steps=samples)
-        for task, _ in run_tasks(rewrite, missing, num_processes=num_processes or usable_cores(), check=check):
-            done += task.num_rows
-            if reporter:
-                elapsed_s = round(time.monotonic() - started_at_s, 3)
-                reporter.report("progress", stage=what, step=done, steps=samples, elapsed_s=elapsed_s)
+        watch = _Watch(what, sum(task.num_rows for task in missing), "samples", reporter)
+        processes = min(num_processes or usable_cores(), len(missing))
+        if processes > 1:
+            for task, _ in run_tasks(rewrite, missing, num_processes=processes, check=check):
+                watch.advance(task.num_rows)
+        else:
+
+            def advance(rows: int) -> None:
+                check()
+                watch.advance(rows)
+
+            for task in missing:
+                check()
+                rewrite(task, advance)
     return Rewritten(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
 
 
@@ -299,8 +340,8 @@ def is_done(task: RewriteTask) -> bool:
     return found.made_from == task.made_from and found.rows == task.num_rows
 
 
-def rewrite(task: RewriteTask) -> int:
-    """Make one output file and return its number of samples.
+def rewrite(task: RewriteTask, advance: Callable[[int], None] = lambda rows: None) -> int:
+    """Make one output file and return its number of samples. advance: told how many rows more were read; may raise.
 
     Memory: some thousand rows of a source at a time, and the file where it is small; a large one waits in a scratch
     file beside it. One source is open at a time.
@@ -313,6 +354,7 @@ def rewrite(task: RewriteTask) -> int:
         for part in task.parts:
             for block in read_ragged_blocks(part.path, rows=slice(part.first, part.stop)):
                 scratch.add(block)
+                advance(len(block))
         totals = scratch.totals
         shape = task.shape or (max(1, totals.longest_row), max(1, totals.most_predictions))
         if totals.longest_row > shape[0] or totals.most_predictions > shape[1]:

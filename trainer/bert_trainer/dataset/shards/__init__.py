@@ -22,13 +22,14 @@ from bert_trainer.dataset.shards.folder import (
     list_shards,
     shard_folder_name,
 )
-from bert_trainer.dataset.shards.header import ShardHeader, Split
+from bert_trainer.dataset.shards.header import LONGEST_ROW, ShardHeader, Split
 from bert_trainer.dataset.shards.large_files import SampleBlocks, write_shard_blocks
 from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
 from bert_trainer.dataset.shards.totals import Totals
 
 __all__ = [
     "LAYOUTS",
+    "LONGEST_ROW",
     "SUFFIXES",
     "LayoutName",
     "SampleBlocks",

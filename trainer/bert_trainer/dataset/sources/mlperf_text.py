@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bert_trainer.dataset.file_digest import digest_file
+from bert_trainer.dataset.file_search import files_in
 from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Difference:
 
 def list_parts(folder: Path) -> list[Path]:
     """Return the parts in a folder, sorted; without ``eval.txt``."""
-    return sorted(path for path in folder.iterdir() if _PART.fullmatch(path.name) and path.is_file())
+    return [path for path in files_in(folder) if _PART.fullmatch(path.name) and path.is_file()]
 
 
 def looks_like_mlperf(folder: Path) -> bool:
