@@ -87,6 +87,12 @@ def suppress_named(path: Path) -> Iterator[None]:
 @example(text="", encoding="utf-8", whole_words=False)
 @example(text="\u0001\n\nword\n\n\u200b", encoding="utf-8", whole_words=False)
 @example(text="w\u00f6rd", encoding="latin-1", whole_words=False)
+@example(text="word words.\nword.", encoding="utf-16", whole_words=False)
+@example(text="word words word.", encoding="utf-8", whole_words=False)  # a document of one sentence
+@example(text="word\n\nword", encoding="utf-8", whole_words=False)  # sentences and documents of one token
+@example(text="\n\n \n\nword.\n\n\n\nwords.\n \n", encoding="utf-8", whole_words=False)
+@example(text="word " * 10_000 + "\nword.", encoding="utf-8", whole_words=True)
+@example(text="\u4e2d\u6587\u3002\n\u0431\u0432\n\u0301\u0301", encoding="utf-8", whole_words=True)
 def test_any_text_makes_right_shards_or_a_named_error(text: str, encoding: str, whole_words: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
