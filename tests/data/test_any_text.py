@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build import build_dataset
 from bert_trainer.dataset.record import DatasetRecord
-from bert_trainer.dataset.shard_checks import find_violations
 from bert_trainer.dataset.shards import read_shard
-from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.dataset.verification import VerifyTask, verify_shard
 from bert_trainer.errors import InputError
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n##s\n.\n中\nб\n##в\n"
@@ -62,14 +61,15 @@ def build(content: bytes, folder: Path, *, whole_words: bool = False) -> Dataset
 
 def check_dataset(folder: Path, record: DatasetRecord) -> int:
     """Return the samples of all shards, each of which is right."""
-    vocabulary = read_vocabulary(folder / "vocab.txt")
     (length,) = record.lengths
-    found = 0
-    for name in (*length.training, *length.held_out):
-        samples = read_shard(folder / "data" / length.folder / name, vocabulary.size)
-        assert find_violations(samples, vocabulary) == []
-        found += len(samples)
-    return found
+    probability = None if record.settings.whole_word_masking else record.settings.masked_lm_probability
+    counts = {**length.training, **length.held_out}
+    for name, rows in counts.items():
+        path = folder / "data" / length.folder / name
+        verdict = verify_shard(VerifyTask(path, folder / "vocab.txt", rows, probability))
+        # So little text may leave a file without a row.
+        assert verdict.problems == (() if rows else ("holds no samples",))
+    return sum(counts.values())
 
 
 @contextmanager
@@ -87,6 +87,12 @@ def suppress_named(path: Path) -> Iterator[None]:
 @example(text="", encoding="utf-8", whole_words=False)
 @example(text="\u0001\n\nword\n\n\u200b", encoding="utf-8", whole_words=False)
 @example(text="w\u00f6rd", encoding="latin-1", whole_words=False)
+@example(text="word words.\nword.", encoding="utf-16", whole_words=False)
+@example(text="word words word.", encoding="utf-8", whole_words=False)  # a document of one sentence
+@example(text="word\n\nword", encoding="utf-8", whole_words=False)  # sentences and documents of one token
+@example(text="\n\n \n\nword.\n\n\n\nwords.\n \n", encoding="utf-8", whole_words=False)
+@example(text="word " * 10_000 + "\nword.", encoding="utf-8", whole_words=True)
+@example(text="\u4e2d\u6587\u3002\n\u0431\u0432\n\u0301\u0301", encoding="utf-8", whole_words=True)
 def test_any_text_makes_right_shards_or_a_named_error(text: str, encoding: str, whole_words: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -14,8 +14,8 @@ import pytest
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.build import build_dataset
 from bert_trainer.dataset.record import DatasetRecord
-from bert_trainer.dataset.shard_checks import find_violations
 from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dataset.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 
@@ -98,8 +98,8 @@ def test_a_build_makes_vocabulary_shards_and_a_record(tmp_path: Path, write_corp
         )
         assert dict(zip([path.name for path in folder.paths], folder.rows, strict=True)) == length["training"]
         assert folder.num_samples == length["samples_training"]
-        for number in range(3):
-            assert find_violations(folder.read(number), vocabulary) == []
+        for path, rows in zip(folder.paths, folder.rows, strict=True):
+            assert verify_shard(VerifyTask(path, tmp_path / "data" / "vocab.txt", rows, 0.15)).problems == ()
 
 
 def test_any_number_of_processes_makes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
@@ -348,7 +348,7 @@ def test_a_second_builder_is_turned_away(tmp_path: Path, write_corpus: Callable[
 
 def test_lengths_must_be_possible(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     dataset = DatasetConfig(folder=str(tmp_path / "data"))
-    with pytest.raises(InputError, match="length 32:30: allowed are 8 tokens or more and 1 to 29 predictions"):
+    with pytest.raises(InputError, match="length 32:30: allowed are 8 to 32768 tokens and 1 to 29 predictions"):
         build_dataset(stage_of(write_corpus()), dataset, [(32, 30)], Silent())
     with pytest.raises(InputError, match="no sequence length"):
         build_dataset(stage_of(tmp_path / "text"), dataset, [], Silent())

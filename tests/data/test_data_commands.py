@@ -87,10 +87,11 @@ def test_lengths_are_given_in_two_ways(
         (["--length", "32:5", "--dupe-factor", "0"], "--dupe-factor: got 0; Input should be greater than"),
         ([], "build: needs a"),
         (["--sequence-length", "32"], "got 1 --sequence-length and 0 --max-predictions"),
-        (["--length", "32:40"], "length 32:40: allowed are 8 tokens or more and 1 to 29 predictions"),
+        (["--length", "32:40"], "length 32:40: allowed are 8 to 32768 tokens and 1 to 29 predictions"),
+        (["--length", "40000:20"], "length 40000:20: allowed are 8 to 32768 tokens and 1 to 39997 predictions"),
         (["--length", "32:5", "--vocabulary", "none.txt"], "none.txt: cannot read the vocabulary"),
     ],
-    ids=["range", "no length", "half a pair", "too many predictions", "no vocabulary"],
+    ids=["range", "no length", "half a pair", "too many predictions", "too many tokens", "no vocabulary"],
 )
 def test_wrong_options_end_with_exit_code_2_and_name_themselves(
     tmp_path: Path,

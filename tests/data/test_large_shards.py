@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from bert_trainer.dataset import sampling
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.shards import read_header, read_ragged
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged
 from bert_trainer.dataset.shuffle import Shuffle
 from bert_trainer.errors import TrainerError
 from random_rows import random_samples
@@ -102,16 +104,19 @@ def test_large_shards_of_recipes_are_the_same_with_several_processes(
         assert main(["verify", str(tmp_path / name / "disk")]) == 0
 
 
-def test_a_large_shard_of_a_layout_that_is_not_written_in_blocks_is_the_same_file(
-    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_large_shard_has_the_bytes_of_one_that_fits_into_memory(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, layout: LayoutName
 ) -> None:
     text = write_corpus()
-    build(text, tmp_path / "few", "--layout", "intel")
+    build(text, tmp_path / "memory", "--layout", layout)
     monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
-    build(text, tmp_path / "many", "--layout", "intel")
-    few, many = shards(tmp_path / "few"), shards(tmp_path / "many")
-    assert {read_header(path).layout for path in many.values()} == {"intel"}
-    assert [path.read_bytes() for path in few.values()] == [path.read_bytes() for path in many.values()]
+    monkeypatch.setattr(sampling, "BUCKET_TOKENS", 2500)
+    build(text, tmp_path / "disk", "--layout", layout)
+    memory, disk = shards(tmp_path / "memory"), shards(tmp_path / "disk")
+    assert {read_header(path).layout for path in disk.values()} == {layout}
+    assert [path.read_bytes() for path in memory.values()] == [path.read_bytes() for path in disk.values()]
+    assert not (tmp_path / "disk" / ".work").exists()
 
 
 @pytest.mark.usefixtures("on_disk")
@@ -175,6 +180,37 @@ def test_samples_come_out_by_their_places(tmp_path: Path) -> None:
         assert shuffle.totals.tokens == len(ragged.tokens)
     assert same(RaggedSamples.concatenate(blocks), ragged.take(np.argsort(places)))
     assert list(tmp_path.iterdir()) == []
+
+
+_ON_A_FULL_DISK = """
+import resource, sys
+from bert_trainer.dataset import sampling
+from bert_trainer.dataset.__main__ import main
+sampling.IN_MEMORY_TOKENS, sampling.BUCKET_TOKENS = 1, 2500
+limit, *command = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
+sys.exit(main(command))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 2000, 6000, 30_000])
+@pytest.mark.parametrize("layout", ["compact", "nvidia"])
+def test_a_disk_that_is_full_at_any_moment_is_named_with_the_remedy(
+    tmp_path: Path, write_corpus: Callable[..., Path], limit: int, layout: str
+) -> None:
+    build(write_corpus(), tmp_path / "whole", "--layout", layout)
+    command = [sys.executable, "-c", _ON_A_FULL_DISK, str(limit)]
+    command += ["build", "--text", str(tmp_path / "text"), "--output", str(tmp_path / "data"), "--layout", layout]
+    # A vocabulary of their own would be the first that does not fit.
+    command += ["--vocabulary", str(tmp_path / "whole" / "vocab.txt"), *OPTIONS]
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert run.returncode == 1, run.stderr
+    assert "cannot be written, the disk is full (File too large)" in run.stderr
+    assert "hint: free space or choose another folder, then start again" in run.stderr
+    assert "Traceback" not in run.stderr
+    left = [path.name for path in (tmp_path / "data").rglob("*") if "shuffle" in path.name or ".partial" in path.name]
+    assert left == []
 
 
 def test_scratch_files_are_removed_after_an_error(tmp_path: Path) -> None:

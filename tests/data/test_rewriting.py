@@ -60,6 +60,14 @@ def test_chop_makes_equal_shards_of_all_samples_in_order(tmp_path: Path, rows: t
     assert found == [row[0] for row in rows_below(source)]
 
 
+def test_chop_takes_a_file_without_rows_for_one_of_any_layout(tmp_path: Path) -> None:
+    # Gzip needs chunks, which an empty dataset has not: NVIDIA's layout cannot be told then.
+    source = write_parts(tmp_path / "in", (0, 30, 0))
+    assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "4", "--processes", "1"]) == 0
+    assert {read_header(path).layout for path in list_shards(tmp_path / "out")} == {"nvidia"}
+    assert sorted(rows_below(tmp_path / "out")) == sorted(rows_below(source))
+
+
 def test_an_interrupted_chop_makes_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_parts(tmp_path / "in", (30, 30))
     command = ["chop", str(source), str(tmp_path / "out"), "--shards", "6", "--processes", "1"]
@@ -72,10 +80,22 @@ def test_an_interrupted_chop_makes_only_what_is_missing(tmp_path: Path, capsys: 
     assert [path.name for path in before if before[path] != after[path]] == ["part_2_of_6.hdf5"]
 
 
+def test_convert_refuses_to_write_into_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_parts(tmp_path / "in", (5,))
+    for target in (source, source / "deeper" / "out"):
+        assert main(["convert", str(source), str(target), "--layout", "compact"]) == 2
+    errors = capsys.readouterr().err
+    assert "in: is the source, too" in errors
+    assert f"out: lies in the source, {source}" in errors
+    assert [path.name for path in source.rglob("*")] == ["part-00000.hdf5"]
+
+
 def test_chop_refuses_what_it_cannot_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_parts(tmp_path / "in", (5,))
     assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "6"]) == 2
     assert "got 6 shards; allowed: 1 to its 5 samples" in capsys.readouterr().err
+    assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "0"]) == 2
+    assert "got 0 shards; allowed: 1 to its 5 samples" in capsys.readouterr().err
     write_parts(tmp_path / "busy", (3,))
     assert main(["chop", str(source), str(tmp_path / "busy"), "--shards", "2"]) == 2
     assert "holds other shards, the first is part-00000.hdf5" in capsys.readouterr().err

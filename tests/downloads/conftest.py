@@ -8,25 +8,7 @@ import pytest
 
 from bert_trainer.dataset.downloads.transfer import Transfer
 from http_stand_in import Server, serve
-
-
-class Notes:
-    """Takes what a transfer tells, and how long it wanted to wait."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.begun: list[tuple[str, int | None, int]] = []
-        self.num_bytes = 0
-        self.waits: list[float] = []
-
-    def begin(self, name: str, total: int | None, done: int) -> None:
-        self.begun.append((name, total, done))
-
-    def advance(self, num_bytes: int) -> None:
-        self.num_bytes += num_bytes
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
+from transfer_notes import Notes
 
 
 @pytest.fixture

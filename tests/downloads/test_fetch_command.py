@@ -15,9 +15,13 @@ from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.corpus import open_corpora
 from bert_trainer.dataset.downloads import catalogue, transfer
+from bert_trainer.dataset.downloads.archives import unpack
 from bert_trainer.dataset.downloads.catalogue import CATALOGUE, GROUPS, Download, RemoteFile
+from bert_trainer.dataset.downloads.transfer import Transfer
+from bert_trainer.dataset.fetch_command import describe_progress
 from http_stand_in import Answer, Server
 from small_dumps import dump, page
+from transfer_notes import Notes
 
 
 def fetch(server: Server, folder: Path, *names: str) -> int:
@@ -85,6 +89,21 @@ def test_archives_are_unpacked_and_their_files_compared(
     assert fetch(server, tmp_path, "toy") == 2
     assert "vocab.txt: has the SHA-256" in capsys.readouterr().err
     assert len(server.requests) == asked
+
+
+def test_unpacking_is_told_by_bytes(tmp_path: Path) -> None:
+    (tmp_path / "toy.zip").write_bytes(zipped(toy__a=b"x" * 3_000_000, toy__b=b"y"))
+    notes = Notes()
+    assert unpack(tmp_path / "toy.zip", {}, Transfer(notes, wait=lambda _: None)) == [tmp_path / "toy"]
+    assert notes.begun == [("unpack toy.zip", 3_000_001, 0)]
+    assert notes.num_bytes == 3_000_001
+    assert (tmp_path / "toy" / "a").stat().st_size == 3_000_000
+
+
+def test_a_line_says_rate_and_time_left() -> None:
+    assert describe_progress(600_000_000, 1_600_000_000, 200_000_000, 10.0) == "600 of 1,600 MB, 20.0 MB/s, 50 s left"
+    assert describe_progress(600_000_000, None, 200_000_000, 10.0) == "600 MB, 20.0 MB/s"
+    assert describe_progress(0, 100, 0, 0.0) == "0 of 0 MB, 0.0 MB/s"
 
 
 def test_an_archive_of_other_content_is_not_unpacked(

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from bert_trainer.dataset.downloads.catalogue import Algorithm, Checksum, RemoteFile
 from bert_trainer.dataset.downloads.transfer import Transfer
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import InputError, Stopped, TrainerError
 from http_stand_in import Answer, Server, serve
+from transfer_notes import Notes
 
 CONTENT = random.Random(1).randbytes(1_000_000)
 PATH = "/data/file.bin"
@@ -159,12 +160,12 @@ def test_a_dead_address_says_what_to_put_where(tmp_path: Path, server: Server, t
 
 
 def test_a_busy_server_is_asked_again_when_it_says(
-    tmp_path: Path, server: Server, transfer: Transfer, notes: object
+    tmp_path: Path, server: Server, transfer: Transfer, notes: Notes
 ) -> None:
     server.files[PATH] = CONTENT
     server.plans[PATH] = [Answer(status=503, headers={"Retry-After": "17"}), Answer(status=429), Answer(status=500)]
     assert transfer.fetch(remote(server), tmp_path).read_bytes() == CONTENT
-    assert notes.waits == [17.0, 3.0, 7.0]  # type: ignore[attr-defined]
+    assert notes.waits == [17.0, 3.0, 7.0]
     server.plans["/other"] = [Answer(status=503)] * 20
     with pytest.raises(TrainerError, match=r"given up after 6 tries \(503 Service Unavailable\)"):
         transfer.fetch(RemoteFile(server.url("/other"), "other"), tmp_path)
@@ -199,12 +200,40 @@ def test_a_login_page_is_no_file(tmp_path: Path, server: Server, transfer: Trans
 
 
 def test_without_a_published_checksum_the_computed_one_is_told(
-    tmp_path: Path, server: Server, transfer: Transfer, notes: object
+    tmp_path: Path, server: Server, transfer: Transfer, notes: Notes
 ) -> None:
     server.files[PATH] = b"text"
     transfer.fetch(RemoteFile(server.url(PATH), "file.txt"), tmp_path)
     digest = hashlib.sha256(b"text").hexdigest()
-    assert f"file.txt: no checksum is published; SHA-256 {digest}" in notes.lines  # type: ignore[attr-defined]
+    assert f"file.txt: no checksum is published; SHA-256 {digest}" in notes.lines
+
+
+def test_whoever_waits_is_told_of_the_check_too(
+    tmp_path: Path, server: Server, transfer: Transfer, notes: Notes
+) -> None:
+    content = b"text" * 1_000_000
+    server.files[PATH] = content
+    file = RemoteFile(server.url(PATH), "file.txt", checksum=Checksum("sha256", hashlib.sha256(content).hexdigest()))
+    for _ in range(2):
+        transfer.fetch(file, tmp_path)
+    size = len(content)
+    wanted = [("file.txt", size, 0), ("check file.txt", size, 0), ("check file.txt", size, 0)]
+    assert notes.begun == wanted
+    assert notes.num_bytes == 3 * size
+
+
+def test_a_check_of_a_large_file_can_be_stopped(tmp_path: Path, notes: Notes) -> None:
+    (tmp_path / "file.txt").write_bytes(b"text" * 1_000_000)
+    checksum = Checksum("sha256", "0" * 64)
+
+    def stop() -> None:
+        raise Stopped("stop")
+
+    with pytest.raises(Stopped):
+        Transfer(notes, wait=lambda _: None, check=stop).fetch(
+            RemoteFile("https://nowhere.example/file.txt", "file.txt", checksum=checksum), tmp_path
+        )
+    assert notes.num_bytes < 4_000_000
 
 
 def test_proxies_of_the_environment_are_used(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.errors import WrongTopology
-from bert_trainer.machine import Machine, bound_processors, read_machine, render_processors
+from bert_trainer.machine import Machine, bound_processors, quota_cores, read_machine, render_processors
 from bert_trainer.pod.rank import Declared, check_topology, choose_threads
 
 
@@ -53,6 +53,27 @@ def test_this_machine_has_the_processors_that_this_process_may_use() -> None:
 )
 def test_processors_are_written_as_the_kernel_does(processors: tuple[int, ...], text: str) -> None:
     assert render_processors(processors) == text
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "250000 100000\n"}, 2.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu.max": "\n"}, None),
+    ],
+    ids=["no container", "no limit", "limit", "no limit, version 1", "limit, version 1", "empty"],
+)
+def test_a_container_s_share_of_the_processors_is_read(
+    tmp_path: Path, files: dict[str, str], cores: float | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert quota_cores(tmp_path) == cores
 
 
 def test_a_wrong_declaration_is_refused_and_none_is_not(machine: Machine) -> None:

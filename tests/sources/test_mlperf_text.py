@@ -63,6 +63,16 @@ def test_every_file_that_differs_is_named(results4: Path) -> None:
     assert "eval.txt: " in message
 
 
+def test_whoever_waits_is_told_how_much_was_compared(results4: Path) -> None:
+    told: list[tuple[int, int]] = []
+    corpora = open_corpora([CorpusConfig(path=str(results4))], compared=lambda done, total: told.append((done, total)))
+    assert len(list(corpora.documents())) == 6
+    total = sum(path.stat().st_size for path in results4.iterdir())
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1] == (total, total)
+    assert len(told) == len(PARTS) + 1
+
+
 def test_without_the_list_the_readme_s_files_are_compared(results4: Path, tmp_path: Path) -> None:
     (tmp_path / LIST_NAME).unlink()
     with pytest.raises(InputError) as caught:

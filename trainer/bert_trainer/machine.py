@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSFS = Path("/sys/devices/system")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,20 @@ def read_machine(sysfs: Path = SYSFS) -> Machine:
 def bound_processors() -> tuple[int, ...]:
     """Return the logical processors that this process may run on."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def quota_cores(cgroups: Path = CGROUPS) -> float | None:
+    """Return how many cores' time the container gets, of either version of cgroups; None where there is no limit."""
+    path = cgroups / "cpu.max"
+    if path.exists():
+        words = _read(path).split()
+    else:
+        words = [_read(cgroups / "cpu" / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    try:
+        cores = int(words[0]) / int(words[1])
+    except (IndexError, ValueError, ZeroDivisionError):  # version 2 writes "max"
+        return None
+    return cores if cores > 0 else None  # version 1 writes -1
 
 
 def render_processors(processors: Iterable[int]) -> str:

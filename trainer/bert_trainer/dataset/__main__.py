@@ -168,7 +168,15 @@ def _build_by_hand(arguments: argparse.Namespace, stop: _StopRequest, open_pool:
         raise InputError("build: wrong options\n" + "\n".join(lines)) from error
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
     with ProgressBar(open_corpora(stage.all_corpora).text_bytes) as bar:
-        record = build_dataset(stage, dataset, _lengths_by_hand(arguments), bar, check=stop.check, open_pool=open_pool)
+        record = build_dataset(
+            stage,
+            dataset,
+            _lengths_by_hand(arguments),
+            bar,
+            check=stop.check,
+            open_pool=open_pool,
+            compared=bar.compared,
+        )
     _say(sys.stdout, _summary(arguments.output, record))
     return 0
 

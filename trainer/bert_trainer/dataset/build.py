@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
+from bert_trainer.available_memory import available_bytes
 from bert_trainer.config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.balancing import num_balanced, plan_balanced
 from bert_trainer.dataset.build_progress import BuildProgress, Reports
 from bert_trainer.dataset.build_state import Length, is_complete, open_record, vocabulary_path
-from bert_trainer.dataset.corpus import Corpora, open_corpora
+from bert_trainer.dataset.corpus import Compared, Corpora, open_corpora
 from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk, free_memory
+from bert_trainer.dataset.needs import LEAST_SHARDS, check_needs, estimate_needs, free_disk
 from bert_trainer.dataset.preparation import Preparation, Prepared, token_path
 from bert_trainer.dataset.recipes import balanced_cut, file_name, folder_name, loader_layout, shard_layout
 from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
-from bert_trainer.dataset.shards import ShardHeader, Split, read_header
+from bert_trainer.dataset.shards import LONGEST_ROW, ShardHeader, Split, read_header
 from bert_trainer.dataset.spool import expected_blocks
 from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.dataset.worker_pool import TaskPool, WorkerPool, usable_cores
@@ -48,12 +49,14 @@ def build_dataset(
     *,
     check: Callable[[], None] = lambda: None,
     open_pool: OpenPool | None = None,
+    compared: Compared | None = None,
 ) -> DatasetRecord:
     """Make whatever of a dataset is not there yet, and return what ``dataset.json`` then says.
 
     lengths: one folder of shards each; lengths that an earlier build made stay. check: called between shards
     and several times a second while they are made; what it raises stops the build, which can go on later.
-    open_pool: gives the processes that work, for a check of theirs; by default processes of this machine.
+    open_pool: gives the processes that work, for a check of theirs; by default processes of this machine. compared:
+    told how much of a published text was compared with its checksums.
 
     Raises:
         InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
@@ -61,7 +64,10 @@ def build_dataset(
     """
     _check_lengths(lengths)
     corpus = open_corpora(
-        stage.all_corpora, num_processes=stage.num_processes or usable_cores(), check=lambda: check_and_tick()
+        stage.all_corpora,
+        num_processes=stage.num_processes or usable_cores(),
+        check=lambda: check_and_tick(),
+        compared=compared or (lambda done, total: None),
     )
     root = Path(dataset.folder)
     progress = BuildProgress(
@@ -162,10 +168,11 @@ def _check_lengths(lengths: list[Length]) -> None:
     if not lengths:
         raise InputError("no sequence length to build: no stage needs shards of the dataset")
     for sequence_length, max_predictions in lengths:
-        if sequence_length < 8 or not 1 <= max_predictions <= sequence_length - NUM_SPECIAL_TOKENS:
+        most = sequence_length - NUM_SPECIAL_TOKENS
+        if not 8 <= sequence_length <= LONGEST_ROW or not 1 <= max_predictions <= most:
             raise InputError(
-                f"length {sequence_length}:{max_predictions}: allowed are 8 tokens or more and "
-                f"1 to {max(1, sequence_length - NUM_SPECIAL_TOKENS)} predictions"
+                f"length {sequence_length}:{max_predictions}: allowed are 8 to {LONGEST_ROW} tokens and "
+                f"1 to {max(1, most)} predictions"
             )
 
 
@@ -179,9 +186,10 @@ def _check_needs(stage: PrepareStage, corpus: Corpora, lengths: list[Length], ro
         num_processes=stage.num_processes or usable_cores(),
         vocabulary_size=stage.vocabulary_size,
         layouts=[shard_layout(stage), *([loader_layout(stage)] if balanced_cut(stage) else [])],
+        num_balanced=num_balanced(stage),
     )
     there = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=free_memory())
+    check_needs(needs, root, free_disk=free_disk(root) + there, free_memory=available_bytes())
 
 
 def _note_prepared(

@@ -36,6 +36,14 @@ _EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
 """Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
 
 
+Compared = Callable[[int, int], None]
+"""Takes how many of how many bytes of text were compared with published checksums."""
+
+
+def _nobody(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Documents in a fixed order, read anew by every call of ``documents``."""
@@ -55,6 +63,8 @@ class Corpus:
     """That extract text from dumps; the others are read by this one."""
     check: Callable[[], None] = lambda: None
     """Called now and then while files are read; may raise."""
+    compared: Compared = _nobody
+    """Told how much of the text was compared with published checksums."""
 
     @property
     def text_bytes(self) -> int:
@@ -92,7 +102,7 @@ class Corpus:
         if self.kind == "mlperf":
             folder = self.files[0].parent
             given = Path(settings.checksums) if settings.checksums else find_checksums(folder)
-            check_parts(folder, given, self.check)
+            check_parts(folder, given, self.check, self.compared)
             rules = replace(rules, lines="sentences", documents="emptyLines")
         for path, kind in zip(self.files, self.formats, strict=True):
             if kind == "wikipedia":
@@ -153,10 +163,17 @@ AnyCorpus = Corpus | Corpora
 
 
 def open_corpora(
-    settings: Sequence[CorpusConfig], *, num_processes: int = 1, check: Callable[[], None] = lambda: None
+    settings: Sequence[CorpusConfig],
+    *,
+    num_processes: int = 1,
+    check: Callable[[], None] = lambda: None,
+    compared: Compared = _nobody,
 ) -> Corpora:
-    """Find the files of all corpora without reading them; arguments and errors as ``open_corpus``."""
-    opened = (_open(corpus, num_processes=num_processes, check=check) for corpus in settings)
+    """Find the files of all corpora without reading them; arguments and errors as ``open_corpus``.
+
+    check, compared: as ``Corpus`` has them.
+    """
+    opened = (_open(corpus, num_processes=num_processes, check=check, compared=compared) for corpus in settings)
     return Corpora(tuple(opened))
 
 
@@ -169,10 +186,10 @@ def open_corpus(text: str) -> Corpus:
     Raises:
         InputError: nothing is there that can be read.
     """
-    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None)
+    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None, compared=_nobody)
 
 
-def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], None]) -> Corpus:
+def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], None], compared: Compared) -> Corpus:
     if settings.path.startswith("builtin:"):
         if settings.path != PYTHON_DOCS:
             raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
@@ -182,7 +199,7 @@ def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], Non
     files, formats = tuple(path for path, _ in found), tuple(kind for _, kind in found)
     base = root if root.is_dir() else root.parent
     fingerprint = _fingerprint(files, base, settings)
-    return Corpus(settings.path, files, fingerprint, formats, kind, settings, num_processes, check)
+    return Corpus(settings.path, files, fingerprint, formats, kind, settings, num_processes, check, compared)
 
 
 def digest_corpus(corpus: AnyCorpus) -> str:

@@ -108,7 +108,7 @@ def _fetch_one(download: Download, arguments: argparse.Namespace, transfer: Tran
     for file in download.files:
         path = transfer.fetch(file, arguments.output)
         if path.suffix == ".zip" and not arguments.keep_packed:
-            for unpacked in unpack(path, file.members):
+            for unpacked in unpack(path, file.members, transfer):
                 bar.note(f"unpacked {unpacked}")
         _say(str(path))
 
@@ -130,6 +130,9 @@ class TransferBar:
         self._task: TaskID | None = None
         self._name, self._done = "", 0
         self._total: int | None = None
+        self._first = 0
+        """Bytes that were there when the file was begun."""
+        self._began_at_s = time.monotonic()
         self._noted_at_s = time.monotonic()
 
     def __enter__(self) -> TransferBar:
@@ -146,6 +149,7 @@ class TransferBar:
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._name, self._done, self._total = name, done, total
+        self._first, self._began_at_s = done, time.monotonic()
         self._task = self._progress.add_task(name, total=total, completed=done)
 
     def advance(self, num_bytes: int) -> None:
@@ -155,8 +159,10 @@ class TransferBar:
             self._progress.advance(self._task, num_bytes)
         if not self._shown and time.monotonic() - self._noted_at_s >= _NOTED_S:
             self._noted_at_s = time.monotonic()
-            of = f" of {self._total / 1e6:,.0f}" if self._total else ""
-            self.note(f"{self._name}: {self._done / 1e6:,.0f}{of} MB")
+            elapsed_s = self._noted_at_s - self._began_at_s
+            self.note(
+                f"{self._name}: {describe_progress(self._done, self._total, self._done - self._first, elapsed_s)}"
+            )
 
     def note(self, text: str) -> None:
         """Take a line for the user."""
@@ -164,6 +170,14 @@ class TransferBar:
             self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def describe_progress(done: int, total: int | None, came: int, elapsed_s: float) -> str:
+    """Return how far a file is, as on a line. done, total: its bytes. came: in the last ``elapsed_s`` seconds."""
+    of = f" of {total / 1e6:,.0f}" if total else ""
+    rate = came / elapsed_s if elapsed_s > 0 else 0.0
+    left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
+    return f"{done / 1e6:,.0f}{of} MB, {rate / 1e6:,.1f} MB/s{left}"
 
 
 def _say(text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.file_search import files_below
 from bert_trainer.dataset.record import find_record
 from bert_trainer.dataset.sample_statistics import PIECE_TOKENS, SampleStatistics
 from bert_trainer.dataset.samples import Samples
@@ -79,13 +80,13 @@ def find_shards(path: Path) -> list[Path]:
     """Return one file, or all HDF5 files at any depth below a folder, sorted.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or a folder cannot be listed.
     """
     if path.is_file():
         return [path]
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and not file.name.startswith("."))
+    found = [file for file in files_below(path) if file.suffix in SUFFIXES]
     if not found:
         raise InputError(f"{path}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
     return found

@@ -7,10 +7,8 @@ text, half as many samples again as rows that are full to the last token. They k
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +20,9 @@ LEAST_SHARDS = 8
 
 IN_MEMORY_TOKENS = 12_000_000
 """Of all rows of a shard, padding counted: shards with more are shuffled on disk. In memory they take 90 MB."""
-BLOCK_LAYOUTS = ("compact",)
-"""Layouts that are written in blocks; shards of the others are in memory whole, however large they are."""
+
+ONE_PASS_LAYOUTS = ("compact", "intel", "mlperf")
+"""Layouts whose files, where they are large, are written with one pass over the rows; others take several."""
 
 _TOKENS_PER_BYTE = 0.25
 _SAMPLES_PER_FULL_ROW = 1.5
@@ -35,12 +34,13 @@ _COPIES_OF_ROWS = 2.5
 """Of a shard in memory: its rows, and what is made of them for the file."""
 _FIXED_ID_BYTES = {"intel": 4, "mlperf": 2}
 """Of a token id in the layouts with padding and without compression."""
+_BLOCK_BYTES = 30_000_000
+"""Of the rows that are read at a time where shards are cut again, without and with what they are checked by."""
 _VARIABLE = ("mlperf-variable", "mlperf-packed")
 _COPIES_OF_TOKENS = 2
 """Of the documents of a shard: as they are read, and put together."""
 _PAIR_BYTES = 120
 """Of a row, wherever the row itself is: where its segments begin and its place, while they are drawn."""
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,13 @@ def estimate_needs(
     num_processes: int,
     vocabulary_size: int,
     layouts: Sequence[str] = ("compact",),
+    num_balanced: int = 0,
 ) -> Needs:
     """Return what a build takes.
 
     lengths: tokens and predictions of a row at most. draws: how often a document is drawn, on average. layouts: of
-    every file that a row is written to, first the one that is made from text.
+    every file that a row is written to, first the one that is made from text. num_balanced: files that the shards of a
+    length are cut into again, in the last of the layouts; 0: they are not.
     """
     shards = num_shards or max(LEAST_SHARDS, math.ceil(text_bytes * draws / SHARD_BYTES))
     num_rows = [_num_rows(text_bytes * draws, sequence_length) for sequence_length, _ in lengths]
@@ -74,19 +76,20 @@ def estimate_needs(
         rows * sum(_file_row_bytes(length, vocabulary_size, layout) for layout in layouts)
         for rows, length in zip(num_rows, lengths, strict=True)
     ]
-    in_blocks = layouts[0] in BLOCK_LAYOUTS
-    of_shards = [_shard_bytes(rows / shards, length, in_blocks) for rows, length in zip(num_rows, lengths, strict=True)]
-    tokens = _TOKENS_PER_BYTE * text_bytes * draws / shards
-    on_disk = max(
-        rows * _file_row_bytes(length, vocabulary_size, "compact") / shards
-        if in_blocks and rows / shards * length[0] > IN_MEMORY_TOKENS
-        else 0
-        for rows, length in zip(num_rows, lengths, strict=True)
-    )
+    of_tokens = _COPIES_OF_TOKENS * _id_bytes(vocabulary_size) * _TOKENS_PER_BYTE * text_bytes * draws / shards
+    steps = []
+    """Scratch files and memory of each process: while shards are made of text, and while they are cut again."""
+    for rows, length in zip(num_rows, lengths, strict=True):
+        in_memory = _PAIR_BYTES * rows / shards + _rows_in_memory(rows / shards, length)
+        # Layouts that take several passes have their rows twice on disk, in two orders.
+        copies = 1 if layouts[0] in ONE_PASS_LAYOUTS else 2
+        steps.append((copies * _scratch_bytes(rows / shards, length, vocabulary_size), of_tokens + in_memory))
+        if num_balanced:
+            cut = rows / num_balanced
+            steps.append((_scratch_bytes(cut, length, vocabulary_size), _BLOCK_BYTES + _rows_in_memory(cut, length)))
+    on_disk, in_memory = (max(step[number] for step in steps) for number in range(2))
     disk = _SCRATCH_PER_BYTE * text_bytes + sum(in_files) + num_processes * on_disk
-    of_tokens = _COPIES_OF_TOKENS * _id_bytes(vocabulary_size) * tokens
-    memory = num_processes * (_PROCESS_BYTES + of_tokens + max(of_shards))
-    return Needs(math.ceil(disk), math.ceil(memory))
+    return Needs(math.ceil(disk), math.ceil(num_processes * (_PROCESS_BYTES + in_memory)))
 
 
 def check_needs(needs: Needs, folder: Path, *, free_disk: int, free_memory: int) -> None:
@@ -114,27 +117,21 @@ def free_disk(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def free_memory() -> int:
-    """Return the bytes that new processes may take: what the machine has left, within a container's limit."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    for path in _CGROUP_LIMITS:
-        with suppress(OSError, ValueError):
-            available = min(available, int(Path(path).read_text()))
-    return available
-
-
 def _num_rows(text_bytes: float, sequence_length: int) -> float:
     """Return the rows that so much text makes, repetitions counted."""
     return _SAMPLES_PER_FULL_ROW * _TOKENS_PER_BYTE * text_bytes / (sequence_length - 3)
 
 
-def _shard_bytes(num_rows: float, length: tuple[int, int], in_blocks: bool) -> float:
-    """Return the bytes that the rows of a shard take in memory; in_blocks: beyond some they are on disk."""
-    most = IN_MEMORY_TOKENS / length[0] if in_blocks else math.inf
-    return _PAIR_BYTES * num_rows + _COPIES_OF_ROWS * _plain_row_bytes(length) * min(num_rows, most)
+def _rows_in_memory(num_rows: float, length: tuple[int, int]) -> float:
+    """Return the bytes that the rows of a file take in memory; beyond some they are on disk."""
+    return _COPIES_OF_ROWS * _plain_row_bytes(length) * min(num_rows, IN_MEMORY_TOKENS / length[0])
+
+
+def _scratch_bytes(num_rows: float, length: tuple[int, int], vocabulary_size: int) -> float:
+    """Return the bytes of the scratch files that the rows of a large file wait in; 0 for a small one."""
+    if num_rows * length[0] <= IN_MEMORY_TOKENS:
+        return 0.0
+    return num_rows * _file_row_bytes(length, vocabulary_size, "compact")
 
 
 def _plain_row_bytes(length: tuple[int, int]) -> int:
@@ -160,6 +157,8 @@ def _id_bytes(vocabulary_size: int) -> int:
 
 
 def _readable(num_bytes: int) -> str:
+    if num_bytes < 10**6:
+        return f"{num_bytes / 1e3:.0f} kB"
     if num_bytes < 10**9:
         return f"{num_bytes / 1e6:.0f} MB"
     return f"{num_bytes / 1e9:.1f} GB"

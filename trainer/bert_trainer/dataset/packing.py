@@ -8,6 +8,14 @@ from numpy.typing import NDArray
 MOST_IN_A_ROW = 3
 """As in NVIDIA's packed MLPerf data."""
 
+_WINDOW_TOKENS = 12_000_000
+"""Of the rows among which those that share one are looked for, as if they were full: what memory has room for."""
+
+
+def window_rows(capacity: int) -> int:
+    """Return how many rows of a file are packed at a time, however many it has. capacity: tokens of a row."""
+    return max(1, _WINDOW_TOKENS // capacity)
+
 
 def pack(lengths: NDArray[np.int64], capacity: int) -> list[list[int]]:
     """Group rows so that no group is longer than ``capacity``: longest first, each to where it fits best.

@@ -15,15 +15,17 @@ class ProgressBar:
     It takes the records that a job's child would print, or is told amounts by ``begin`` and ``advance``.
     """
 
-    def __init__(self, text_bytes: int = 0, *, unit: str = "") -> None:
-        """text_bytes: of the text that is worked on, for the rate; 0: not known. unit: what steps of records are."""
+    def __init__(self, text_bytes: int = 0) -> None:
+        """text_bytes: of the text that is worked on, for the rate; 0: not known."""
         console = Console(stderr=True)
         columns = [*Progress.get_default_columns(), TextColumn("{task.fields[rate]}")]
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._text_bytes = text_bytes
-        self._unit = unit
+        self._unit = ""
         self._task: TaskID | None = None
         self._done = self._began_s = 0.0
+        self._comparison: tuple[TaskID, float] | None = None
+        """The bar of a text that is compared with its checksums, and when that began."""
 
     def __enter__(self) -> ProgressBar:
         """Show the bar."""
@@ -48,12 +50,24 @@ class ProgressBar:
             rate = self._rate(self._done, time.monotonic() - self._began_s)
             self._progress.update(self._task, completed=self._done, rate=rate)
 
+    def compared(self, done: int, total: int) -> None:
+        """Say how many bytes of a text were compared with published checksums; the bar goes when all are."""
+        if self._comparison is None:
+            self._comparison = self._progress.add_task("checksums", total=total, rate=""), time.monotonic()
+        task, began_s = self._comparison
+        rate = f"{done / max(time.monotonic() - began_s, 1e-9) / 1e6:,.1f} MB/s of text"
+        self._progress.update(task, completed=done, rate=rate)
+        if done >= total:
+            self._progress.remove_task(task)
+            self._comparison = None
+
     def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Take one record, as in ``progress``; events other than progress change nothing."""
+        """Take one record, as in ``progress``, which may state the unit of its steps."""
         if event == "stage_started":
             self._task = self._progress.add_task(str(fields["stage"]), rate="")
         elif event == "progress" and self._task is not None:
             done, total = float(fields["step"] or 0), float(fields["steps"] or 1)
+            self._unit = str(fields.get("unit") or self._unit)
             elapsed_s = float(fields["elapsed_s"] or 0)
             if self._text_bytes:
                 self._unit = "MB of text"

@@ -78,6 +78,12 @@ class RaggedSamples:
         )
 
     @classmethod
+    def empty(cls) -> RaggedSamples:
+        """Return no rows."""
+        counts, ids = np.zeros(0, np.int64), np.zeros(0, np.uint16)
+        return cls(ids, counts, counts, np.zeros(0, np.int8), counts, ids, ids)
+
+    @classmethod
     def concatenate(cls, parts: Sequence[RaggedSamples]) -> RaggedSamples:
         """Join at least one part, end to end; a single part is returned as it is."""
         if len(parts) == 1:

@@ -42,11 +42,12 @@ def add_read_command(command: argparse.ArgumentParser) -> None:
 def read(arguments: argparse.Namespace) -> int:
     """Read corpora to their ends and say what was found."""
     logging.getLogger("bert_trainer.dataset").setLevel(logging.INFO)
-    corpora = open_corpora(arguments.corpora, num_processes=max(1, arguments.processes))
+    bar = ProgressBar()
+    corpora = open_corpora(arguments.corpora, num_processes=max(1, arguments.processes), compared=bar.compared)
     began_s = time.monotonic()
     documents = sentences = num_bytes = 0
     with _Output(arguments.output) as output:
-        for document in _with_bar(corpora):
+        for document in _with_bar(corpora, bar):
             text = "\n".join(document.sentences)
             output.add(text)
             if arguments.output is None and documents < arguments.documents:
@@ -78,9 +79,9 @@ def _show(document: Document, num_sentences: int) -> None:
     _say("")
 
 
-def _with_bar(corpora: Corpora) -> Iterator[Document]:
+def _with_bar(corpora: Corpora, bar: ProgressBar) -> Iterator[Document]:
     """Yield all documents, with a bar of the text read so far on a terminal; its end is an estimate."""
-    with ProgressBar() as bar:
+    with bar:
         bar.begin("read", corpora.text_bytes or None, unit="MB of text")
         waiting, told_at_s = 0, time.monotonic()
         for document in corpora.documents():

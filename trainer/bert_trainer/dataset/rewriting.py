@@ -11,14 +11,16 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
 from bert_trainer.dataset.build_progress import Reports
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.file_search import files_below
+from bert_trainer.dataset.needs import IN_MEMORY_TOKENS
 from bert_trainer.dataset.record import RECORD_FILE, check_complete
+from bert_trainer.dataset.scratch import SampleScratch
 from bert_trainer.dataset.shards import (
     SUFFIXES,
     LayoutName,
@@ -26,9 +28,10 @@ from bert_trainer.dataset.shards import (
     check_numbers,
     list_shards,
     read_header,
-    read_ragged,
+    read_ragged_blocks,
     select_split,
     write_shard,
+    write_shard_blocks,
 )
 from bert_trainer.dataset.worker_pool import run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
@@ -87,7 +90,7 @@ def convert(
     """Write every shard at or below ``source`` in another layout, under the same name below ``target``.
 
     Vocabulary and ``dataset.json`` of a whole dataset go with it. shape: for sources that do not state it.
-    Memory of each process: one source file, and the output file once.
+    Memory of each process: the same for files of any size, as ``rewrite``.
 
     Raises:
         InputError: no shard, one of them is bad, or the layout cannot hold a sample.
@@ -98,16 +101,19 @@ def convert(
     if not files:
         raise InputError(f"{source}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
     _refuse_same_place(root, target)
+    if source.is_dir() and source.resolve() in target.resolve().parents:
+        # The next run would take its shards for sources.
+        raise InputError(f"{target}: lies in the source, {source}", hint="write to a folder beside it")
     for folder in sorted({file.parent for file in files}):
         if not source.is_file():
             check_complete(folder)
-    headers = [read_header(file) for file in files]
+    headers = _read_headers(files, reporter, check)
     if layout != "compact":
         unmasked = next((file for file, found in zip(files, headers, strict=True) if not found.masked), None)
         if unmasked:
             raise InputError(f"{unmasked}: layout {layout} cannot hold samples without masks; allowed: compact")
     tasks = [
-        _task(target / file.relative_to(root), (Part(file, 0, found.rows),), layout, [found], shape)
+        _task(target / file.relative_to(root), (Part(file, 0, found.rows),), layout, found, shape)
         for file, found in zip(files, headers, strict=True)
     ]
     done = _run(tasks, target, "convert", num_processes, reporter, check)
@@ -131,8 +137,8 @@ def chop(
 ) -> Rewritten:
     """Cut the shards of a folder, in the order of their names, into ``num_shards`` whose sizes differ by one at most.
 
-    layout: the sources', if None. Memory of each process: one source file without padding and one output
-    file, however many there are; one file is open at a time.
+    layout: the sources', if None. Memory of each process: the same for files of any number and size, as ``rewrite``;
+    one source is open at a time.
 
     Raises:
         InputError: no shard, sources of different shapes or vocabularies, more shards than samples, or files
@@ -142,7 +148,8 @@ def chop(
     files = _training_files(source)
     _refuse_same_place(source, target)
     check_complete(source)
-    tasks = plan_cut(files, target, num_shards, layout=layout, name=name, shape=shape)
+    headers = _read_headers(files, reporter, check)
+    tasks = plan_cut(files, target, num_shards, layout=layout, name=name, shape=shape, headers=headers)
     strangers = {path.name for path in list_shards(target)} - {task.target.name for task in tasks} if (
         target.is_dir()) else set()  # fmt: skip
     if strangers:
@@ -161,23 +168,26 @@ def plan_cut(
     name: str,
     shape: tuple[int, int] | None = None,
     content: str | None = None,
+    headers: Sequence[ShardHeader] | None = None,
 ) -> list[RewriteTask]:
     """Return the files that a cut makes, sizes differing by one sample at most. Nothing is written.
 
-    content: what decides the rows of the sources, put into the fingerprint in place of their sizes and times.
+    content: what decides the rows of the sources, put into the fingerprint in place of their sizes and times. headers:
+    of the sources, where they were read already.
 
     Raises:
         InputError: sources of different shapes or vocabularies, or more shards than samples.
     """
     source = files[0].parent
-    headers = [read_header(file) for file in files]
+    headers = headers or [read_header(file) for file in files]
     _check_alike(files, headers)
+    stated = next((header for header in headers if header.rows), headers[0])
     total = sum(header.rows for header in headers)
     if not 1 <= num_shards <= total:
         raise InputError(f"{source}: got {num_shards} shards; allowed: 1 to its {total} samples")
     starts = [0, *accumulate(header.rows for header in headers)]
-    chosen: LayoutName = layout or headers[0].layout
-    if shape is None and headers[0].sequence_length is None:
+    chosen: LayoutName = layout or stated.layout
+    if shape is None and stated.sequence_length is None:
         raise InputError(
             f"{files[0]}: does not state its sequence length and predictions", hint="add --length 512:76, for example"
         )
@@ -191,7 +201,7 @@ def plan_cut(
             if start < stop and first < end
         )
         path = target / name.format(index=index, count=num_shards)
-        tasks.append(_task(path, parts, chosen, headers, shape, content))
+        tasks.append(_task(path, parts, chosen, stated, shape, content))
     return tasks
 
 
@@ -208,7 +218,36 @@ def _training_files(source: Path) -> list[Path]:
 
 
 def _shards_below(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES and not path.name.startswith("."))
+    return [path for path in files_below(root) if path.suffix in SUFFIXES]
+
+
+def _read_headers(files: Sequence[Path], reporter: Reports | None, check: Callable[[], None]) -> list[ShardHeader]:
+    """Open every file once; thousands of them take seconds."""
+    watch = _Watch("look at files", len(files), "files", reporter)
+    headers = []
+    for file in files:
+        check()
+        headers.append(read_header(file))
+        watch.advance(1)
+    return headers
+
+
+class _Watch:
+    """Tells how far something is."""
+
+    def __init__(self, name: str, total: int, unit: str, reporter: Reports | None) -> None:
+        self._name, self._total, self._unit, self._reporter = name, total, unit, reporter
+        self._done, self._began_s = 0, time.monotonic()
+        if reporter:
+            reporter.report("stage_started", stage=name, kind=name, steps=total)
+
+    def advance(self, amount: int) -> None:
+        self._done += amount
+        if self._reporter:
+            elapsed_s = round(time.monotonic() - self._began_s, 3)
+            self._reporter.report(
+                "progress", stage=self._name, step=self._done, steps=self._total, elapsed_s=elapsed_s, unit=self._unit
+            )
 
 
 def _refuse_same_place(source: Path, target: Path) -> None:
@@ -217,13 +256,15 @@ def _refuse_same_place(source: Path, target: Path) -> None:
 
 
 def _check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
-    first = headers[0]
-    for file, header in zip(files, headers, strict=True):
+    # Of a file without rows the layout cannot be told, and nobody minds.
+    with_rows = [(file, header) for file, header in zip(files, headers, strict=True) if header.rows]
+    for file, header in with_rows:
         for what in ("sequence_length", "max_predictions", "vocabulary_sha256", "layout", "masked"):
-            one, other = getattr(first, what), getattr(header, what)
+            one, other = getattr(with_rows[0][1], what), getattr(header, what)
             if one != other:
                 raise InputError(
-                    f"{file}: {what} is {other}, that of {files[0].name} is {one}; allowed: the same in all files",
+                    f"{file}: {what} is {other}, that of {with_rows[0][0].name} is {one}; allowed: the same in all "
+                    "files",
                     hint="chop folders of one kind, or convert them first",
                 )
 
@@ -232,11 +273,10 @@ def _task(
     target: Path,
     parts: tuple[Part, ...],
     layout: LayoutName,
-    headers: Sequence[ShardHeader],
+    found: ShardHeader,
     shape: tuple[int, int] | None,
     content: str | None = None,
 ) -> RewriteTask:
-    found = headers[0]
     if shape is None and found.sequence_length is not None and found.max_predictions is not None:
         shape = (found.sequence_length, found.max_predictions)
     digest = hashlib.sha256(f"{layout} {shape}".encode())
@@ -272,15 +312,20 @@ def _run(
                 leftover.unlink(missing_ok=True)
         missing = [task for task in tasks if not is_done(task)]
         samples = sum(task.num_rows for task in tasks)
-        done = samples - sum(task.num_rows for task in missing)
-        started_at_s = time.monotonic()
-        if reporter:
-            reporter.report("stage_started", stage=what, kind=what, steps=samples)
-        for task, _ in run_tasks(rewrite, missing, num_processes=num_processes or usable_cores(), check=check):
-            done += task.num_rows
-            if reporter:
-                elapsed_s = round(time.monotonic() - started_at_s, 3)
-                reporter.report("progress", stage=what, step=done, steps=samples, elapsed_s=elapsed_s)
+        watch = _Watch(what, sum(task.num_rows for task in missing), "samples", reporter)
+        processes = min(num_processes or usable_cores(), len(missing))
+        if processes > 1:
+            for task, _ in run_tasks(rewrite, missing, num_processes=processes, check=check):
+                watch.advance(task.num_rows)
+        else:
+
+            def advance(rows: int) -> None:
+                check()
+                watch.advance(rows)
+
+            for task in missing:
+                check()
+                rewrite(task, advance)
     return Rewritten(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
 
 
@@ -295,44 +340,42 @@ def is_done(task: RewriteTask) -> bool:
     return found.made_from == task.made_from and found.rows == task.num_rows
 
 
-def rewrite(task: RewriteTask) -> int:
-    """Make one output file and return its number of samples.
+def rewrite(task: RewriteTask, advance: Callable[[int], None] = lambda rows: None) -> int:
+    """Make one output file and return its number of samples. advance: told how many rows more were read; may raise.
+
+    Memory: some thousand rows of a source at a time, and the file where it is small; a large one waits in a scratch
+    file beside it. One source is open at a time.
 
     Raises:
-        TrainerError: as ``read_ragged`` and ``write_shard``; rows came out other than they went in.
+        TrainerError: as ``read_ragged_blocks`` and ``write_shard``; rows came out other than they went in.
     """
-    parts = [_rows(part) for part in task.parts]
-    samples = RaggedSamples.concatenate(parts)
-    shape = task.shape or (int(samples.token_counts.max(initial=1)), int(samples.prediction_counts.max(initial=1)))
-    longest, most = int(samples.token_counts.max(initial=0)), int(samples.prediction_counts.max(initial=0))
-    if longest > shape[0] or most > shape[1]:
-        raise InputError(
-            f"{task.parts[0].path}: a row has {longest} tokens, another {most} predictions; allowed: {shape[0]} and "
-            f"{shape[1]} at most",
-            hint="give the files' length, as --length 512:76",
-        )
-    write_shard(
-        task.target,
-        samples,
-        vocabulary_sha256=task.vocabulary_sha256,
-        generator_version=task.generator_version,
-        layout=task.layout,
-        shape=shape,
-        masked=task.masked,
-        made_from=task.made_from,
-    )
+    row_tokens = task.shape[0] if task.shape else None
+    with SampleScratch(task.target.parent, row_tokens=row_tokens, most_tokens=IN_MEMORY_TOKENS) as scratch:
+        for part in task.parts:
+            for block in read_ragged_blocks(part.path, rows=slice(part.first, part.stop)):
+                scratch.add(block)
+                advance(len(block))
+        totals = scratch.totals
+        shape = task.shape or (max(1, totals.longest_row), max(1, totals.most_predictions))
+        if totals.longest_row > shape[0] or totals.most_predictions > shape[1]:
+            raise InputError(
+                f"{task.parts[0].path}: a row has {totals.longest_row} tokens, another {totals.most_predictions} "
+                f"predictions; allowed: {shape[0]} and {shape[1]} at most",
+                hint="give the files' length, as --length 512:76",
+            )
+        stated: dict[str, Any] = {
+            "vocabulary_sha256": task.vocabulary_sha256,
+            "generator_version": task.generator_version,
+            "layout": task.layout,
+            "shape": shape,
+            "masked": task.masked,
+            "made_from": task.made_from,
+        }
+        if scratch.in_memory:
+            write_shard(task.target, scratch.joined(), **stated)
+        else:
+            write_shard_blocks(task.target, totals, scratch.blocks, **stated)
     written = read_header(task.target).rows
-    if written != task.num_rows or len(samples) != task.num_rows:
+    if written != task.num_rows or totals.rows != task.num_rows:
         raise TrainerError(f"{task.target}: holds {written} samples, wanted {task.num_rows}")
     return written
-
-
-def _rows(part: Part) -> RaggedSamples:
-    state = part.path.stat()
-    return _whole(part.path, state.st_mtime_ns, state.st_size).take(slice(part.first, part.stop))
-
-
-@lru_cache(maxsize=1)
-def _whole(path: Path, modified_ns: int, size: int) -> RaggedSamples:
-    """Read a file once for the neighbouring outputs that take rows from it."""
-    return read_ragged(path)

@@ -61,7 +61,7 @@ def _add_common(command: argparse.ArgumentParser, length: Callable[[str], tuple[
 
 
 def _convert(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
-    with open_stop() as stop, ProgressBar(unit="samples") as bar:
+    with open_stop() as stop, ProgressBar() as bar:
         done = convert(
             arguments.source,
             arguments.target,
@@ -75,11 +75,11 @@ def _convert(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
 
 
 def _chop(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
-    with open_stop() as stop, ProgressBar(unit="samples") as bar:
+    with open_stop() as stop, ProgressBar() as bar:
         done = chop(
             arguments.source,
             arguments.target,
-            arguments.shards or read_number(os.environ, SHARDS_VARIABLE) or _SHARDS,
+            _num_shards(arguments.shards),
             layout=arguments.layout,
             shape=arguments.length,
             num_processes=arguments.processes,
@@ -87,6 +87,10 @@ def _chop(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
             check=stop.check,
         )
     return _summary(arguments.target, done)
+
+
+def _num_shards(given: int | None) -> int:
+    return given if given is not None else read_number(os.environ, SHARDS_VARIABLE) or _SHARDS
 
 
 def _summary(target: Path, done: Rewritten) -> int:

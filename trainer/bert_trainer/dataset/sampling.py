@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.masking import MaskingRule, mask_tokens
-from bert_trainer.dataset.needs import BLOCK_LAYOUTS, IN_MEMORY_TOKENS
+from bert_trainer.dataset.needs import IN_MEMORY_TOKENS, ONE_PASS_LAYOUTS
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.random_bits import RandomBits
 from bert_trainer.dataset.samples import DATASETS, Samples
+from bert_trainer.dataset.scratch import SampleScratch
 from bert_trainer.dataset.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.shards import LayoutName, Split, write_shard, write_shard_blocks
 from bert_trainer.dataset.shuffle import Shuffle
@@ -67,7 +68,7 @@ def build_shard(task: ShardTask) -> int:
     """Make one file from its spooled documents and return its number of samples.
 
     Memory: the tokens of its groups twice, some 120 bytes per sample, and the samples themselves, as far as they are
-    few; more of them are shuffled through scratch files beside the tokens where the layout is written in blocks.
+    few; more of them are shuffled through scratch files beside the tokens.
     Raises TrainerError as ``write_shard``.
     """
     forget_words()  # of this process: it may have encoded text, and the cache grows with the corpus
@@ -80,16 +81,29 @@ def build_shard(task: ShardTask) -> int:
         "generator_version": GENERATOR_VERSION,
         "shape": shape,
         "masked": task.masked,
+        "layout": task.layout,
     }
-    if task.layout not in BLOCK_LAYOUTS or num_rows * task.sequence_length <= IN_MEMORY_TOKENS:
-        write_shard(task.target, _assemble(drawn, task), layout=task.layout, **stated)
+    if num_rows * task.sequence_length <= IN_MEMORY_TOKENS:
+        write_shard(task.target, _assemble(drawn, task), **stated)
         return num_rows
     folder = task.token_paths[0].with_name(f"shuffle_{shape[0]}_{shape[1]}_{task.split}_{task.shard}")
     with Shuffle(folder, num_rows=num_rows, bucket_rows=max(1, BUCKET_TOKENS // task.sequence_length)) as shuffle:
         for places, samples in _blocks(drawn, task):
             shuffle.add(places, RaggedSamples.from_padded(samples))
-        write_shard_blocks(task.target, shuffle.totals, shuffle.blocks(), **stated)
+        if task.layout in ONE_PASS_LAYOUTS:
+            write_shard_blocks(task.target, shuffle.totals, shuffle.blocks, **stated)
+        else:
+            _write_sorted(task, shuffle, stated)
     return num_rows
+
+
+def _write_sorted(task: ShardTask, shuffle: Shuffle, stated: dict[str, Any]) -> None:
+    """Write a file of a layout that takes several passes, sorting the samples once."""
+    folder = task.token_paths[0].parent
+    with SampleScratch(folder, row_tokens=task.sequence_length, most_tokens=0) as scratch:
+        for block in shuffle.blocks():
+            scratch.add(block)
+        write_shard_blocks(task.target, scratch.totals, scratch.blocks, **stated)
 
 
 def random_bits(seed: int, sequence_length: int, split: str, shard: int) -> RandomBits:

@@ -61,10 +61,12 @@ def check_ragged(
     sequence_length: int | None,
     max_predictions: int | None,
     vocabulary_size: int | None,
+    *,
+    first_row: int = 0,
 ) -> None:
     """Refuse rows without padding that contradict themselves or would be out of bounds.
 
-    sequence_length, max_predictions: most of one row, where it is known.
+    sequence_length, max_predictions: most of one row, where it is known. first_row: its number in the file.
     """
     counts, predictions = samples.token_counts, samples.prediction_counts
     sums = ((counts, samples.tokens, "tokens"), (predictions, samples.masked_lm_ids, "predictions"))
@@ -89,7 +91,7 @@ def check_ragged(
     }
     for rule, broken in rules.items():
         if broken.any():
-            raise InputError(f"{path}: row {int(broken.argmax())} {rule}", hint=_VERIFY)
+            raise InputError(f"{path}: row {first_row + int(broken.argmax())} {rule}", hint=_VERIFY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +123,6 @@ class Origin:
     """Made by this project's generator, whose text holds no special token."""
     masked_lm_probability: float | None = None
     """Share of tokens that is predicted, where single tokens are."""
-
-
-def find_violations(samples: Samples, vocabulary: Vocabulary | None) -> list[str]:
-    """Return every rule that some row breaks, each with the number of such rows and the first of them.
-
-    samples: as ``read_shard`` returns them, so ranges and padding are right; at least one row.
-    """
-    broken = broken_rules(samples, SpecialIds.of(vocabulary, samples), Origin())
-    return describe_violations({rule: (int(rows.sum()), int(rows.argmax())) for rule, rows in broken.items()})
 
 
 def describe_violations(broken: dict[str, tuple[int, int]]) -> list[str]:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import fields
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.atomic_files import disk_errors
 from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.scratch import load_one, save_array, save_samples
 from bert_trainer.dataset.shards import Totals
 
-_FIELDS = tuple(field.name for field in fields(RaggedSamples))
 _ROWS_AT_ONCE = 1 << 14
 """Samples that wait until they are dealt out: a few to a file would cost more time than they do."""
 
@@ -34,7 +34,8 @@ class Shuffle:
         self._num_buckets = -(-num_rows // bucket_rows)
         self._waiting: list[tuple[NDArray[np.int64], RaggedSamples]] = []
         self._files: list[IO[bytes]] = []
-        self._tokens = self._predictions = self._rows = self._largest_token = self._largest_label = 0
+        self.totals = Totals()
+        """Of all samples that were added."""
 
     def __enter__(self) -> Shuffle:
         """Make the scratch files."""
@@ -49,13 +50,10 @@ class Shuffle:
     ) -> None:
         """Remove the scratch files."""
         for file in self._files:
-            file.close()
+            # What a full disk has no room for is still waiting to be written, and of no use by now.
+            with suppress(OSError):
+                file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def totals(self) -> Totals:
-        """Return the sizes of all samples that were added."""
-        return Totals(self._rows, self._tokens, self._predictions, self._largest_token, self._largest_label)
 
     def add(self, places: NDArray[np.int64], samples: RaggedSamples) -> None:
         """Take samples in. places: (N,), each once.
@@ -64,19 +62,17 @@ class Shuffle:
             TrainerError: the disk is full.
         """
         self._waiting.append((places, samples))
-        self._rows += len(samples)
-        self._tokens += len(samples.tokens)
-        self._predictions += len(samples.masked_lm_ids)
-        self._largest_token = max(self._largest_token, int(samples.tokens.max(initial=0)))
-        self._largest_label = max(self._largest_label, int(samples.masked_lm_ids.max(initial=0)))
+        self.totals = self.totals + Totals.of(samples)
         if sum(len(places) for places, _ in self._waiting) >= _ROWS_AT_ONCE:
             self._deal_out()
 
     def blocks(self) -> Iterator[RaggedSamples]:
         """Yield all samples in the order of their places, a range at a time."""
         self._deal_out()
+        with disk_errors(self._folder):
+            for file in self._files:
+                file.flush()
         for file in self._files:
-            file.seek(0)
             parts = list(_parts(file))
             places = np.concatenate([places for places, _ in parts])
             together = RaggedSamples.concatenate([samples for _, samples in parts])
@@ -94,17 +90,14 @@ class Shuffle:
         with disk_errors(self._folder):
             for file, start, end in zip(self._files, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
                 if end > start:
-                    _write(file, places[order[start:end]], samples.take(order[start:end]))
-
-
-def _write(file: IO[bytes], places: NDArray[np.int64], samples: RaggedSamples) -> None:
-    for values in (places, *(getattr(samples, name) for name in _FIELDS)):
-        np.save(file, values)
+                    save_array(file, places[order[start:end]])
+                    save_samples(file, samples.take(order[start:end]))
 
 
 def _parts(file: IO[bytes]) -> Iterator[tuple[NDArray[np.int64], RaggedSamples]]:
+    """Yield what was written to a file; its places come first."""
     end = file.seek(0, 2)
     file.seek(0)
     while file.tell() < end:
-        places: Any = np.load(file)
-        yield places, RaggedSamples(**{name: np.load(file) for name in _FIELDS})
+        places: NDArray[np.int64] = np.load(file)
+        yield places, load_one(file)

@@ -122,7 +122,8 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
                 np.diff(ordered.sentence_bounds).astype(np.int32),
                 ordered.ids,
             ):
-                array.tofile(file)
+                # Not by tofile, which says of a full disk only how many numbers it could write.
+                file.write(np.ascontiguousarray(array).data)
         partial.replace(path)
 
 

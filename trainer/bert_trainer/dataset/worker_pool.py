@@ -18,10 +18,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from bert_trainer.errors import TrainerError
+from bert_trainer.machine import quota_cores
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -37,11 +37,8 @@ _AHEAD = 4
 def usable_cores() -> int:
     """Return how many cores this process may use: by its affinity, and by a container's quota."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, math.ceil(int(quota) / int(period)))
-    return max(1, cores)
+    quota = quota_cores()
+    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
 
 
 class TaskPool(Protocol):

@@ -14,20 +14,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
 from bert_trainer.last_words import tell_error
-from bert_trainer.machine import Machine, bound_processors, read_machine
+from bert_trainer.machine import Machine, bound_processors, quota_cores, read_machine
 from bert_trainer.pod.muster import LOCAL_SIZE_VARIABLES, read_number, render_announcement, render_end
 from bert_trainer.pod.preload import choose_preload
 from bert_trainer.pod.ranks import die_with_parent
 
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-_QUOTA_1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-_PERIOD_1 = _QUOTA_1.with_name("cpu.cfs_period_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +58,7 @@ def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, i
             sys.stdout.write(render_announcement(os.environ, host) + "\n")
             sys.stdout.flush()
         check_topology(machine, declared, host)
-        extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), _read_quota())}
+        extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), quota_cores())}
         try:
             if tells_end:
                 return _wait_for(program, {**os.environ, **extra})
@@ -142,13 +138,3 @@ def choose_threads(
     if quota_cores is not None:
         cores = min(cores, int(quota_cores) // beside)
     return {"OMP_NUM_THREADS": str(max(1, cores))}
-
-
-def _read_quota() -> float | None:
-    """Return the container's limit in cores, of either version of cgroups; None where there is none."""
-    try:
-        words = _QUOTA.read_text().split() if _QUOTA.exists() else [_QUOTA_1.read_text(), _PERIOD_1.read_text()]
-        cores = int(words[0]) / int(words[1])
-    except (OSError, ValueError):  # version 2 writes "max"
-        return None
-    return cores if cores > 0 else None

@@ -6,17 +6,19 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bert_trainer.atomic_files import disk_errors
-from bert_trainer.dataset.downloads.transfer import digest_file
+from bert_trainer.dataset.downloads.transfer import Transfer
 from bert_trainer.errors import InputError
 
+_PIECE_BYTES = 1 << 20
 
-def unpack(archive: Path, members: Mapping[str, str]) -> list[Path]:
+
+def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> list[Path]:
     """Unpack a zip file into its folder and return the files and folders that it holds at its top, or None of it.
 
-    members: SHA-256 of files in it. What is there already is compared and kept.
+    members: SHA-256 of files in it. What is there already is compared and kept. transfer: whose watcher is told.
 
     Raises:
         InputError: the archive is damaged, or a file differs from what was published.
@@ -28,12 +30,12 @@ def unpack(archive: Path, members: Mapping[str, str]) -> list[Path]:
         with disk_errors(archive.parent), zipfile.ZipFile(archive) as content:
             tops = sorted({Path(name).parts[0] for name in content.namelist() if Path(name).parts})
             if not all((archive.parent / top).exists() for top in tops):
-                content.extractall(work)
-                _compare(work, members, archive)
+                _extract(content, work, archive.name, transfer)
+                _compare(work, members, archive, transfer)
                 for top in tops:
                     if not (archive.parent / top).exists():
                         (work / top).replace(archive.parent / top)
-        _compare(archive.parent, members, archive)
+        _compare(archive.parent, members, archive, transfer)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise InputError(
             f"{archive}: not a whole zip file ({error})", hint=f"delete {archive} and fetch it again"
@@ -43,14 +45,28 @@ def unpack(archive: Path, members: Mapping[str, str]) -> list[Path]:
     return [archive.parent / top for top in tops]
 
 
-def _compare(folder: Path, members: Mapping[str, str], archive: Path) -> None:
+def _extract(content: zipfile.ZipFile, folder: Path, name: str, transfer: Transfer) -> None:
+    """Write all files of an archive below a folder, a piece at a time; names cannot lead out of it."""
+    members = [member for member in content.infolist() if not member.is_dir()]
+    transfer.watcher.begin(f"unpack {name}", sum(member.file_size for member in members), 0)
+    for member in members:
+        path = folder.joinpath(*(part for part in PurePosixPath(member.filename).parts if part not in ("/", "..")))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with content.open(member) as packed, path.open("wb") as file:
+            while piece := packed.read(_PIECE_BYTES):
+                file.write(piece)
+                transfer.watcher.advance(len(piece))
+                transfer.check()
+
+
+def _compare(folder: Path, members: Mapping[str, str], archive: Path, transfer: Transfer) -> None:
     for name, published in members.items():
         path = folder / name
         if not path.is_file():
             raise InputError(
                 f"{archive}: holds no {name}, or it was removed", hint=f"delete {path.parent} to unpack it again"
             )
-        found = digest_file(path, "sha256")
+        found = transfer.digest(path, "sha256")
         if found != published:
             raise InputError(
                 f"{path}: has the SHA-256 {found}; published: {published}",

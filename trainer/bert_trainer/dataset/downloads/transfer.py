@@ -7,7 +7,6 @@ What is not there yet lies beside the target as ``.NAME.partial``, with the serv
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import re
@@ -23,6 +22,7 @@ from typing import IO, Protocol
 
 from bert_trainer.atomic_files import disk_errors
 from bert_trainer.dataset.downloads.catalogue import Checksum, RemoteFile
+from bert_trainer.dataset.file_digest import digest_file
 from bert_trainer.errors import InputError, TrainerError
 
 USER_AGENT = "bert-pretrain-operator/0.1 (bert-data fetch; Python urllib)"
@@ -72,13 +72,13 @@ class Transfer:
         with disk_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
-            _verify(target, file, self.watcher, kept=True)
+            self._verify(target, file, kept=True)
             self.watcher.note(f"{target}: already there")
             return target
         partial = _Partial(target)
         self._download(file, target, partial)
         try:
-            _verify(partial.path, file, self.watcher, kept=False)
+            self._verify(partial.path, file, kept=False)
         except InputError:
             partial.remove()
             raise
@@ -143,6 +143,36 @@ class Transfer:
                     stream.write(piece)
                 self.watcher.advance(len(piece))
                 self.check()
+
+    def _verify(self, path: Path, file: RemoteFile, *, kept: bool) -> None:
+        """Compare a file with what was published. kept: it was there before."""
+        place = f"{path}: there already, but" if kept else f"{file.url}: what came"
+        hint = (
+            f"delete {path} to fetch it again" if kept else "fetch it again; if it stays so, the published file changed"
+        )
+        size = path.stat().st_size
+        if file.size is not None and size != file.size:
+            raise InputError(f"{place} has {size} bytes, {file.size} were published", hint=hint)
+        if file.checksum is None:
+            if not file.members:
+                digest = self.digest(path, "sha256")
+                self.watcher.note(f"{Path(file.path).name}: no checksum is published; SHA-256 {digest}")
+            return
+        found = self.digest(path, file.checksum.algorithm)
+        if found != file.checksum.digest:
+            name = _name(file.checksum)
+            raise InputError(f"{place} has the {name} {found}; published: {file.checksum.digest}", hint=hint)
+
+    def digest(self, path: Path, algorithm: str) -> str:
+        """Return a file's digest, hexadecimal, and tell the watcher how far it is. Raises TrainerError."""
+
+        def advance(num_bytes: int) -> None:
+            self.watcher.advance(num_bytes)
+            self.check()
+
+        with disk_errors(path):
+            self.watcher.begin(f"check {path.name.removeprefix('.').removesuffix('.partial')}", path.stat().st_size, 0)
+            return digest_file(path, algorithm, advance)
 
     def _wait_or_give_up(self, problem: Exception, tries: int, url: str, hint: str) -> None:
         if isinstance(problem, urllib.error.HTTPError) and problem.code not in (*_PASSING, 416):
@@ -237,12 +267,6 @@ def describe_failure(problem: Exception) -> str:
     return f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
 
 
-def digest_file(path: Path, algorithm: str) -> str:
-    """Return a file's digest, hexadecimal. Memory: a piece at a time."""
-    with disk_errors(path), path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
-
-
 def _open(url: str, headers: dict[str, str], timeout_s: float) -> http.client.HTTPResponse:
     # Compressed on the way, sizes and ranges would mean something else.
     request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers})
@@ -270,23 +294,6 @@ def _check_room(target: Path, total: int | None, there: int) -> None:
             f"{target}: {total - there} more bytes are needed, {free} are free on this disk",
             hint="free space, or choose another --output",
         )
-
-
-def _verify(path: Path, file: RemoteFile, watcher: Watcher, *, kept: bool) -> None:
-    """Compare a file with what was published. kept: it was there before."""
-    place = f"{path}: there already, but" if kept else f"{file.url}: what came"
-    hint = f"delete {path} to fetch it again" if kept else "fetch it again; if it stays so, the published file changed"
-    size = path.stat().st_size
-    if file.size is not None and size != file.size:
-        raise InputError(f"{place} has {size} bytes, {file.size} were published", hint=hint)
-    if file.checksum is None:
-        if not file.members:
-            watcher.note(f"{Path(file.path).name}: no checksum is published; SHA-256 {digest_file(path, 'sha256')}")
-        return
-    found = digest_file(path, file.checksum.algorithm)
-    if found != file.checksum.digest:
-        name = _name(file.checksum)
-        raise InputError(f"{place} has the {name} {found}; published: {file.checksum.digest}", hint=hint)
 
 
 def _what_to_put(file: RemoteFile, target: Path) -> str:

@@ -6,17 +6,13 @@ across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
 from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.shards.compact import Totals
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split, split_of
 from bert_trainer.dataset.shards.files import (
     LAYOUTS,
-    read_blocks,
     read_header,
     read_ragged,
-    read_ragged_blocks,
     read_shard,
     write_shard,
-    write_shard_blocks,
 )
 from bert_trainer.dataset.shards.folder import (
     SUFFIXES,
@@ -25,13 +21,18 @@ from bert_trainer.dataset.shards.folder import (
     list_shards,
     shard_folder_name,
 )
-from bert_trainer.dataset.shards.header import ShardHeader, Split
+from bert_trainer.dataset.shards.header import LONGEST_ROW, ShardHeader, Split
+from bert_trainer.dataset.shards.large_files import SampleBlocks, write_shard_blocks
+from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
+from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.layout_names import LayoutName
 
 __all__ = [
     "LAYOUTS",
+    "LONGEST_ROW",
     "SUFFIXES",
     "LayoutName",
+    "SampleBlocks",
     "Samples",
     "ShardFolder",
     "ShardHeader",

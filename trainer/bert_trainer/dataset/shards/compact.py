@@ -6,11 +6,10 @@ CRC-32, so that damage anywhere is found when it is read. docs/concepts/data-for
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
 from bert_trainer.dataset.shard_checks import check_ragged
+from bert_trainer.dataset.shards.contiguous import Column
 from bert_trainer.dataset.shards.header import (
     REBUILD,
     ShardHeader,
@@ -26,6 +26,7 @@ from bert_trainer.dataset.shards.header import (
     require_shape,
     stated,
 )
+from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.errors import InputError
 
 KEY = "token_counts"
@@ -40,6 +41,8 @@ _PER_ROW = {
     "prediction_counts": "<u2",
 }
 _FLAT = ("tokens", "masked_lm_positions", "masked_lm_ids")
+_BLOCKS_AT_ONCE = 256
+"""Whose numbers are read at a time for their checksum."""
 
 
 def header(path: Path, file: h5py.File) -> ShardHeader:
@@ -61,18 +64,78 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
     """Read the whole file, check it, and return the rows asked for."""
     arrays = {}
     for name in (*_PER_ROW, *_FLAT):
-        dataset = file[name]
-        values = dataset[...]
-        wanted = dataset.attrs.get("crc32")
-        if wanted is None or _crc32(values) != wanted:
-            raise InputError(f"{path}: damaged: dataset {name!r} does not fit its checksum", hint=REBUILD)
-        arrays[name] = values
-    for name in ("token_counts", "first_segment_counts", "prediction_counts"):
-        arrays[name] = arrays[name].astype(np.int64)
-    samples = RaggedSamples(**arrays)
+        arrays[name] = file[name][...]
+        _check_sum(path, name, file[name], _crc32(arrays[name]))
+    samples = _samples(arrays)
     check_ragged(path, samples, found.sequence_length, found.max_predictions, vocabulary_size)
     whole = rows.indices(found.rows) == (0, found.rows, 1)
     return samples if whole else samples.take(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Where rows begin: what it takes to read some of a file that is whole."""
+
+    block_rows: int
+    starts: NDArray[np.int64]
+    """(blocks + 1, 2): tokens and predictions before the first row of each block."""
+
+
+def make_index(path: Path, file: h5py.File, block_rows: int) -> Index:
+    """Read the whole file a piece at a time, check its checksums, and return where each block of rows begins.
+
+    Raises:
+        InputError: a dataset does not fit its checksum, or has another size than the rows need.
+    """
+    starts = np.zeros((-(-file[KEY].shape[0] // block_rows) + 1, 2), np.int64)
+    counted = {"token_counts": 0, "prediction_counts": 1}
+    for name in (*_PER_ROW, *_FLAT):
+        checksum = 0
+        # Whole blocks of rows, and far more numbers than that of the datasets without padding.
+        piece = block_rows * _BLOCKS_AT_ONCE
+        for first in range(0, file[name].shape[0], piece):
+            found = file[name][first : first + piece]
+            checksum = zlib.crc32(np.ascontiguousarray(found).data, checksum)
+            if name in counted:
+                sums = np.add.reduceat(found.astype(np.int64), np.arange(0, len(found), block_rows))
+                block = first // block_rows + 1
+                starts[block : block + len(sums), counted[name]] = sums
+        _check_sum(path, name, file[name], checksum)
+    starts = np.cumsum(starts, axis=0)
+    for name, wanted in (("tokens", starts[-1, 0]), ("masked_lm_positions", starts[-1, 1])):
+        if file[name].shape[0] != wanted:
+            raise InputError(
+                f"{path}: its rows should hold {wanted} numbers in {name!r}, it holds {file[name].shape[0]}",
+                hint=REBUILD,
+            )
+    return Index(block_rows, starts)
+
+
+def read_block(
+    path: Path, file: h5py.File, found: ShardHeader, index: Index, number: int, vocabulary_size: int | None
+) -> RaggedSamples:
+    """Read one block of rows. index: of this file; what it has checked is not checked again."""
+    first_row = number * index.block_rows
+    (token, prediction), (token_end, prediction_end) = index.starts[number : number + 2].tolist()
+    arrays = {name: file[name][first_row : first_row + index.block_rows] for name in _PER_ROW}
+    arrays["tokens"] = file["tokens"][token:token_end]
+    for name in ("masked_lm_positions", "masked_lm_ids"):
+        arrays[name] = file[name][prediction:prediction_end]
+    samples = _samples(arrays)
+    check_ragged(path, samples, found.sequence_length, found.max_predictions, vocabulary_size, first_row=first_row)
+    return samples
+
+
+def _samples(arrays: dict[str, NDArray[Any]]) -> RaggedSamples:
+    for name in ("token_counts", "first_segment_counts", "prediction_counts"):
+        arrays[name] = arrays[name].astype(np.int64)
+    return RaggedSamples(**arrays)
+
+
+def _check_sum(path: Path, name: str, dataset: h5py.Dataset, checksum: int) -> None:
+    wanted = dataset.attrs.get("crc32")
+    if wanted is None or checksum != wanted:
+        raise InputError(f"{path}: damaged: dataset {name!r} does not fit its checksum", hint=REBUILD)
 
 
 def write(file: h5py.File, samples: RaggedSamples) -> None:
@@ -90,61 +153,23 @@ def write(file: h5py.File, samples: RaggedSamples) -> None:
         dataset.attrs["crc32"] = np.uint32(_crc32(values))
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sizes and types of the datasets of a file that is written in blocks."""
+def columns(totals: Totals) -> dict[str, Column]:
+    """Return the datasets of a file that is written in blocks, of the types that ``write`` chooses."""
 
-    rows: int
-    tokens: int
-    predictions: int
-    largest_token: int
-    largest_label: int
+    def ids(largest: int) -> np.dtype:
+        return np.dtype("<u2" if largest < 1 << 16 else "<i4")
 
-    def shape(self, name: str) -> int:
-        """Return the length of a dataset."""
-        return self.tokens if name == "tokens" else self.predictions if name in _FLAT else self.rows
-
-    def kind(self, name: str) -> str:
-        """Return the type of a dataset, as ``write`` chooses it."""
-        largest = {"tokens": self.largest_token, "masked_lm_ids": self.largest_label}.get(name, 0)
-        return _PER_ROW.get(name) or ("<u2" if largest < 1 << 16 else "<i4")
+    flat = {
+        "tokens": Column((totals.tokens,), ids(totals.largest_token)),
+        "masked_lm_positions": Column((totals.predictions,), np.dtype("<u2")),
+        "masked_lm_ids": Column((totals.predictions,), ids(totals.largest_label)),
+    }
+    return {**{name: Column((totals.rows,), np.dtype(kind)) for name, kind in _PER_ROW.items()}, **flat}
 
 
-def reserve(file: h5py.File, totals: Totals) -> None:
-    """Make all datasets without their values, for ``fill``."""
-    for name in (*_PER_ROW, *_FLAT):
-        space = h5py.h5s.create_simple((totals.shape(name),))
-        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        settings.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        settings.set_obj_track_times(False)
-        kind = h5py.h5t.py_create(np.dtype(totals.kind(name)))
-        dataset = h5py.Dataset(h5py.h5d.create(file.id, name.encode(), kind, space, settings))
-        dataset.attrs["crc32"] = np.uint32(0)
-
-
-def fill(path: Path, totals: Totals, blocks: Iterable[RaggedSamples]) -> None:
-    """Write the values of a file that ``reserve`` has made.
-
-    They go past HDF5, which reports a full disk unreliably; the disk's space is taken before the first of them.
-
-    Raises:
-        OSError: the disk is full, or fails.
-    """
-    with h5py.File(path) as file:
-        at = {name: file[name].id.get_offset() for name in (*_PER_ROW, *_FLAT) if totals.shape(name)}
-    checksums = dict.fromkeys((*_PER_ROW, *_FLAT), 0)
-    with path.open("r+b") as raw:
-        os.posix_fallocate(raw.fileno(), 0, max(1, raw.seek(0, os.SEEK_END)))
-        for block in blocks:
-            for name in at:
-                values = np.ascontiguousarray(getattr(block, name).astype(totals.kind(name)))
-                checksums[name] = zlib.crc32(values.data, checksums[name])
-                raw.seek(at[name])
-                at[name] += raw.write(values.data)
-    with h5py.File(path, "r+", libver=LIBRARY_VERSION) as file:
-        for name, checksum in checksums.items():
-            file[name].attrs.modify("crc32", np.uint32(checksum))
+def values(samples: RaggedSamples) -> dict[str, NDArray[np.integer]]:
+    """Return what each of the ``columns`` holds of some samples."""
+    return {name: getattr(samples, name) for name in (*_PER_ROW, *_FLAT)}
 
 
 def _crc32(values: NDArray[np.generic]) -> int:

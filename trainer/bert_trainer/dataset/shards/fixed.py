@@ -6,15 +6,19 @@ Names, types and shapes are those of ``create_pretraining_data.py`` (NVIDIA: int
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.shard_checks import check_padding, check_range
+from bert_trainer.dataset.shards.contiguous import Column, TakeRoom
 from bert_trainer.dataset.shards.header import (
     ShardHeader,
     require,
@@ -100,23 +104,57 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
     return RaggedSamples.concatenate(parts)
 
 
-def write(file: h5py.File, samples: Samples, kind: FixedKind) -> None:
-    """Write all datasets.
+def columns(kind: FixedKind, rows: int, sequence_length: int, max_predictions: int) -> dict[str, Column]:
+    """Return the datasets of a file."""
+    ids = np.dtype(kind.ids)
+    return {
+        name: Column(shape(name, rows, sequence_length, max_predictions), ids if in_memory.itemsize > 1 else in_memory)
+        for name, in_memory in DATASETS.items()
+    }
+
+
+def values(samples: Samples, kind: FixedKind) -> dict[str, NDArray[np.integer]]:
+    """Return what each of the ``columns`` holds of some samples.
 
     Raises:
         InputError: a token id is too large for the layout.
     """
+    found = {name: getattr(samples, name) for name in DATASETS}
     for name, in_memory in DATASETS.items():
-        values = getattr(samples, name)
-        stored = np.dtype(kind.ids) if in_memory.itemsize > 1 else in_memory
-        refuse_large_ids(values, stored, kind.name)
+        if in_memory.itemsize > 1:
+            refuse_large_ids(found[name], np.dtype(kind.ids), kind.name)
+    return found
+
+
+def write(
+    file: h5py.File,
+    kind: FixedKind,
+    wanted: Mapping[str, Column],
+    blocks: Callable[[], Iterable[Mapping[str, NDArray[np.integer]]]],
+    room: TakeRoom = lambda _: None,
+) -> None:
+    """Write one dataset after the other. blocks: gives all rows in order, each time it is called.
+
+    room: called before so many bytes are written at most.
+    """
+    for name, column in wanted.items():
         chunks = None
+        rows = column.shape[0]
         # An empty dataset cannot be cut into chunks, which compression works on.
-        compression = kind.compression if len(values) else None
+        compression = kind.compression if rows else None
         if compression:
-            row_bytes = max(1, values[:1].astype(stored).nbytes)
-            chunks = (max(1, min(len(values), _CHUNK_BYTES // row_bytes)), *values.shape[1:])
-        file.create_dataset(name, data=values.astype(stored), compression=compression, chunks=chunks)
+            row_bytes = max(1, prod(column.shape[1:]) * column.kind.itemsize)
+            chunks = (max(1, min(rows, _CHUNK_BYTES // row_bytes)), *column.shape[1:])
+        dataset = file.create_dataset(name, column.shape, column.kind, compression=compression, chunks=chunks)
+        at = 0
+        for block in blocks():
+            if len(block[name]):
+                # What does not get smaller by compression gets larger by a few bytes.
+                room(2 * block[name].size * column.kind.itemsize)
+                dataset[at : at + len(block[name])] = block[name].astype(column.kind, copy=False)
+            at += len(block[name])
+        # Closing it writes its last chunks, which come before the next dataset.
+        del dataset
 
 
 def refuse_large_ids(values: np.ndarray[tuple[int, ...], np.dtype[np.integer]], kind: np.dtype, layout: str) -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_trainer.dataset.file_search import files_in
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
@@ -150,7 +151,7 @@ def _folders_with_shards(folder: Path) -> list[Path]:
 
 def list_shards(folder: Path) -> list[Path]:
     """Return the HDF5 files directly in a folder, sorted by name, hidden ones left out."""
-    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
+    return [path for path in files_in(folder) if path.suffix in SUFFIXES]
 
 
 def _list_split(folder: Path, split: Split) -> list[Path]:

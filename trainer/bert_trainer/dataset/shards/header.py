@@ -19,8 +19,10 @@ Split = Literal["training", "held_out"]
 
 REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
 
-_LARGEST = {"sequence_length": 1 << 15, "max_predictions": 1 << 15}
-"""What all layouts can hold; rows are padded to it."""
+LONGEST_ROW = 1 << 15
+"""Tokens that a row of any layout can have."""
+_LARGEST = {"sequence_length": LONGEST_ROW, "max_predictions": LONGEST_ROW}
+"""What is believed of a file; rows are padded to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ def opened(path: Path) -> Iterator[h5py.File]:
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
         if not path.is_file():
             raise InputError(f"{path}: no such file", hint=REBUILD) from error
+        if isinstance(error, PermissionError):
+            raise InputError(
+                f"{path}: cannot be read (permission denied)", hint="check its owner and rights"
+            ) from error
         raise InputError(f"{path}: damaged or not an HDF5 file ({error})", hint=REBUILD) from error
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 _HEAP_HEADER = struct.Struct("<4sB3xQ")
 _OBJECT_HEADER = struct.Struct("<HHIQ")
 _REFERENCE = np.dtype([("count", "<u4"), ("heap", "<u8"), ("object", "<u4")])
+REFERENCE_BYTES = _REFERENCE.itemsize
 _LARGEST_CHUNK_BYTES = 1 << 28
 """Of references; h5py itself makes chunks of at most 1 MiB."""
 

@@ -6,7 +6,8 @@ variable-length int16 and int8, no mask. In a packed row positions count from th
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ from numpy.typing import NDArray
 from bert_trainer.dataset.packing import pack
 from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
 from bert_trainer.dataset.shard_checks import check_ragged
+from bert_trainer.dataset.shards.contiguous import TakeRoom
 from bert_trainer.dataset.shards.fixed import refuse_large_ids
 from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, require, require_shape, stated
-from bert_trainer.dataset.shards.heaps import read_counts, read_values
+from bert_trainer.dataset.shards.heaps import REFERENCE_BYTES, read_counts, read_values
 from bert_trainer.errors import InputError
 
 _RUNS = {"input_ids": "<i2", "segment_ids": "|i1", "masked_lm_positions": "<i2", "masked_lm_ids": "<i2"}
 _PACKED_RUNS = _RUNS | {"next_sentence_labels": "|i1", "packed_input_len": "<i2", "packed_masked_lm_len": "<i2"}
+
+COUNTED_ROWS = 1 << 16
+"""Of a packed file, whose samples are counted at a time."""
 
 
 def header(path: Path, file: h5py.File) -> ShardHeader:
@@ -43,7 +48,7 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
         require_shape(path, name, file[name], (stored_rows,))
     rows = stored_rows
     if packed:
-        rows = int(read_counts(file["packed_input_len"]).sum())
+        rows = int(count_samples(file, COUNTED_ROWS)[-1])
     return ShardHeader(
         **stated(file, "mlperf-packed" if packed else "mlperf-variable") | {"rows": rows, "masked": True}
     )
@@ -51,9 +56,30 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
 
 def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabulary_size: int | None) -> RaggedSamples:
     """Read rows; of a packed file all are read and those asked for returned."""
+    if found.layout == "mlperf-variable":
+        return read_stored(path, file, found, rows, vocabulary_size, first_row=rows.indices(found.rows)[0])
+    return read_stored(path, file, found, slice(None), vocabulary_size).take(rows)
+
+
+def count_samples(file: h5py.File, block_rows: int) -> NDArray[np.int64]:
+    """Return how many samples come before each block of a packed file's rows, and in all; (blocks + 1,)."""
+    packed = file["packed_input_len"]
+    counts = [
+        int(read_counts(packed, slice(start, start + block_rows)).sum())
+        for start in range(0, packed.shape[0], block_rows)
+    ]
+    return np.cumsum([0, *counts])
+
+
+def read_stored(
+    path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabulary_size: int | None, *, first_row: int = 0
+) -> RaggedSamples:
+    """Read the samples of rows as the file counts them; of a packed file there are several to a row.
+
+    first_row: number of the first sample, for messages.
+    """
     packed = found.layout == "mlperf-packed"
-    chosen = slice(None) if packed else rows
-    runs = {name: read_values(file[name], chosen) for name in (_PACKED_RUNS if packed else _RUNS)}
+    runs = {name: read_values(file[name], rows) for name in (_PACKED_RUNS if packed else _RUNS)}
     tokens, token_counts = runs["input_ids"]
     segments, segment_counts = runs["segment_ids"]
     positions, prediction_counts = runs["masked_lm_positions"]
@@ -64,8 +90,8 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
         labels: NDArray[Any] = runs["next_sentence_labels"][0]
         token_counts, prediction_counts, positions = _unpack(path, runs)
     else:
-        labels = file["next_sentence_labels"][chosen]
-    problem = _segment_problem(segments, token_counts)
+        labels = file["next_sentence_labels"][rows]
+    problem = _segment_problem(segments, token_counts, first_row)
     if problem is not None:
         raise InputError(f"{path}: {problem}", hint=REBUILD)
     samples = RaggedSamples(
@@ -78,15 +104,14 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
         masked_lm_ids=masked_ids,
     )
     # In the file's own types: a number that is out of range must not be cut into one that is not.
-    check_ragged(path, samples, found.sequence_length, found.max_predictions, vocabulary_size)
-    samples = replace(
+    check_ragged(path, samples, found.sequence_length, found.max_predictions, vocabulary_size, first_row=first_row)
+    return replace(
         samples,
         tokens=smallest_ids(tokens),
         next_sentence_labels=labels.astype(np.int8),
         masked_lm_positions=positions.astype(np.uint16),
         masked_lm_ids=smallest_ids(masked_ids),
     )
-    return samples.take(rows) if packed else samples
 
 
 def _unpack(
@@ -112,20 +137,34 @@ def _unpack(
     return tokens, predictions, positions
 
 
-def write(file: h5py.File, samples: RaggedSamples) -> None:
-    """Write the variable-length layout.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What some rows hold of a dataset of variable length."""
+
+    values: NDArray[np.integer]
+    """End to end."""
+    counts: NDArray[np.int64]
+    """(rows,): of each row."""
+
+
+Block = Mapping[str, Run | NDArray[np.integer]]
+"""Some rows of a file, by dataset: runs, or one number to a row."""
+
+
+def rows_of(samples: RaggedSamples) -> Block:
+    """Return samples as rows of the variable-length layout.
 
     Raises:
         InputError: a token id is too large for it.
     """
-    _write_runs(file, samples, samples.token_counts, samples.prediction_counts, "mlperf-variable")
-    file.create_dataset("next_sentence_labels", data=samples.next_sentence_labels)
+    runs = _runs(samples, samples.token_counts, samples.prediction_counts, "mlperf-variable")
+    return {**runs, "next_sentence_labels": samples.next_sentence_labels}
 
 
-def write_packed(file: h5py.File, samples: RaggedSamples, sequence_length: int) -> None:
-    """Write the packed layout: at most three samples to a row, as full as best fit makes it.
+def packed_rows_of(samples: RaggedSamples, sequence_length: int) -> Block:
+    """Return samples as rows of the packed layout: at most three to a row, as full as best fit makes it.
 
-    The samples' order changes. Raises InputError as ``write``.
+    The samples' order changes. Raises InputError as ``rows_of``.
     """
     packs = pack(samples.token_counts, sequence_length)
     order = np.array([row for one in packs for row in one], dtype=np.int64)
@@ -136,40 +175,82 @@ def write_packed(file: h5py.File, samples: RaggedSamples, sequence_length: int) 
     row_predictions = np.bincount(row_of_sample, ordered.prediction_counts, len(packs)).astype(np.int64)
     offsets = ordered.token_starts - np.repeat(np.cumsum(row_tokens) - row_tokens, per_row)
     positions = ordered.masked_lm_positions + np.repeat(offsets, ordered.prediction_counts)
-    _write_runs(file, ordered, row_tokens, row_predictions, "mlperf-packed", positions)
-    _write_run(file, "next_sentence_labels", ordered.next_sentence_labels, per_row, "|i1")
-    _write_run(file, "packed_input_len", ordered.token_counts, per_row, "<i2")
-    _write_run(file, "packed_masked_lm_len", ordered.prediction_counts, per_row, "<i2")
+    return {
+        **_runs(ordered, row_tokens, row_predictions, "mlperf-packed", positions),
+        "next_sentence_labels": Run(ordered.next_sentence_labels, per_row),
+        "packed_input_len": Run(ordered.token_counts, per_row),
+        "packed_masked_lm_len": Run(ordered.prediction_counts, per_row),
+    }
 
 
-def _write_runs(
-    file: h5py.File,
+def count_rows(blocks: Iterable[Block]) -> int:
+    """Return the rows of a packed file that holds some blocks."""
+    return sum(len(run.counts) for block in blocks if isinstance(run := block["input_ids"], Run))
+
+
+def _runs(
     samples: RaggedSamples,
     row_tokens: NDArray[np.int64],
     row_predictions: NDArray[np.int64],
     layout: str,
     positions: NDArray[np.integer] | None = None,
-) -> None:
+) -> dict[str, Run]:
     for ids in (samples.tokens, samples.masked_lm_ids):
         refuse_large_ids(ids, np.dtype("<i2"), layout)
     places = np.arange(len(samples.tokens)) - np.repeat(samples.token_starts, samples.token_counts)
     segments = places >= np.repeat(samples.first_segment_counts, samples.token_counts)
-    _write_run(file, "input_ids", samples.tokens, row_tokens, "<i2")
-    _write_run(file, "segment_ids", segments, row_tokens, "|i1")
     at = samples.masked_lm_positions if positions is None else positions
-    _write_run(file, "masked_lm_positions", at, row_predictions, "<i2")
-    _write_run(file, "masked_lm_ids", samples.masked_lm_ids, row_predictions, "<i2")
+    return {
+        "input_ids": Run(samples.tokens, row_tokens),
+        "segment_ids": Run(segments.astype(np.int8), row_tokens),
+        "masked_lm_positions": Run(at, row_predictions),
+        "masked_lm_ids": Run(samples.masked_lm_ids, row_predictions),
+    }
 
 
-def _write_run(file: h5py.File, name: str, values: NDArray[np.generic], counts: NDArray[np.int64], kind: str) -> None:
-    stored = h5py.vlen_dtype(np.dtype(kind))
-    cells = np.empty(len(counts), dtype=stored)
-    for row, part in enumerate(np.split(values.astype(kind), np.cumsum(counts)[:-1]) if len(counts) else []):
+def write(
+    file: h5py.File, rows: int, blocks: Callable[[], Iterable[Block]], *, packed: bool, room: TakeRoom = lambda _: None
+) -> None:
+    """Write one dataset after the other. rows: of the file. blocks: gives all in order, each time it is called.
+
+    room: called before so many bytes are written at most.
+    """
+    names = list(_PACKED_RUNS) if packed else [*_RUNS, "next_sentence_labels"]
+    for name in names:
+        base = _PACKED_RUNS[name]
+        stored = h5py.vlen_dtype(np.dtype(base)) if packed or name in _RUNS else np.dtype(base)
+        dataset = file.create_dataset(name, (rows,), dtype=stored)
+        # Each row's reference, which the first write finds room for.
+        room(rows * REFERENCE_BYTES)
+        at = 0
+        for block in blocks():
+            part = block[name]
+            at += _write_run(dataset, at, part, base, room) if isinstance(part, Run) else _write(dataset, at, part)
+        del dataset
+
+
+def _write(dataset: h5py.Dataset, at: int, values: NDArray[np.integer]) -> int:
+    if len(values):
+        dataset[at : at + len(values)] = values
+    return len(values)
+
+
+def _write_run(dataset: h5py.Dataset, at: int, run: Run, kind: str, room: TakeRoom) -> int:
+    """Write some rows and return how many."""
+    rows = len(run.counts)
+    if not rows:
+        return 0
+    values = run.values.astype(kind)
+    # A heap of 4 KiB or more keeps a few bytes of each row, and may be left with room for no other.
+    room(2 * (values.nbytes + 24 * rows))
+    cells = np.empty(rows, dtype=dataset.dtype)
+    for row, part in enumerate(np.split(values, np.cumsum(run.counts)[:-1])):
         cells[row] = part
-    dataset = file.create_dataset(name, (len(counts),), dtype=stored)
-    if len(counts):
-        # Not by assignment: where all rows are of one length it takes them for a matrix.
-        dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, cells)
+    # Not by assignment: where all rows are of one length it takes them for a matrix.
+    space = dataset.id.get_space()
+    space.select_hyperslab((at,), (rows,))
+    dataset.id.write(h5py.h5s.create_simple((rows,)), space, cells)
+    return rows
 
 
 def _sums(flags: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -179,9 +260,9 @@ def _sums(flags: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.i
     return sums
 
 
-def _segment_problem(segments: NDArray[np.integer], counts: NDArray[np.int64]) -> str | None:
+def _segment_problem(segments: NDArray[np.integer], counts: NDArray[np.int64], first_row: int) -> str | None:
     if (counts < 1).any():
-        return f"row {int((counts < 1).argmax())} has no token"
+        return f"row {first_row + int((counts < 1).argmax())} has no token"
     if int(counts.sum()) != len(segments):
         return "the numbers of tokens do not add up"
     if segments.size and not 0 <= int(segments.min()) <= int(segments.max()) <= 1:
@@ -190,5 +271,5 @@ def _segment_problem(segments: NDArray[np.integer], counts: NDArray[np.int64]) -
     falls[np.cumsum(counts)[:-1] - 1] = False
     if falls.any():
         row = int(np.searchsorted(np.cumsum(counts), int(falls.argmax()), side="right"))
-        return f"row {row} has segments other than 0 ... 0 1 ... 1"
+        return f"row {first_row + row} has segments other than 0 ... 0 1 ... 1"
     return None

@@ -59,7 +59,7 @@ def _text(line: str, text_field: str, path: Path, number: int) -> str | list[str
         keys = ", ".join(map(repr, list(entry)[:_SHOWN_KEYS])) or "none"
         raise InputError(
             f"{path}:{number}: no field {text_field!r}; the object has {keys}",
-            hint="name the field that holds the text: textField in a job, --text-field by hand",
+            hint="name the field that holds the text: textField in a job, --corpus PATH,text_field=NAME by hand",
         )
     value = entry[text_field]
     if value is None:

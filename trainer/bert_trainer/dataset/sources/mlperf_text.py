@@ -8,13 +8,14 @@ see. MLCommons publishes the MD5 of every file in a list; six of them and the si
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from bert_trainer.dataset.file_digest import digest_file
+from bert_trainer.dataset.file_search import files_in
 from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Difference:
 
 def list_parts(folder: Path) -> list[Path]:
     """Return the parts in a folder, sorted; without ``eval.txt``."""
-    return sorted(path for path in folder.iterdir() if _PART.fullmatch(path.name) and path.is_file())
+    return [path for path in files_in(folder) if _PART.fullmatch(path.name) and path.is_file()]
 
 
 def looks_like_mlperf(folder: Path) -> bool:
@@ -90,11 +91,16 @@ def read_checksums(path: Path) -> dict[str, str]:
     return checksums
 
 
-def check_parts(folder: Path, checksums: Path | None, check: Callable[[], None]) -> None:
+def check_parts(
+    folder: Path,
+    checksums: Path | None,
+    check: Callable[[], None],
+    compared: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
     """Make sure that a folder holds the published text, all of it and nothing else.
 
     checksums: the published list; empty: what the README names is compared, and a warning says so. check: called
-    between files; may raise.
+    now and then; may raise. compared: told how many of how many bytes were read for that.
 
     Raises:
         InputError: names each file that is missing, is not part of the benchmark, or differs.
@@ -112,7 +118,7 @@ def check_parts(folder: Path, checksums: Path | None, check: Callable[[], None])
             LIST_NAME,
         )
     wanted = {name for name in published if _PART.fullmatch(name)} if checksums is not None else _all_parts()
-    differences = [*_names_that_differ(folder, wanted), *_contents_that_differ(folder, published, check)]
+    differences = [*_names_that_differ(folder, wanted), *_contents_that_differ(folder, published, check, compared)]
     if differences:
         shown = [f"  {item.name}: {item.found}; published: {item.published}" for item in differences[:_SHOWN]]
         more = [f"  and {len(differences) - _SHOWN} more"] if len(differences) > _SHOWN else []
@@ -132,18 +138,27 @@ def _names_that_differ(folder: Path, wanted: set[str]) -> list[Difference]:
     return missing + [Difference(name, "found", "no such part") for name in sorted(there - wanted)]
 
 
-def _contents_that_differ(folder: Path, published: dict[str, str], check: Callable[[], None]) -> list[Difference]:
+def _contents_that_differ(
+    folder: Path, published: dict[str, str], check: Callable[[], None], compared: Callable[[int, int], None]
+) -> list[Difference]:
     differences = []
-    for name, md5 in sorted(published.items()):
-        path = folder / name
-        # The evaluation text is not read for training: it may be absent, but not another one.
-        if not path.is_file():
-            continue
+    # The evaluation text is not read for training: it may be absent, but not another one.
+    there = {name: md5 for name, md5 in sorted(published.items()) if (folder / name).is_file()}
+    sizes = {name: (folder / name).stat().st_size for name in there}
+    done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        compared(done, sum(sizes.values()))
         check()
-        found, published_size = path.stat().st_size, _published_size(name, md5)
-        if published_size not in (None, found):
-            differences.append(Difference(name, f"{found:,} bytes", f"{published_size:,} bytes"))
-        elif (digest := _md5(path)) != md5:
+
+    for name, md5 in there.items():
+        published_size = _published_size(name, md5)
+        if published_size not in (None, sizes[name]):
+            differences.append(Difference(name, f"{sizes[name]:,} bytes", f"{published_size:,} bytes"))
+            advance(sizes[name])
+        elif (digest := _md5(folder / name, advance)) != md5:
             differences.append(Difference(name, f"MD5 {digest}", md5))
     return differences
 
@@ -154,9 +169,8 @@ def _published_size(name: str, md5: str) -> int | None:
     return size if known == md5 else None
 
 
-def _md5(path: Path) -> str:
+def _md5(path: Path, advance: Callable[[int], None]) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return digest_file(path, "md5", advance)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+from bert_trainer.dataset.file_search import files_below
 from bert_trainer.dataset.sources.mlperf_text import list_parts, looks_like_mlperf
 from bert_trainer.dataset.sources.streams import read_head
 from bert_trainer.errors import InputError
@@ -63,7 +64,7 @@ def find_files(root: Path, wanted: Format | None) -> tuple[Format | None, list[t
     do not have by themselves (``mlperf``).
 
     Raises:
-        InputError: nothing is there that can be read.
+        InputError: nothing is there that can be read, or a folder may not be looked into.
     """
     if root.is_file():
         return wanted, [(root, _format_of(root, wanted))]
@@ -80,10 +81,8 @@ def find_files(root: Path, wanted: Format | None) -> tuple[Format | None, list[t
     if wanted == "text" and (parts := list_parts(root)):
         # Without the benchmark's evaluation text, which lies among them and must not be trained on.
         return wanted, [(path, "text") for path in parts]
-    paths = sorted(
-        (path for path in root.rglob("*") if path.is_file() and not _hidden(path.relative_to(root))),
-        key=lambda path: path.relative_to(root).as_posix(),
-    )
+    # A mounted ConfigMap shows every file twice, once below a folder called `..2026_01_31_...`; that one is hidden.
+    paths = files_below(root)
     by_name = [(path, format_by_name(path.name)) for path in paths]
     found = [(path, kind) for path, kind in by_name if kind is not None and wanted in (None, kind)]
     if wanted is not None and not found:
@@ -98,8 +97,3 @@ def _format_of(path: Path, wanted: Format | None) -> FileFormat:
     if wanted == "mlperf":
         raise InputError(f"{path}: a file; allowed with format mlperf: the folder of the parts (results4)")
     return wanted or format_by_name(path.name) or format_by_content(path)
-
-
-def _hidden(path: Path) -> bool:
-    # A mounted ConfigMap shows every file twice, once below a folder called `..2026_01_31_...`.
-    return any(part.startswith(".") for part in path.parts)

@@ -1,0 +1,41 @@
+"""Files of a folder. One that may not be looked into is an error: what is in there would be left out in silence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bert_trainer.errors import InputError
+
+_SYSTEM_FOLDERS = frozenset({"lost+found"})
+"""At the top of a volume; for nobody but its file system."""
+
+
+def files_below(root: Path) -> list[Path]:
+    """Return all files at any depth, sorted by path; hidden ones, and those of hidden folders, are left out.
+
+    Raises:
+        InputError: a folder cannot be listed.
+    """
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS]
+        paths = (Path(folder, name) for name in names if not name.startswith("."))
+        found += [path for path in paths if path.is_file()]
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files directly in a folder, sorted by name, hidden ones left out. Raises InputError as above."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        _refuse(error)
+        raise
+
+
+def _refuse(error: OSError) -> None:
+    raise InputError(
+        f"{error.filename}: cannot be listed ({error.strerror})",
+        hint="check its owner and rights, or take it out of the folder",
+    ) from error

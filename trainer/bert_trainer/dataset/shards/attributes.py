@@ -1,0 +1,46 @@
+"""What every file says of itself beside its samples, and what a layout refuses, by the file's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from bert_trainer.dataset.ragged import UnorderedSegmentsError
+from bert_trainer.errors import InputError
+from bert_trainer.layout_names import LayoutName
+
+
+def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]) -> None:
+    """Write the attributes that are not empty."""
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            # Of fixed length, so that it lies in the file's header and in no heap.
+            file.attrs[name] = np.array(value.encode(), dtype=f"S{max(1, len(value.encode()))}")
+        elif value is not None:
+            file.attrs[name] = value
+
+
+@contextmanager
+def named_refusals(path: Path, layout: LayoutName, *, masked: bool) -> Iterator[None]:
+    """Give what a layout cannot hold the name of the file that is written.
+
+    Raises:
+        InputError: an id is too large for the layout, segments have another order, or it holds masked samples only.
+    """
+    if not masked and layout != "compact":
+        raise InputError(
+            f"{path}: layout {layout} cannot hold samples without masks; allowed: compact",
+            hint="only the compact layout holds samples that the loader masks",
+        )
+    try:
+        yield
+    except (InputError, UnorderedSegmentsError) as error:
+        hint = error.hint if isinstance(error, InputError) else None
+        what = error.args[0] if isinstance(error, InputError) else f"layout {layout} cannot hold it: {error}"
+        if str(what).startswith(f"{path}: "):
+            raise
+        raise InputError(f"{path}: {str(what).partition(chr(10))[0]}", hint=hint) from error

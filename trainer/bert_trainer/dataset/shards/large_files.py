@@ -1,0 +1,152 @@
+"""Files that are written in blocks, so that memory does not grow with them; the bytes are those of ``write_shard``.
+
+HDF5 takes the interpreter down where the disk is full when a file is closed. So its room is taken first: of contiguous
+datasets at once, of others block by block.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.atomic_files import replaced_atomically
+from bert_trainer.dataset.packing import window_rows
+from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.shards import compact, contiguous, fixed, variable
+from bert_trainer.dataset.shards.attributes import named_refusals, write_attributes
+from bert_trainer.dataset.shards.totals import Totals
+from bert_trainer.layout_names import LayoutName
+
+SampleBlocks = Callable[[], Iterator[RaggedSamples]]
+"""Gives all samples in order, each time it is called."""
+
+_CONTIGUOUS = {kind.name: kind for kind in (fixed.INTEL, fixed.MLPERF)}
+_SPARE_BYTES = 1 << 24
+"""What HDF5 keeps in memory and writes later: chunks of a dataset, and its metadata."""
+
+
+def write_shard_blocks(
+    path: Path,
+    totals: Totals,
+    blocks: SampleBlocks,
+    *,
+    vocabulary_sha256: str | None,
+    generator_version: int | None,
+    shape: tuple[int, int],
+    layout: LayoutName = "compact",
+    masked: bool = True,
+    made_from: str | None = None,
+) -> None:
+    """Write one file, whole or not at all, from blocks of samples. Memory: one block, padded where the layout pads.
+
+    totals: of all blocks together. Other arguments as ``write_shard``. ``blocks`` is called once for the layouts
+    compact, intel and mlperf, and once for every dataset for the others.
+
+    Raises:
+        TrainerError, InputError: as ``write_shard``.
+    """
+    attributes = {
+        "sequence_length": shape[0],
+        "max_predictions": shape[1],
+        "vocabulary_sha256": vocabulary_sha256,
+        "generator_version": generator_version,
+        "made_from": made_from,
+        "masking": ("static" if masked else "none") if layout == "compact" else None,
+    }
+    with replaced_atomically(path) as partial, named_refusals(path, layout, masked=masked):
+        if layout == "compact":
+            rows = (compact.values(block) for block in blocks())
+            _write_contiguous(partial, compact.columns(totals), rows, attributes, compact.LIBRARY_VERSION)
+        elif layout in _CONTIGUOUS:
+            kind = _CONTIGUOUS[layout]
+            rows = (fixed.values(block.to_padded(*shape), kind) for block in blocks())
+            _write_contiguous(partial, fixed.columns(kind, totals.rows, *shape), rows, attributes, None)
+        else:
+            with _growing(partial) as (file, room):
+                _write_growing(file, totals, blocks, layout, shape, room)
+                write_attributes(file, attributes)
+
+
+def _write_contiguous(
+    path: Path,
+    columns: Mapping[str, contiguous.Column],
+    rows: Iterable[Mapping[str, NDArray[np.integer]]],
+    attributes: Mapping[str, str | int | None],
+    version: tuple[str, str] | None,
+) -> None:
+    """Write datasets whose size is known. version: of HDF5; the compact layout states its own and has checksums."""
+    checksums = version is not None
+    with _growing(path, version) as (file, room):
+        room(sum(column.num_bytes for column in columns.values()))
+        contiguous.reserve(file, columns, checksums=checksums)
+        write_attributes(file, attributes)
+    contiguous.fill(path, columns, rows, checksums=checksums, version=version)
+
+
+def _write_growing(
+    file: h5py.File,
+    totals: Totals,
+    blocks: SampleBlocks,
+    layout: LayoutName,
+    shape: tuple[int, int],
+    room: contiguous.TakeRoom,
+) -> None:
+    """Write datasets whose size in the file is known only when they are written."""
+    if layout == "nvidia":
+        kind = fixed.NVIDIA
+        columns = fixed.columns(kind, totals.rows, *shape)
+        fixed.write(
+            file, kind, columns, lambda: (fixed.values(block.to_padded(*shape), kind) for block in blocks()), room
+        )
+    elif layout == "mlperf-variable":
+        variable.write(
+            file, totals.rows, lambda: (variable.rows_of(block) for block in blocks()), packed=False, room=room
+        )
+    else:
+
+        def packed() -> Iterator[variable.Block]:
+            for window in _regrouped(blocks(), window_rows(shape[0])):
+                yield variable.packed_rows_of(window, shape[0])
+
+        variable.write(file, variable.count_rows(packed()), packed, packed=True, room=room)
+
+
+@contextmanager
+def _growing(path: Path, version: tuple[str, str] | None = None) -> Iterator[tuple[h5py.File, contiguous.TakeRoom]]:
+    """Open a new file whose room on the disk can be taken ahead; what was too much is given back at the end."""
+    with h5py.File(path, "w", libver=version) as file, path.open("r+b") as raw:
+        taken = 0
+
+        def take(num_bytes: int) -> None:
+            nonlocal taken
+            wanted = file.id.get_filesize() + num_bytes + _SPARE_BYTES
+            if wanted > taken:
+                os.posix_fallocate(raw.fileno(), taken, wanted - taken)
+                taken = wanted
+
+        take(0)
+        yield file, take
+        file.flush()
+        size = file.id.get_filesize()
+    os.truncate(path, size)
+
+
+def _regrouped(blocks: Iterable[RaggedSamples], rows: int) -> Iterator[RaggedSamples]:
+    """Yield the same samples so many at a time; fewer at the end."""
+    waiting: list[RaggedSamples] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(map(len, waiting)) < rows:
+            continue
+        together = RaggedSamples.concatenate(waiting)
+        whole = len(together) // rows * rows
+        yield from (together.take(slice(start, start + rows)) for start in range(0, whole, rows))
+        waiting = [together.take(slice(whole, None))]
+    if any(map(len, waiting)):
+        yield RaggedSamples.concatenate(waiting)
