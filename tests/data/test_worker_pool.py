@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import psutil
@@ -15,6 +17,14 @@ from bert_trainer.dataset.worker_pool import run_in_order, run_tasks, usable_cor
 from bert_trainer.errors import InputError, TrainerError
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """Every worker has ended, and was waited for, when its pool is left."""
+    before = psutil.Process().children()
+    yield
+    assert psutil.Process().children() == before
+
+
 def never() -> None:
     """Let the work go on."""
 
@@ -23,7 +33,6 @@ def never() -> None:
 def test_every_task_comes_back_with_its_result(num_processes: int) -> None:
     results = run_tasks(math.factorial, list(range(8)), num_processes=num_processes, check=never)
     assert dict(results) == {number: math.factorial(number) for number in range(8)}
-    assert psutil.Process().children() == []
 
 
 def test_no_tasks_are_no_work() -> None:
@@ -33,7 +42,6 @@ def test_no_tasks_are_no_work() -> None:
 def test_an_error_of_ours_arrives_as_it_was_raised(tmp_path: object) -> None:
     with pytest.raises(InputError, match="cannot read the vocabulary"):
         list(run_tasks(read_vocabulary, [tmp_path, tmp_path], num_processes=2, check=never))
-    assert psutil.Process().children() == []
 
 
 def test_a_bug_arrives_with_its_traceback() -> None:
@@ -44,7 +52,6 @@ def test_a_bug_arrives_with_its_traceback() -> None:
 def test_a_worker_that_dies_is_an_error_and_not_a_hang() -> None:
     with pytest.raises(TrainerError, match=r"a worker process died \(exit code 9\)"):
         list(run_tasks(os._exit, [9, 9], num_processes=2, check=never))
-    assert psutil.Process().children() == []
 
 
 def test_a_check_that_raises_ends_the_work() -> None:
@@ -61,7 +68,6 @@ def test_a_check_that_raises_ends_the_work() -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert len(done) < 6
-    assert psutil.Process().children() == []
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
@@ -70,7 +76,6 @@ def test_results_come_in_the_order_of_the_tasks(num_processes: int) -> None:
     tasks = [20_000, 3, 4, 15_000, 5, 6, 7, 8]
     results = run_in_order(math.factorial, iter(tasks), num_processes=num_processes, check=never)
     assert list(results) == [math.factorial(task) for task in tasks]
-    assert psutil.Process().children() == []
 
 
 def test_tasks_are_not_taken_far_ahead() -> None:
@@ -87,7 +92,6 @@ def test_tasks_are_not_taken_far_ahead() -> None:
     assert [next(results) for _ in range(50)] == [-number for number in range(1, 51)]
     assert len(taken) <= 51 + 8
     results.close()  # type: ignore[attr-defined]
-    assert psutil.Process().children() == []
 
 
 def test_failures_of_ordered_tasks_arrive() -> None:
@@ -95,8 +99,16 @@ def test_failures_of_ordered_tasks_arrive() -> None:
         list(run_in_order(math.factorial, [1, -1, 2], num_processes=2, check=never))
     with pytest.raises(TrainerError, match=r"a worker process died \(exit code 9\)"):
         list(run_in_order(os._exit, [9, 9, 9], num_processes=2, check=never))
-    assert psutil.Process().children() == []
 
 
 def test_at_least_one_core_is_usable() -> None:
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_what_workers_import_leaves_the_settings_out() -> None:
+    """Every worker is a fresh interpreter; the settings' validation would be half of its start."""
+    program = (
+        "import sys, bert_trainer.dataset.text_survey, bert_trainer.dataset.sampling;"
+        "sys.exit('pydantic' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
