@@ -16,10 +16,13 @@ from torch._dynamo.utils import counters
 from bert_trainer.gpu import compilation, functions
 from bert_trainer.gpu.attention import WAYS, Attention, Rows
 from bert_trainer.gpu.compilation import find_obstacle, let_vary
-from bert_trainer.gpu.filler import fill
+from bert_trainer.gpu.filler import MicroBatchShape, fill
 from bert_trainer.gpu.functions import LayerSettings
 from bert_trainer.gpu.path import Functions, GpuPath, _keys_at, _weights_of
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
+
+# Dynamo itself looks at the gradient of a layer's input; a run leaves that out of its log.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -123,3 +126,21 @@ def test_a_compiler_that_gives_other_values_is_not_used(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch, "compile", wrong)
     assert find_obstacle(CPU) == "a compiled function gave other values than the plain one"
+
+
+def test_a_second_sequence_length_is_compiled_once_more_and_a_third_is_not() -> None:
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(functions.encode_layer, backend=count, fullgraph=True)
+    model = make_model(torch.float32).to(META)
+    for longest in (40, 64, 128, 512):
+        batch = fill(make_batch(), MicroBatchShape(longest, rows=12)).to(META)
+        x_ND = torch.empty(len(batch.tokens_N), 64, dtype=torch.bfloat16, device=META)
+        rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
+        settings = LayerSettings(WAYS["flash"], 2, longest, 0.1, 0.1, True, "none", 1e-12)
+        compiled(let_vary(x_ND), rows, _weights_of(model.layers[0]), None, None, settings)
+    assert len(graphs) == 2

@@ -27,6 +27,8 @@ from tiny_run import pretrain_stage, run_config, write_dataset
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a CUDA device"),
     pytest.mark.timeout(600),
+    # Dynamo itself looks at the gradient of a layer's input; a run leaves that out of its log.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
 
 GPU = torch.device("cuda", 0)

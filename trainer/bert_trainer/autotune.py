@@ -159,6 +159,9 @@ def try_sizes(
         OutOfDeviceMemory: not even one sequence fits.
     """
     limit_bytes = find_limit(session.device, session.config, ranks_of_host=-(-ranks // hosts))
+    if session.device.type == "cuda":
+        # Compiles the step, which may take longer than all sizes together.
+        measure(session, index, stage, 1, warm_up=True)
     base_bytes = _used_bytes(session.device)
     ends_at_s = time.monotonic() + budget_s
     done: list[Measurement] = []

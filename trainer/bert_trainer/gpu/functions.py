@@ -121,10 +121,10 @@ def encode_layer(
     y_ND = _linear(y_ND, w.attention_output)
     if s.drops_attention_output:
         y_ND = _drop(y_ND, keys, 1, s.hidden_dropout)
-    x_ND = _norm(x_ND + y_ND, w.attention_norm, s.epsilon, dtype)
+    x_ND = _norm(at_least_fp32(x_ND) + y_ND, w.attention_norm, s.epsilon, dtype)
     inner = F.gelu(_linear(x_ND, w.ffn_in), approximate=s.approximate)
     y_ND = _drop(_linear(inner, w.ffn_out), keys, 2, s.hidden_dropout)
-    return _norm(x_ND + y_ND, w.ffn_norm, s.epsilon, dtype)
+    return _norm(at_least_fp32(x_ND) + y_ND, w.ffn_norm, s.epsilon, dtype)
 
 
 def masked_lm(
