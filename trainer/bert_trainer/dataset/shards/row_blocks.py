@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,12 +20,27 @@ from bert_trainer.dataset.shards.totals import Totals
 BLOCK_ROWS = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells a file from another one of its name, and how it is read."""
+
+    modified_ns: int
+    num_bytes: int
+    block_rows: int
+
+    @classmethod
+    def of(cls, path: Path) -> Version:
+        """Look at a file."""
+        state = path.stat()
+        return cls(state.st_mtime_ns, state.st_size, BLOCK_ROWS)
+
+
 def read_ragged_blocks(
     path: Path, vocabulary_size: int | None = None, rows: slice = slice(None)
 ) -> Iterator[RaggedSamples]:
     """Yield rows of one file without padding, some thousand at a time, in their order. rows: of step 1.
 
-    Memory: one block and 16 bytes for each, however large the file is. Of a compact file everything is compared with
+    Memory: two blocks and 16 bytes for each, however large the file is. Of a compact file everything is compared with
     its checksums before the first block comes, once in a process for the newest files.
 
     Raises:
@@ -32,11 +48,12 @@ def read_ragged_blocks(
     """
     found = read_header(path)
     first, stop, _ = rows.indices(found.rows)
-    starts = _sample_starts(path, found)
+    version = Version.of(path)
+    starts = _sample_starts(path, version, found)
     number = int(np.searchsorted(starts, first, side="right")) - 1
     while first < stop:
         start, end = starts[number : number + 2].tolist()
-        block = _read_block(path, found, number, vocabulary_size)
+        block = _read_block(path, version, found, number, vocabulary_size)
         yield block.take(slice(first - start, min(stop, end) - start))
         first, number = end, number + 1
 
@@ -62,44 +79,43 @@ def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samp
         yield ragged.to_padded(length, predictions)
 
 
-def _read_block(path: Path, found: ShardHeader, number: int, vocabulary_size: int | None) -> RaggedSamples:
-    rows = slice(number * BLOCK_ROWS, (number + 1) * BLOCK_ROWS)
+@lru_cache(maxsize=1)
+def _read_block(
+    path: Path, version: Version, found: ShardHeader, number: int, vocabulary_size: int | None
+) -> RaggedSamples:
+    """Read one block, once for neighbours that take rows from it."""
+    rows = slice(number * version.block_rows, (number + 1) * version.block_rows)
     if found.layout == "compact":
-        index = _compact_index(path, *_version(path), BLOCK_ROWS)
+        index = _compact_index(path, version)
         with opened(path) as file:
             return compact.read_block(path, file, found, index, number, vocabulary_size)
     if found.layout == "mlperf-packed":
-        first_row = int(_sample_starts(path, found)[number])
+        first_row = int(_packed_starts(path, version)[number])
         with opened(path) as file:
             return variable.read_stored(path, file, found, rows, vocabulary_size, first_row=first_row)
     return read_ragged(path, vocabulary_size, rows)
 
 
-def _sample_starts(path: Path, found: ShardHeader) -> NDArray[np.int64]:
+def _sample_starts(path: Path, version: Version, found: ShardHeader) -> NDArray[np.int64]:
     """Return the number of each block's first sample, and of all samples; (blocks + 1,)."""
     if found.layout == "mlperf-packed":
-        return _packed_starts(path, *_version(path), BLOCK_ROWS)
+        return _packed_starts(path, version)
     if found.layout == "compact":
-        _compact_index(path, *_version(path), BLOCK_ROWS)
-    ends = np.minimum(np.arange(-(-found.rows // BLOCK_ROWS) + 1) * BLOCK_ROWS, found.rows)
+        _compact_index(path, version)
+    ends = np.minimum(np.arange(-(-found.rows // version.block_rows) + 1) * version.block_rows, found.rows)
     return ends.astype(np.int64)
 
 
-def _version(path: Path) -> tuple[int, int]:
-    state = path.stat()
-    return state.st_mtime_ns, state.st_size
-
-
 @lru_cache(maxsize=2)
-def _compact_index(path: Path, modified_ns: int, size: int, block_rows: int) -> compact.Index:
-    """Read a file once for all that take rows from it. modified_ns, size: what tells it from another of its name."""
+def _compact_index(path: Path, version: Version) -> compact.Index:
+    """Read a file once for all that take rows from it."""
     with opened(path) as file:
         compact.header(path, file)
-        return compact.make_index(path, file, block_rows)
+        return compact.make_index(path, file, version.block_rows)
 
 
 @lru_cache(maxsize=2)
-def _packed_starts(path: Path, modified_ns: int, size: int, block_rows: int) -> NDArray[np.int64]:
+def _packed_starts(path: Path, version: Version) -> NDArray[np.int64]:
     """Return how many samples come before each block of the file's rows, likewise."""
     with opened(path) as file:
-        return variable.count_samples(file, block_rows)
+        return variable.count_samples(file, version.block_rows)
