@@ -126,9 +126,9 @@ class Optimizer:
         norms: of values and updates of those rows, (rows, 2). Returns (rows,), in their type.
         """
         all_R2 = self.partition.share_by_row(norms)[: len(self._tensor_of_row)].double()
-        value_norms, update_norms = torch.segment_reduce(
-            all_R2.square(), "sum", lengths=self._row_counts, axis=0
-        ).sqrt().unbind(1)  # fmt: skip
+        # unsafe: without it torch would look at the counts on the host, and wait for a GPU.
+        sums = torch.segment_reduce(all_R2.square(), "sum", lengths=self._row_counts, axis=0, unsafe=True)
+        value_norms, update_norms = sums.sqrt().unbind(1)
         usable = (value_norms > 0) & (update_norms > 0)
         ratios = torch.where(usable, value_norms / update_norms, torch.ones_like(value_norms))
         own_tensors = self._tensor_of_row[self.partition.own_rows(norms.device)[: len(norms)]]

@@ -1,18 +1,22 @@
 """The arithmetic of one optimizer step on rows of flat buffers: in one pass each by kernels, or by plain operations.
 
 R rows of ``flat_parameters.ROW`` elements, of which the first ``decayed`` belong to decayed tensors. On CPUs and in
-fp32 the kernels of ``kernels/native/update.cpp`` do it, in two passes over memory in place of a dozen.
+fp32 the kernels of ``kernels/native/update.cpp`` do it, in two passes over memory in place of a dozen; on GPUs the
+plain operations are compiled to as many.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from bert_trainer.config import OptimizerConfig
+from bert_trainer.gpu.compilation import compile_function, find_obstacle
 from bert_trainer.kernels.library import usable
 
 
@@ -55,7 +59,9 @@ def gradients_to_update_(
     """
     library = usable(gradients) if gradients.dtype == torch.float32 else None
     if library is None:
-        return _gradients_to_update_(gradients, first, second, values, numbers, decayed)
+        changing = _on_device([numbers.gradient_factor, numbers.correction1, numbers.correction2], gradients)
+        constant = (numbers.beta1, numbers.beta2, numbers.epsilon, numbers.weight_decay)
+        return _functions(gradients.device)[0](gradients, first, second, values, changing, constant, decayed)
     norms = torch.empty(decayed, 2)
     library.call(
         "gradients_to_update",
@@ -68,17 +74,46 @@ def gradients_to_update_(
     return norms
 
 
-def _gradients_to_update_(
-    gradients: Tensor, first: Tensor, second: Tensor, values: Tensor, numbers: Coefficients, decayed: int
+def _on_device(numbers: list[float], like: Tensor) -> Tensor:
+    """Return numbers that differ from step to step as a tensor, for which nothing is compiled anew or waited for."""
+    tensor = torch.tensor(numbers, dtype=like.dtype)
+    return tensor.pin_memory().to(like.device, non_blocking=True) if like.device.type == "cuda" else tensor
+
+
+def plain_gradients_to_update_(
+    gradients: Tensor,
+    first: Tensor,
+    second: Tensor,
+    values: Tensor,
+    changing: Tensor,
+    constant: tuple[float, float, float, float],
+    decayed: int,
 ) -> Tensor:
-    if numbers.gradient_factor != 1.0:
-        gradients.mul_(numbers.gradient_factor)
-    first.lerp_(gradients, 1 - numbers.beta1)
-    second.mul_(numbers.beta2).addcmul_(gradients, gradients, value=1 - numbers.beta2)
-    update = torch.sqrt(second, out=gradients).div_(math.sqrt(numbers.correction2)).add_(numbers.epsilon)
-    torch.div(first, update, out=update).div_(numbers.correction1)
-    update[:decayed].add_(values[:decayed], alpha=numbers.weight_decay)
+    """Do what ``gradients_to_update_`` says. changing: factor and both corrections; constant: the others."""
+    factor, correction1, correction2 = changing.unbind()
+    beta1, beta2, epsilon, weight_decay = constant
+    gradients.mul_(factor)
+    first.lerp_(gradients, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+    update = gradients.copy_(second).div_(correction2).sqrt_().add_(epsilon).reciprocal_().mul_(first).div_(correction1)
+    update[:decayed].add_(values[:decayed], alpha=weight_decay)
     return torch.stack([row_norms(values[:decayed]), row_norms(update[:decayed])], dim=1)
+
+
+def plain_apply_update_(values: Tensor, update: Tensor, rate: Tensor, ratios: Tensor | None) -> None:
+    """Do what ``apply_update_`` says. rate: a scalar."""
+    update.mul_(rate)
+    if ratios is not None:
+        update[: len(ratios)].mul_(ratios[:, None])
+    values.sub_(update)
+
+
+@cache
+def _functions(device: torch.device) -> tuple[Callable[..., Tensor], Callable[..., None]]:
+    """Return both functions, compiled where the device is a GPU for which that works."""
+    if device.type == "cuda" and find_obstacle(device) is None:
+        return compile_function(plain_gradients_to_update_), compile_function(plain_apply_update_)
+    return plain_gradients_to_update_, plain_apply_update_
 
 
 def apply_update_(values: Tensor, update: Tensor, rate: float, ratios: Tensor | None) -> None:
@@ -91,9 +126,7 @@ def apply_update_(values: Tensor, update: Tensor, rate: float, ratios: Tensor | 
         decayed = 0 if ratios is None else len(ratios)
         library.call("apply_update", values.dtype, values, update, ratios, rate, decayed, *values.shape)
         return
-    if ratios is not None:
-        update[: len(ratios)].mul_(ratios[:, None])
-    values.add_(update, alpha=-rate)
+    _functions(values.device)[1](values, update, _on_device([rate], values)[0], ratios)
 
 
 def row_norms(x_RC: Tensor) -> Tensor:
