@@ -14,12 +14,20 @@ _SYSTEM_FOLDERS = frozenset({"lost+found"})
 def files_below(root: Path) -> list[Path]:
     """Return all files at any depth, sorted by path; hidden ones, and those of hidden folders, are left out.
 
+    Links to folders are followed, each folder once.
+
     Raises:
         InputError: a folder cannot be listed.
     """
     found: list[Path] = []
-    for folder, folders, names in os.walk(root, onerror=_refuse):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS]
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(root, onerror=_refuse, followlinks=True):
+        state = Path(folder).stat()
+        if (state.st_dev, state.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS)
         paths = (Path(folder, name) for name in names if not name.startswith("."))
         found += [path for path in paths if path.is_file()]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())

@@ -1,4 +1,4 @@
-"""A folder that may not be looked into ends a command: what is in there is never left out in silence."""
+"""Nothing in a folder is left out in silence: it ends a command that it may not be looked into; links are followed."""
 
 from __future__ import annotations
 
@@ -68,6 +68,23 @@ def test_the_system_s_folder_at_the_top_of_a_volume_is_passed_over(
     forbid(tmp_path / "lost+found")
     assert main(["read", str(tmp_path)]) == 0
     assert "2 documents" in capsys.readouterr().out
+
+
+def test_a_linked_folder_is_read_once_and_a_loop_of_links_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.txt").write_text("Three here.\n\nFour here.\n")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("One here.\n\nTwo here.\n")
+    (tmp_path / "text" / "loop").symlink_to(tmp_path / "text", target_is_directory=True)
+    for name in ("one", "other"):
+        (tmp_path / "text" / name).symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    assert main(["read", str(tmp_path / "text")]) == 0
+    shown = capsys.readouterr().out
+    assert "4 documents" in shown
+    assert "one/b.txt" in shown
+    assert "other/b.txt" not in shown
 
 
 def test_a_shard_of_another_user_is_not_called_damaged(
