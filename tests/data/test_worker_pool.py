@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bert_trainer.dataset.wordpiece import read_vocabulary
-from bert_trainer.dataset.worker_pool import run_in_order, run_tasks, usable_cores
+from bert_trainer.dataset.worker_pool import WorkerPool, run_in_order, run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 
 
@@ -33,6 +33,28 @@ def never() -> None:
 def test_every_task_comes_back_with_its_result(num_processes: int) -> None:
     results = run_tasks(math.factorial, list(range(8)), num_processes=num_processes, check=never)
     assert dict(results) == {number: math.factorial(number) for number in range(8)}
+
+
+class Unpackable:
+    """Cannot be unpacked in another process."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.stat, ("/nowhere/at/all",)
+
+
+def test_what_cannot_travel_is_told_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="FileNotFoundError"):
+        list(run_tasks(len, [Unpackable(), Unpackable()], num_processes=2, check=never))
+    with pytest.raises(RuntimeError, match="cannot pickle"):
+        list(run_tasks(memoryview, [b"1", b"2"], num_processes=2, check=never))
+
+
+def test_a_round_that_was_left_in_the_middle_answers_nothing_to_the_next() -> None:
+    with WorkerPool(2, never) as pool:
+        first = pool.run(len, ["abc", "de", "f"])
+        next(first)
+        first.close()  # type: ignore[attr-defined]
+        assert list(pool.run(abs, [-1])) == [(-1, 1)]
 
 
 def test_no_tasks_are_no_work() -> None:

@@ -126,6 +126,18 @@ def test_names_in_an_archive_stay_in_its_folder(tmp_path: Path, server: Server, 
     assert not (tmp_path.parent / "evil").exists()
 
 
+@pytest.mark.parametrize("name", ["//tmp/evil", "/tmp/evil", "../../evil", "toy/../../evil", "empty/"])
+def test_odd_members_of_an_archive_end_up_in_its_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "toy.zip", "w") as archive:
+        archive.writestr("toy/vocab.txt", b"[PAD]")
+        archive.writestr(name, b"")
+    tops = unpack(folder / "toy.zip", {}, Transfer(Notes(), wait=lambda _: None))
+    assert all(top.parent == folder and top.exists() for top in tops)
+    assert {path.name for path in tmp_path.iterdir()} == {"inner"}
+
+
 def test_a_dead_address_ends_with_what_to_put_where(
     tmp_path: Path, server: Server, toy: Download, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.gpu import attention, self_test
+from bert_trainer.errors import TrainerError
+from bert_trainer.gpu import attention, path, self_test
 from bert_trainer.gpu.attention import ATTENTIONS, Attention, Rows, attend_padded, choose_attention, seed_generator
 from bert_trainer.gpu.self_test import find_fault, make_rows
 from confidence import FIVE_SIGMA, share_z
@@ -134,3 +135,26 @@ def test_bits_are_a_function_of_the_seed() -> None:
     assert torch.equal(dropped_weights(3), dropped_weights(3))
     both = dropped_weights(3) & dropped_weights(4)
     assert abs(share_z(int(both.sum()), both.numel(), 0.01)) < FIVE_SIGMA, "a hundredth, as they are independent"
+
+
+@pytest.mark.parametrize("faults", [{"flash"}, {"flash", "padded"}])
+def test_a_faulty_way_is_replaced_by_padding_which_is_tried_too(
+    monkeypatch: pytest.MonkeyPatch, faults: set[str]
+) -> None:
+    tried: list[str] = []
+
+    def fault_of(attention: Attention, *_: object) -> str | None:
+        tried.append(attention)
+        return f"{attention} is off" if attention in faults else None
+
+    monkeypatch.setattr(path, "choose_attention", lambda *_: "flash")
+    monkeypatch.setattr(path, "find_fault", fault_of)
+    monkeypatch.setattr(path, "find_obstacle", lambda _: "not wanted")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    find = path.find.__wrapped__
+    if "padded" in faults:
+        with pytest.raises(TrainerError, match="padded is off"):
+            find(CPU, torch.bfloat16, 64)
+    else:
+        assert find(CPU, torch.bfloat16, 64).attention == "padded"
+    assert tried == ["flash", "padded"]

@@ -143,3 +143,11 @@ def test_a_rank_says_what_it_has_got() -> None:
     )
     plain = GpuPath("padded", BF16, not_compiled="BERT_TRAINER_COMPILE=off")
     assert render_gpu(*place, plain).endswith("attention padded, layers not compiled (BERT_TRAINER_COMPILE=off)")
+
+
+def test_a_table_of_three_segments_has_the_second_one_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = make_model(type_vocab_size=3), make_batch()
+    plain = run(monkeypatch, model, batch, None)
+    found = run(monkeypatch, model, fill(batch, SHAPE), GpuPath("padded", torch.float64))
+    assert found.losses == pytest.approx(plain.losses, rel=1e-12)
+    assert largest_difference(found, plain) < 1e-10

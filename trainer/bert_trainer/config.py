@@ -52,7 +52,8 @@ class ModelConfig(Section):
     intermediate_size: Positive
     max_position_embeddings: Positive = 512
     """Longest sequence, in tokens."""
-    type_vocab_size: Positive = 2
+    type_vocab_size: Annotated[int, Field(ge=2)] = 2
+    """Segments that the table has; pretraining uses two."""
     hidden_act: Literal["gelu", "gelu_new"] = "gelu"
     """``gelu``: by the error function, as published; ``gelu_new``: its tanh approximation."""
     hidden_dropout_prob: Probability = 0.1

@@ -59,7 +59,8 @@ def train(config: RunConfig, *, attempt: int) -> None:
     try:
         with device_memory_errors(config, doing="setting up", rank=world.rank):
             session = Session.open(config, world, attempt=attempt)
-        sys.stderr.write(_describe_device(session) + "\n")
+            described = _describe_device(session)
+        sys.stderr.write(described + "\n")
         sys.stderr.flush()
         run_stages(session, stop)
     except TrainerError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from bert_trainer.errors import InputError
@@ -17,7 +18,7 @@ def files_below(root: Path) -> list[Path]:
     Links to folders are followed, each folder once.
 
     Raises:
-        InputError: a folder cannot be listed.
+        InputError: a folder cannot be listed or entered.
     """
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
@@ -29,14 +30,26 @@ def files_below(root: Path) -> list[Path]:
         seen.add((state.st_dev, state.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS)
         paths = (Path(folder, name) for name in names if not name.startswith("."))
-        found += [path for path in paths if path.is_file()]
+        found += [path for path in paths if _is_file(path)]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
 def files_in(folder: Path) -> list[Path]:
     """Return the files directly in a folder, sorted by name, hidden ones left out. Raises InputError as above."""
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        _refuse(error)
+        raise
+    return [path for path in paths if _is_file(path)]
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file; a folder that may be listed but not entered does not let anybody know."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False  # a link to nothing
     except OSError as error:
         _refuse(error)
         raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -83,7 +84,16 @@ class WorkerPool:
                 self._check()
                 yield task, function(task)
             return
-        waiting = iter(tasks)
+        try:
+            yield from self._run_on_workers(function, iter(tasks))
+        finally:
+            # Left in the middle, nobody takes what these still answer.
+            _end([worker for worker in self._workers if worker.busy])
+            self._workers = [worker for worker in self._workers if not worker.busy]
+
+    def _run_on_workers(
+        self, function: Callable[[Task], Result], waiting: Iterator[Task]
+    ) -> Iterator[tuple[Task, Result]]:
         left = True
         while left or any(worker.busy for worker in self._workers):
             self._check()
@@ -199,9 +209,10 @@ class _Worker:
         try:
             answered = self.connection.recv()
         except (EOFError, ConnectionResetError) as broken:
+            code = self.process.wait()
             raise TrainerError(
-                f"a worker process died (exit code {self.process.wait()})",
-                hint="if memory ran out: more shards or fewer processes need less",
+                f"a worker process died (exit code {code})",
+                hint="more shards or fewer processes need less memory" if code == -signal.SIGKILL else None,
             ) from broken
         return self._task, result_of(answered)
 
@@ -225,7 +236,15 @@ def serve(fd: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(EOFError, OSError), Connection(fd) as connection:
         while True:
-            connection.send(answer(*connection.recv()))
+            connection.send_bytes(_answer_packed(connection.recv_bytes()))
+
+
+def _answer_packed(packed: bytes) -> bytes:
+    """Answer a task as the pipe carries it; what cannot be packed or unpacked is a bug, which is told."""
+    try:
+        return pickle.dumps(answer(*pickle.loads(packed)))  # noqa: S301 - from our own parent
+    except Exception:
+        return pickle.dumps((None, None, traceback.format_exc()))
 
 
 Answer = tuple[Result | None, TrainerError | None, str]

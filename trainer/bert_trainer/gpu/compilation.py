@@ -38,7 +38,9 @@ def find_obstacle(device: torch.device) -> str | None:
         return "Triton needs sm_70 or newer"
     _set_up()
     try:
-        return _try_out(device)
+        # Asked for from the middle of a step, or of an evaluation.
+        with torch.enable_grad():
+            return _try_out(device)
     except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; the plain functions do not need it
         return _first_line(error)
 

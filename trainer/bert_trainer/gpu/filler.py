@@ -18,7 +18,7 @@ from bert_trainer.batch import IGNORED_LABEL, Batch
 _TILE = 64
 """Tokens and masked positions are multiples of it."""
 _SIZES = 64
-"""Numbers of tokens that a micro-batch can have: a full one is cut into so many, so filler is under 1/64 of that."""
+"""Numbers of tokens that a micro-batch can have: a full one is cut into so many, or into fewer of ``_TILE``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def embed(
     x_ND = summed[0] + summed[1]
     if segments is not None:
         of_token_N, table = segments
-        x_ND = x_ND + torch.where(of_token_N[:, None] == 0, table[0], table[-1])
+        x_ND = x_ND + torch.where(of_token_N[:, None] == 0, table[0], table[1])
     x_ND = _norm(x_ND, norm, epsilon, dtype)
     return _drop(x_ND, keys, 0, probability)
 

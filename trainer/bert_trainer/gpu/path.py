@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
 from bert_trainer.dropout import DropoutKeys, spread_places
+from bert_trainer.errors import TrainerError
 from bert_trainer.gpu import functions
 from bert_trainer.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
 from bert_trainer.gpu.compilation import compile_function, find_obstacle, let_vary
@@ -52,7 +53,7 @@ class Functions:
 
 @dataclass(frozen=True, slots=True)
 class GpuPath:
-    """A ``model.FastPath``. Nothing in it waits for the device."""
+    """A ``fast_path.FastPath``. Nothing in it waits for the device."""
 
     attention: Attention
     dtype: torch.dtype
@@ -124,15 +125,22 @@ class GpuPath:
 
 @cache
 def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuPath:
-    """Return the fastest path that works on a GPU. The first call tries it out, which takes seconds."""
+    """Return the fastest path that works on a GPU. The first call tries it out, which takes seconds.
+
+    Raises:
+        TrainerError: none works.
+    """
     attention = choose_attention(torch.cuda.get_device_capability(device), dtype, head_size)
     # Called from the middle of a forward pass, which may be an evaluation's.
     with torch.enable_grad(), _given_types(device):
         fault = find_fault(attention, device, dtype, head_size)
-        obstacle = find_obstacle(device)
-    if fault is not None and attention != "padded":
-        logger.warning("%s; rows are padded instead, which is slower", fault)
-        attention = "padded"
+        if fault is not None and attention != "padded":
+            logger.warning("%s; rows are padded instead, which is slower", fault)
+            attention = "padded"
+            fault = find_fault(attention, device, dtype, head_size)
+    if fault is not None:
+        raise TrainerError(f"{device}: {fault}", hint="use another build of PyTorch, another GPU or device 'cpu'")
+    obstacle = find_obstacle(device)
     if obstacle is not None:
         return GpuPath(attention, dtype, not_compiled=obstacle)
     return GpuPath(attention, dtype, Functions.compiled(), not_compiled=None)

@@ -61,7 +61,11 @@ class _Linear(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         parts = _times(grad.t(), x.t()).split([one.shape[0] for one in ctx.weights])  # type: ignore[no-untyped-call]
-        left = [_add_up(ctx.library, one, part) for one, part in zip(ctx.weights, parts, strict=True)]
+        wanted = ctx.needs_input_grad[2:]
+        left = [
+            _add_up(ctx.library, one, part) if is_wanted else None
+            for one, part, is_wanted in zip(ctx.weights, parts, wanted, strict=True)
+        ]
         return None, _times(grad, weight.t()), *left
 
 

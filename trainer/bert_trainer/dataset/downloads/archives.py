@@ -28,7 +28,7 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
     shutil.rmtree(work, ignore_errors=True)
     try:
         with disk_errors(archive.parent), zipfile.ZipFile(archive) as content:
-            tops = sorted({Path(name).parts[0] for name in content.namelist() if Path(name).parts})
+            tops = sorted({parts[0] for name in content.namelist() if (parts := _parts_inside(name))})
             if not all((archive.parent / top).exists() for top in tops):
                 _extract(content, work, archive.name, transfer)
                 _compare(work, members, archive, transfer)
@@ -47,16 +47,24 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
 
 def _extract(content: zipfile.ZipFile, folder: Path, name: str, transfer: Transfer) -> None:
     """Write all files of an archive below a folder, a piece at a time; names cannot lead out of it."""
-    members = [member for member in content.infolist() if not member.is_dir()]
+    members = content.infolist()
     transfer.watcher.begin(f"unpack {name}", sum(member.file_size for member in members), 0)
     for member in members:
-        path = folder.joinpath(*(part for part in PurePosixPath(member.filename).parts if part not in ("/", "..")))
+        path = folder.joinpath(*_parts_inside(member.filename))
+        if member.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         with content.open(member) as packed, path.open("wb") as file:
             while piece := packed.read(_PIECE_BYTES):
                 file.write(piece)
                 transfer.watcher.advance(len(piece))
                 transfer.check()
+
+
+def _parts_inside(name: str) -> list[str]:
+    """Return the parts of a member's path that lead further in; a name may begin with one slash or two."""
+    return [part for part in PurePosixPath(name).parts if part.strip("/") and part != ".."]
 
 
 def _compare(folder: Path, members: Mapping[str, str], archive: Path, transfer: Transfer) -> None:

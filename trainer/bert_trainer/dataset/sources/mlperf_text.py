@@ -53,7 +53,7 @@ class Difference:
 
 def list_parts(folder: Path) -> list[Path]:
     """Return the parts in a folder, sorted; without ``eval.txt``."""
-    return [path for path in files_in(folder) if _PART.fullmatch(path.name) and path.is_file()]
+    return [path for path in files_in(folder) if _PART.fullmatch(path.name)]
 
 
 def looks_like_mlperf(folder: Path) -> bool:
