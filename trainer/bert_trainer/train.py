@@ -25,6 +25,7 @@ from bert_trainer.fast_path import gpu_path_of
 from bert_trainer.gpu.filler import stage_for
 from bert_trainer.gpu.path import describe_gpu
 from bert_trainer.huggingface import export
+from bert_trainer.kernels.functions import kept_weights
 from bert_trainer.last_words import tell_error, write_termination
 from bert_trainer.optimizer import StepResult
 from bert_trainer.processor import describe_processor
@@ -197,22 +198,22 @@ def train_step(
     """
     config, world = session.config, session.world
     passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
-    gradients = session.parameters.gradients
-    gradients.zero_()
-    for number, batch in enumerate(batches, start=1):
-        # The stage's number in the high bits: no two phases drop the same elements.
-        dropout = batch.dropout_keys(config.seed, (index << 32) + step)
-        with session.profiler.part("forward"), session.autocast():
-            sums = session.model(batch, dropout)
-        if stage.loss_normalization == "global":
-            loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
-        else:
-            loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
-        if number == len(batches) and config.reduction.overlap:
-            session.reduction.watch()
-        with session.profiler.part("backward"):
-            (loss * session.scaler.scale).backward()
-        interval.add(batch, sums)
+    session.parameters.gradients.zero_()
+    with kept_weights():
+        for number, batch in enumerate(batches, start=1):
+            # The stage's number in the high bits: no two phases drop the same elements.
+            dropout = batch.dropout_keys(config.seed, (index << 32) + step)
+            with session.profiler.part("forward"), session.autocast():
+                sums = session.model(batch, dropout)
+            if stage.loss_normalization == "global":
+                loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
+            else:
+                loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
+            if number == len(batches) and config.reduction.overlap:
+                session.reduction.watch()
+            with session.profiler.part("backward"):
+                (loss * session.scaler.scale).backward()
+            interval.add(batch, sums)
     with session.profiler.part("reduction"):
         interval.add_reduction(session.reduction.finish())
     rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
@@ -226,7 +227,7 @@ def train_step(
 def evaluate_and_tell(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
     """Measure accuracy on the held-out samples and report it beside the unigram baseline."""
     held_out = session.held_out[index]
-    with session.autocast():
+    with session.autocast(), kept_weights():
         accuracy = evaluate(session.model, held_out, stage, session.world, session.device)
     if session.keeper is not None:
         trained = list(session.training_data.values())

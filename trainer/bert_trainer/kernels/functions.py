@@ -10,7 +10,8 @@ V logits of a position.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +50,35 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
     return a @ b.t()
 
 
+_kept_weights: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] | None = None
+
+
+@contextmanager
+def kept_weights() -> Iterator[None]:
+    """Put weights into the precision and layout of products once while the block lasts, in which none may change."""
+    global _kept_weights
+    before, _kept_weights = _kept_weights, {}
+    try:
+        yield
+    finally:
+        _kept_weights = before
+
+
+def _prepare(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return weights side by side, in the type of products."""
+    key = dtype, tuple(map(id, weights))
+    prepared = None if _kept_weights is None else _kept_weights.get(key)
+    if prepared is None:
+        prepared = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach().to(dtype)
+        if _kept_weights is not None:
+            _kept_weights[key] = prepared
+    return prepared
+
+
 class _Linear(Function):
     @staticmethod
     def forward(ctx: Any, library: Library, x: Tensor, *weights: Tensor) -> Tensor:
-        weight = (weights[0] if len(weights) == 1 else torch.cat(weights)).to(x.dtype)
+        weight = _prepare(weights, x.dtype)
         ctx.save_for_backward(x, weight)
         ctx.library, ctx.weights = library, weights
         return _times(x, weight)

@@ -1,0 +1,54 @@
+"""Weights are put into the precision of products once a step, and anew after it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_trainer.config import parse_run_config
+from bert_trainer.kernels import functions
+from bert_trainer.kernels.functions import kept_weights, linear
+from bert_trainer.kernels.library import find
+from bert_trainer.metrics import read_metrics
+from bert_trainer.train import train
+from tiny_run import pretrain_stage, run_document, write_dataset
+
+pytestmark = pytest.mark.usefixtures("flavour")
+
+
+def test_a_block_sees_the_weights_of_its_beginning_and_the_next_one_what_they_have_become() -> None:
+    library, _ = find()
+    assert library is not None
+    first, second = (torch.nn.Parameter(torch.randn(3, 16)) for _ in range(2))
+    x = torch.randn(5, 16, dtype=torch.bfloat16)
+
+    def product() -> torch.Tensor:
+        return linear(library, x, first, second).detach()
+
+    before = product()
+    with kept_weights():
+        assert torch.equal(product(), before)
+        assert torch.equal(product(), before)
+        assert torch.equal(linear(library, x, second).detach(), before[:, 3:])
+    with torch.no_grad():
+        first.mul_(2)
+    with kept_weights():
+        assert torch.equal(product()[:, :3], 2 * before[:, :3])
+    assert functions._kept_weights is None
+
+
+def test_training_goes_on_with_the_weights_of_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps of several micro-batches in bf16: the losses of a run that keeps nothing."""
+    dataset = write_dataset(tmp_path / "data")
+    losses = []
+    for name, keeps in (("kept", True), ("converted", False)):
+        if not keeps:
+            monkeypatch.setattr("bert_trainer.train.kept_weights", nullcontext)
+        stage = pretrain_stage(global_batch_size=8, micro_batch_size=2, length={"steps": 3})
+        train(parse_run_config(run_document(tmp_path / name, dataset, precision="bf16", stages=[stage])), attempt=1)
+        losses.append([record["loss"] for record in read_metrics(tmp_path / name) if record["event"] == "progress"])
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) > 1
