@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -37,7 +38,36 @@ def test_a_block_sees_the_weights_of_its_beginning_and_the_next_one_what_they_ha
         first.mul_(2)
     with kept_weights():
         assert torch.equal(product()[:, :3], 2 * before[:, :3])
-    assert functions._kept_weights is None
+    assert functions._keeper.weights is None
+
+
+def test_threads_keep_their_own() -> None:
+    """Two blocks that begin and end in turns: the one that ends last leaves nothing of the other's behind."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with kept_weights():
+            begun.set()
+            assert ended.wait(timeout=30)
+
+    other = threading.Thread(target=hold)
+    with kept_weights():
+        other.start()
+        assert begun.wait(timeout=30)
+    ended.set()
+    other.join(timeout=30)
+    assert functions._keeper.weights is None
+
+
+def test_weights_that_are_gone_are_not_taken_for_others() -> None:
+    library, _ = find()
+    assert library is not None
+    x = torch.ones(1, 16)
+    with kept_weights():
+        for value in range(20):
+            weight = torch.nn.Parameter(torch.full((2, 16), float(value)))
+            assert linear(library, x, weight, weight).detach().eq(16 * value).all()
+            del weight
 
 
 def test_training_goes_on_with_the_weights_of_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ V logits of a position.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,28 +51,36 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
     return a @ b.t()
 
 
-_kept_weights: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] | None = None
+_Kept = dict[tuple[torch.dtype, tuple[int, ...]], tuple[Sequence[Tensor], Tensor]]
+
+
+class _Keeper(threading.local):
+    """What one thread keeps: weights, by their identity, which therefore must live as long, and what became of them."""
+
+    weights: _Kept | None = None
+
+
+_keeper = _Keeper()
 
 
 @contextmanager
 def kept_weights() -> Iterator[None]:
     """Put weights into the precision and layout of products once while the block lasts, in which none may change."""
-    global _kept_weights
-    before, _kept_weights = _kept_weights, {}
+    before, _keeper.weights = _keeper.weights, {}
     try:
         yield
     finally:
-        _kept_weights = before
+        _keeper.weights = before
 
 
 def _prepare(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return weights side by side, in the type of products."""
-    key = dtype, tuple(map(id, weights))
-    prepared = None if _kept_weights is None else _kept_weights.get(key)
-    if prepared is None:
-        prepared = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach().to(dtype)
-        if _kept_weights is not None:
-            _kept_weights[key] = prepared
+    key, kept = (dtype, tuple(map(id, weights))), _keeper.weights
+    if kept is not None and key in kept:
+        return kept[key][1]
+    prepared = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach().to(dtype)
+    if kept is not None:
+        kept[key] = weights, prepared
     return prepared
 
 
