@@ -5,7 +5,6 @@ Inductor makes C++ of them here, Triton's language on a GPU; what is traced, dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,20 +21,13 @@ from bert_trainer.gpu.path import Functions, GpuPath, _keys_at, _weights_of
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
 
 # Dynamo itself looks at the gradient of a layer's input; a run leaves that out of its log.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("compiled_anew"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
-
-
-@pytest.fixture(autouse=True)
-def _compiled_anew() -> Iterator[None]:
-    find_obstacle.cache_clear()
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    find_obstacle.cache_clear()
-    torch._dynamo.reset()
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +15,10 @@ from bert_trainer.config import OptimizerConfig
 from bert_trainer.flat_parameters import ROW
 from bert_trainer.gpu.compilation import compile_function, find_obstacle
 
+pytestmark = pytest.mark.usefixtures("compiled_anew")
 ROWS, DECAYED = 7, 5
 Functions = tuple[Callable[..., Tensor], Callable[..., None]]
 PLAIN: Functions = (update.plain_gradients_to_update_, update.plain_apply_update_)
-
-
-@pytest.fixture(autouse=True)
-def _compiled_anew() -> Iterator[None]:
-    find_obstacle.cache_clear()
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    find_obstacle.cache_clear()
-    torch._dynamo.reset()
 
 
 def draw(seed: int, scale: float) -> Tensor:

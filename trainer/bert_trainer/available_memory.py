@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 
-CGROUPS = Path("/sys/fs/cgroup")
+from bert_trainer.machine import CGROUPS
+
 _FILES = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),

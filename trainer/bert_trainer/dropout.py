@@ -18,6 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+EMBEDDINGS_SITE = 0
+"""Number of the first place where features are dropped, behind the embeddings; those of layers follow it."""
+
 _FIRST_MULTIPLIER = 0x7FEB352D
 _SECOND_MULTIPLIER = 0x846CA68B - (1 << 32)  # the same 32 bits as a signed integer
 _GOLDEN_RATIO = 0x9E3779B1 - (1 << 32)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from bert_trainer.compute_type import compute_dtype
 from bert_trainer.gpu import path as gpu
 from bert_trainer.kernels import encoder as kernels
 
@@ -49,11 +50,3 @@ def gpu_path_of(model: Bert) -> gpu.GpuPath:
     """Return the path of a model that lies on a GPU."""
     weight, config = model.embeddings.tokens.weight, model.config
     return gpu.find(weight.device, compute_dtype(weight), config.hidden_size // config.num_attention_heads)
-
-
-def compute_dtype(weight: Tensor) -> torch.dtype:
-    """Return the type of activations: what autocast asks for on the weights' device, else that of the weights."""
-    device = weight.device.type
-    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return weight.dtype

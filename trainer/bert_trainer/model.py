@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from bert_trainer.activation_checkpointing import run_layer
 from bert_trainer.batch import Batch
 from bert_trainer.config import ModelConfig
-from bert_trainer.dropout import DropoutKeys
+from bert_trainer.dropout import EMBEDDINGS_SITE, DropoutKeys
 from bert_trainer.fast_path import FastPath, choose_fast_path
 
-# Dropout sites: 0 is the embeddings; layer i uses three numbers from 1 + 3 * i.
-_EMBEDDINGS_SITE = 0
+# Dropout sites: the embeddings' is 0; layer i uses three numbers from 1 + 3 * i.
 _SITES_PER_LAYER = 3
 
 
@@ -196,7 +195,7 @@ class Bert(nn.Module):
         x_ND: Tensor = self.embeddings(batch)
         if dropout is None or self.config.hidden_dropout_prob == 0:
             return x_ND
-        return dropout.hidden(x_ND, self.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
+        return dropout.hidden(x_ND, self.config.hidden_dropout_prob, EMBEDDINGS_SITE)
 
     def masked_lm_logits(self, x_MD: Tensor) -> Tensor:
         """Return (M, padded V); columns that are no vocabulary entry are -inf."""

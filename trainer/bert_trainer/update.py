@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bert_trainer.config import OptimizerConfig
 from bert_trainer.gpu.compilation import compile_function, find_obstacle
-from bert_trainer.kernels.library import usable
+from bert_trainer.kernels.library import Library, usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def gradients_to_update_(
     All (R, ROW). The weight decay goes to the first ``decayed`` rows alone. Returns the 2-norms of values and update of
     those rows, (decayed, 2).
     """
-    library = usable(gradients) if gradients.dtype == torch.float32 else None
+    library = _kernels(gradients)
     if library is None:
         changing = _on_device([numbers.gradient_factor, numbers.correction1, numbers.correction2], gradients)
         constant = (numbers.beta1, numbers.beta2, numbers.epsilon, numbers.weight_decay)
@@ -72,6 +72,10 @@ def gradients_to_update_(
         *(norms, decayed, *gradients.shape),
     )
     return norms
+
+
+def _kernels(rows: Tensor) -> Library | None:
+    return usable(rows) if rows.dtype == torch.float32 else None
 
 
 def _on_device(numbers: list[float], like: Tensor) -> Tensor:
@@ -121,7 +125,7 @@ def apply_update_(values: Tensor, update: Tensor, rate: float, ratios: Tensor | 
 
     ratios: of the first rows, in the values' type; the others, or all where it is None, have 1.
     """
-    library = usable(values) if values.dtype == torch.float32 else None
+    library = _kernels(values)
     if library is not None:
         decayed = 0 if ratios is None else len(ratios)
         library.call("apply_update", values.dtype, values, update, ratios, rate, decayed, *values.shape)

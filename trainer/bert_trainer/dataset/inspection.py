@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.file_search import files_below
 from bert_trainer.dataset.record import find_record
 from bert_trainer.dataset.sample_statistics import PIECE_TOKENS, SampleStatistics
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import (
-    SUFFIXES,
     ShardHeader,
     Split,
     read_header,
     read_ragged,
     read_ragged_blocks,
+    shards_below,
     split_of,
 )
 from bert_trainer.dataset.wordpiece import Vocabulary
@@ -86,7 +85,7 @@ def find_shards(path: Path) -> list[Path]:
         return [path]
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    found = [file for file in files_below(path) if file.suffix in SUFFIXES]
+    found = shards_below(path)
     if not found:
         raise InputError(f"{path}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
     return found

@@ -17,12 +17,10 @@ from typing import Any
 
 from bert_trainer.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
 from bert_trainer.dataset.build_progress import Reports
-from bert_trainer.dataset.file_search import files_below
 from bert_trainer.dataset.needs import IN_MEMORY_TOKENS
 from bert_trainer.dataset.record import RECORD_FILE, check_complete
 from bert_trainer.dataset.scratch import SampleScratch
 from bert_trainer.dataset.shards import (
-    SUFFIXES,
     LayoutName,
     ShardHeader,
     check_numbers,
@@ -30,6 +28,7 @@ from bert_trainer.dataset.shards import (
     read_header,
     read_ragged_blocks,
     select_split,
+    shards_below,
     write_shard,
     write_shard_blocks,
 )
@@ -97,7 +96,7 @@ def convert(
         TrainerError: the disk is full, or a worker died.
     """
     root = source.parent if source.is_file() else source
-    files = [source] if source.is_file() else _shards_below(source)
+    files = [source] if source.is_file() else shards_below(source)
     if not files:
         raise InputError(f"{source}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
     _refuse_same_place(root, target)
@@ -215,10 +214,6 @@ def _training_files(source: Path) -> list[Path]:
         raise InputError(f"{source}: no .hdf5 file with training samples here", hint="name one folder of shards")
     check_numbers(source, files)
     return files
-
-
-def _shards_below(root: Path) -> list[Path]:
-    return [path for path in files_below(root) if path.suffix in SUFFIXES]
 
 
 def _read_headers(files: Sequence[Path], reporter: Reports | None, check: Callable[[], None]) -> list[ShardHeader]:

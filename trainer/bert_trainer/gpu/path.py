@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
-from bert_trainer.dropout import DropoutKeys, spread_places
+from bert_trainer.dropout import EMBEDDINGS_SITE, DropoutKeys, spread_places
 from bert_trainer.errors import TrainerError
 from bert_trainer.gpu import functions
 from bert_trainer.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
@@ -77,7 +77,7 @@ class GpuPath:
                 summed,
                 segments,
                 _norm_of(embeddings.norm),
-                _keys_at(dropout, 0, config.hidden_size),
+                _keys_at(dropout, EMBEDDINGS_SITE, config.hidden_size),
                 config.hidden_dropout_prob,
                 config.layer_norm_eps,
                 self.dtype,

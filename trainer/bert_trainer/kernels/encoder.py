@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from bert_trainer.compute_type import compute_dtype
+from bert_trainer.dropout import EMBEDDINGS_SITE
 from bert_trainer.kernels import functions
 from bert_trainer.kernels.functions import Drop
 from bert_trainer.kernels.library import Library, usable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from bert_trainer.model import Bert, Layer
 
 _LANES = 16
-_EMBEDDINGS_SITE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class KernelPath:
     def embed(self, model: Bert, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         x_ND = model.embeddings(batch)
-        x_ND = x_ND.to(compute_dtype(x_ND.dtype))
-        drop = drop_hidden(dropout, model.config.hidden_dropout_prob, _EMBEDDINGS_SITE)
+        x_ND = x_ND.to(compute_dtype(x_ND))
+        drop = drop_hidden(dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
         return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
 
     def encode_layer(
@@ -47,12 +47,7 @@ class KernelPath:
 
 def kernels_for(x: Tensor, head_size: int) -> Library | None:
     """Return the kernels where they can compute a model with heads of this size. x: activations."""
-    return usable(x) if head_size % _LANES == 0 and x.dtype == compute_dtype(x.dtype) else None
-
-
-def compute_dtype(parameters: torch.dtype) -> torch.dtype:
-    """Return the type of activations: what autocast asks for on CPUs, else that of the parameters."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else parameters
+    return usable(x) if head_size % _LANES == 0 and x.dtype == compute_dtype(x) else None
 
 
 def drop_hidden(dropout: DropoutKeys | None, probability: float, site: int) -> Drop | None:

@@ -20,6 +20,7 @@ from bert_trainer.dataset.shards.folder import (
     find_shard_folder,
     list_shards,
     shard_folder_name,
+    shards_below,
 )
 from bert_trainer.dataset.shards.header import LONGEST_ROW, ShardHeader, Split
 from bert_trainer.dataset.shards.large_files import SampleBlocks, write_shard_blocks
@@ -48,6 +49,7 @@ __all__ = [
     "read_shard",
     "select_split",
     "shard_folder_name",
+    "shards_below",
     "split_of",
     "write_shard",
     "write_shard_blocks",

@@ -14,6 +14,26 @@ from bert_trainer.errors import InputError
 from bert_trainer.layout_names import LayoutName
 
 
+def name_attributes(
+    shape: tuple[int, int],
+    layout: LayoutName,
+    *,
+    vocabulary_sha256: str | None,
+    generator_version: int | None,
+    masked: bool,
+    made_from: str | None,
+) -> dict[str, str | int | None]:
+    """Return the attributes of a file, as ``write_shard`` gets them; shape: tokens and predictions of a row at most."""
+    return {
+        "sequence_length": shape[0],
+        "max_predictions": shape[1],
+        "vocabulary_sha256": vocabulary_sha256,
+        "generator_version": generator_version,
+        "made_from": made_from,
+        "masking": ("static" if masked else "none") if layout == "compact" else None,
+    }
+
+
 def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]) -> None:
     """Write the attributes that are not empty."""
     for name, value in attributes.items():

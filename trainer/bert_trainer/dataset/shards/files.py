@@ -12,7 +12,7 @@ from bert_trainer.dataset.packing import window_rows
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import compact, fixed, variable
-from bert_trainer.dataset.shards.attributes import named_refusals, write_attributes
+from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened
 from bert_trainer.layout_names import LayoutName
 
@@ -44,14 +44,14 @@ def write_shard(
     if shape is None:
         assert isinstance(samples, Samples), "only padded samples state their shape"
         shape = (samples.input_ids.shape[1], samples.masked_lm_positions.shape[1])
-    attributes = {
-        "sequence_length": shape[0],
-        "max_predictions": shape[1],
-        "vocabulary_sha256": vocabulary_sha256,
-        "generator_version": generator_version,
-        "made_from": made_from,
-        "masking": ("static" if masked else "none") if layout == "compact" else None,
-    }
+    attributes = name_attributes(
+        shape,
+        layout,
+        vocabulary_sha256=vocabulary_sha256,
+        generator_version=generator_version,
+        masked=masked,
+        made_from=made_from,
+    )
     # The name is of no use to a file in memory, but HDF5 refuses a second open one of the same name.
     versions = compact.LIBRARY_VERSION if layout == "compact" else None
     with (

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.dataset.file_search import files_in
+from bert_trainer.dataset.file_search import files_below, files_in
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
@@ -147,6 +147,11 @@ def _folders_with_shards(folder: Path) -> list[Path]:
     if list_shards(folder):
         return [folder]
     return [found for path in sorted(folder.iterdir()) if path.is_dir() for found in _folders_with_shards(path)]
+
+
+def shards_below(root: Path) -> list[Path]:
+    """Return the HDF5 files at any depth, sorted by path, hidden ones left out."""
+    return [path for path in files_below(root) if path.suffix in SUFFIXES]
 
 
 def list_shards(folder: Path) -> list[Path]:

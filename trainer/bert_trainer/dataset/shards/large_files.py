@@ -19,7 +19,7 @@ from bert_trainer.atomic_files import replaced_atomically
 from bert_trainer.dataset.packing import window_rows
 from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.shards import compact, contiguous, fixed, variable
-from bert_trainer.dataset.shards.attributes import named_refusals, write_attributes
+from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
 from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.layout_names import LayoutName
 
@@ -51,14 +51,14 @@ def write_shard_blocks(
     Raises:
         TrainerError, InputError: as ``write_shard``.
     """
-    attributes = {
-        "sequence_length": shape[0],
-        "max_predictions": shape[1],
-        "vocabulary_sha256": vocabulary_sha256,
-        "generator_version": generator_version,
-        "made_from": made_from,
-        "masking": ("static" if masked else "none") if layout == "compact" else None,
-    }
+    attributes = name_attributes(
+        shape,
+        layout,
+        vocabulary_sha256=vocabulary_sha256,
+        generator_version=generator_version,
+        masked=masked,
+        made_from=made_from,
+    )
     with replaced_atomically(path) as partial, named_refusals(path, layout, masked=masked):
         if layout == "compact":
             rows = (compact.values(block) for block in blocks())

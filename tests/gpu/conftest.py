@@ -1,0 +1,22 @@
+"""What tests of compiled functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from bert_trainer.gpu.compilation import find_obstacle
+
+
+@pytest.fixture
+def compiled_anew() -> Iterator[None]:
+    """Forget what was compiled, and whether that works, before a test and after it."""
+    find_obstacle.cache_clear()
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    find_obstacle.cache_clear()
+    torch._dynamo.reset()
