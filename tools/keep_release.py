@@ -1,0 +1,96 @@
+"""Keep what tests need of a release: ``python tools/keep_release.py`` in a checkout of it, with its .venv.
+
+Writes ``tests/fixtures/release-<version>/``: the wheel, the CRD, a job with the ConfigMap that was frozen for it, and
+the output folder of a small run whose process died after its first checkpoint, with the losses that the same release
+went on to. Tests hold the present version against the newest of these folders: what it left must go on. Committed once
+per release and never written again, since another version would write other bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+from bert_operator import __version__  # noqa: E402
+from bert_operator.documents import read_job_document  # noqa: E402
+from bert_operator.render_command import read_for_cluster  # noqa: E402
+from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset  # noqa: E402
+
+UID = "5f0c2a52-6f0e-4a55-9d57-0d6f2f1a0001"
+STEPS, SAVED_STEP = 12, 6
+RUN = Path("/tmp/kept-release-run")
+"""Where the run writes: its configuration names the folder, so it is the same for whoever makes the fixture."""
+
+
+def main() -> None:
+    """Write the folder of this version."""
+    folder = ROOT / f"tests/fixtures/release-{__version__}"
+    if folder.exists():
+        sys.exit(f"{folder}: is there already; what was released does not change")
+    folder.mkdir(parents=True)
+    _build_wheel(folder)
+    shutil.copy(ROOT / "deploy/kustomize/base/crd.yaml", folder / "crd.yaml")
+    _freeze_job(folder)
+    _train(folder)
+
+
+def _build_wheel(folder: Path) -> None:
+    command = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    subprocess.run([sys.executable, *command], check=True)
+
+
+def _freeze_job(folder: Path) -> None:
+    """Write a job as the API server holds it, and the ConfigMap that the operator makes before its first attempt."""
+    source = ROOT / "examples/02-two-workers/job.yaml"
+    shown = read_for_cluster(source, None).show("objects")
+    config_map = next(document for document in yaml.safe_load_all(shown) if document["kind"] == "ConfigMap")
+    config_map["metadata"]["ownerReferences"][0]["uid"] = UID
+    job = read_job_document(source)
+    job["metadata"] = {"name": "two-workers", "namespace": "default", "uid": UID}
+    for name, document in (("job", job), ("frozen-configmap", config_map)):
+        text = yaml.safe_dump(document, sort_keys=False, width=120).replace("00000000-0000-0000-0000-000000000000", UID)
+        (folder / f"{name}.yaml").write_text(text)
+
+
+def _train(folder: Path) -> None:
+    """Run to the end, then take away what a run that was killed after its first checkpoint would not have written."""
+    shutil.rmtree(RUN, ignore_errors=True)
+    dataset = write_dataset(RUN / "data", rows=(20, 20), held_out_rows=10)
+    # So large that every step shows in the losses.
+    schedule = {"learning_rate": 2e-2, "warmup": {"steps": 2}, "decay": "linear"}
+    sizes = {"hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 32}
+    document = run_document(
+        RUN,
+        dataset,
+        # A second phase, since what it takes over from the first is part of what was frozen.
+        stages=[pretrain_stage(name, length={"steps": STEPS}, schedule=schedule) for name in ("phase1", "phase2")],
+        optimizer={"name": "adamw"},
+        checkpoint={"every_steps": SAVED_STEP, "keep": 5},
+    )
+    document["model"].update(sizes)
+    with tempfile.TemporaryDirectory() as place:
+        done = run_trainer(document, Path(place) / "run-config.json", OMP_NUM_THREADS="1")
+    if done.returncode:
+        sys.exit(f"the run ended with {done.returncode}:\n{done.stderr}")
+    metrics = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    losses = [[entry["stage"], entry["step"], entry["loss"]] for entry in metrics if "loss" in entry]
+    (folder / "losses.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in losses) + "\n]" + "\n")
+    kept = ("data", "run.json", "run-config.json", f"checkpoints/phase1-{SAVED_STEP:08d}")
+    for name in kept:
+        source, target = RUN / name, folder / "run" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    shutil.rmtree(RUN)
+
+
+if __name__ == "__main__":
+    main()
