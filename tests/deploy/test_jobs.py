@@ -59,7 +59,7 @@ def test_the_file_has_exactly_the_keys_that_people_know() -> None:
 def test_keys_become_fields(variant: str, ranks: tuple[int, int], tmp_path: Path) -> None:
     spec = job_of(build(tmp_path, variant)).spec
     assert (spec.workers, spec.slots_per_worker) == ranks
-    assert spec.image == "registry.example.com:5000/team/bert/trainer:0.1.0"
+    assert spec.image == "registry.example.com:5000/team/bert/trainer:0.2.0"
     assert spec.dataset.path == "/mnt/share/hdf5"
     assert spec.output.path == f"/mnt/share/results/bert-{variant}"
     volume = spec.output.volume

@@ -13,7 +13,7 @@ from ruamel.yaml.error import YAMLError
 from bert_operator.api.profiles import find_profile_problems, without_nulls
 from bert_operator.errors import SettingsError
 
-DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.1.0"
+DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.2.0"
 
 
 class Settings(BaseModel):
