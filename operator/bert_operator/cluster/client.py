@@ -7,6 +7,7 @@ whether trying again makes sense.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -20,8 +21,13 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 Document = dict[str, Any]
 
-REQUEST_TIMEOUT_S = 30.0
-MAX_CONNECTIONS = 32
+CONNECT_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 65.0
+"""A little more than the minute after which an API server gives up by itself."""
+LOG_TIMEOUT_S = 10.0
+"""A log is passed on by a node, which may hang; the next round asks again."""
+MAX_REQUESTS = 32
+"""Requests side by side. Watches and logs do not count, since they stay open for as long as others please."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +53,10 @@ class ApiClient:
 
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
-        configuration.connection_pool_maxsize = MAX_CONNECTIONS
+        configuration.connection_pool_maxsize = 0  # no limit
         configuration.retries = None
         self._configuration = configuration
+        self._turns = asyncio.Semaphore(MAX_REQUESTS)
         self._rest = RESTClientObject(configuration)
 
     async def __aenter__(self) -> ApiClient:
@@ -64,9 +71,9 @@ class ApiClient:
         """Return an object or a list; raises ApiError."""
         return await self._request("GET", path, query=query)
 
-    async def get_text(self, path: str, **query: str) -> str:
-        """Return a page that is no JSON, such as a log; raises ApiError."""
-        answer, data = await self._exchange("GET", path, None, query, _JSON, "text/plain, */*")
+    async def get_log(self, path: str, **query: str) -> str:
+        """Return a log, which is no JSON; raises ApiError."""
+        answer, data = await self._exchange("GET", path, None, query, _JSON, "text/plain, */*", LOG_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         return data.decode(errors="replace")
@@ -96,7 +103,7 @@ class ApiClient:
         Raises:
             ApiError: it refused, or the connection broke.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=silence_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:
             answer = await self._send("GET", path, None, query, _JSON, _JSON, timeout)
             if answer.status >= 400:
@@ -121,7 +128,8 @@ class ApiClient:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Document:
-        answer, data = await self._exchange(method, path, body, query or {}, content, accept)
+        async with self._turns:
+            answer, data = await self._exchange(method, path, body, query or {}, content, accept, REQUEST_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         if not (document := _parse(data)):
@@ -137,9 +145,10 @@ class ApiClient:
         query: Mapping[str, str],
         content: str,
         accept: str,
+        timeout_s: float,
     ) -> tuple[Any, bytes]:
         """Send a request and read the whole answer; raises ApiError where none comes."""
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             answer = await self._send(method, path, body, query, content, accept, timeout)
             return answer, await answer.read()

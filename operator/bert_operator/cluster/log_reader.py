@@ -89,7 +89,7 @@ class LogReader:
     async def _read(self, ref: JobRef, job: JobEntry, pod: PodEntry) -> None:
         path = path_of("Pod", ref.namespace, pod.name, part="log")
         try:
-            text = await self._api.get_text(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
+            text = await self._api.get_log(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
         except ApiError as error:
             _log.debug("%s: its log cannot be read (%s)", ref, error)
             return

@@ -19,6 +19,8 @@ from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
 
 KIND = "BertPretrainJob"
+_LISTS_AT_ONCE = 8
+"""Of the client's requests; looks at jobs need the others."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,14 +84,22 @@ class Sweeper:
 
     async def _list(self) -> dict[str, int]:
         """Return the versions of all jobs by their uids."""
-        versions = {}
-        for namespace in self._settings.namespaces or ("",):
-            resume = ""
-            while True:
-                page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume)
-                for item in page.get("items") or ():
-                    versions[item["metadata"]["uid"]] = int(item["metadata"]["resourceVersion"])
-                resume = page.get("metadata", {}).get("continue", "")
-                if not resume:
-                    break
-        return versions
+        turns = asyncio.Semaphore(_LISTS_AT_ONCE)
+
+        async def list_in_turn(namespace: str) -> dict[str, int]:
+            async with turns:
+                return await self._list_namespace(namespace)
+
+        found = await asyncio.gather(*map(list_in_turn, self._settings.namespaces or ("",)))
+        return {uid: version for versions in found for uid, version in versions.items()}
+
+    async def _list_namespace(self, namespace: str) -> dict[str, int]:
+        """Return the same of one namespace; empty: of all."""
+        versions, resume = {}, ""
+        while True:
+            page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume)
+            for item in page.get("items") or ():
+                versions[item["metadata"]["uid"]] = int(item["metadata"]["resourceVersion"])
+            resume = page.get("metadata", {}).get("continue", "")
+            if not resume:
+                return versions

@@ -1,0 +1,183 @@
+"""An API server of nothing but lists, objects and open watches, to be as slow, or as wrong about time, as a test wants.
+
+It has no rules and no controllers, and its watches never tell of a change: tests/api_server runs against a real one.
+Runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from email.utils import formatdate
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from fake_cluster import merged
+
+Json = dict[str, Any]
+
+START_DEADLINE_S = 10.0
+# Kopf does not begin without the last two.
+RESOURCES = {
+    "bert-operator.dev/v1alpha1": {"bertpretrainjobs": "BertPretrainJob"},
+    "batch/v1": {"jobs": "Job"},
+    "kubeflow.org/v2beta1": {"mpijobs": "MPIJob"},
+    "v1": {"configmaps": "ConfigMap", "events": "Event", "pods": "Pod", "namespaces": "Namespace"},
+    "apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
+}
+
+
+class ApiStandIn:
+    """``with ApiStandIn(delay_s=30) as server: ... server.kubeconfig(folder)``."""
+
+    def __init__(self, *, delay_s: float = 0.0) -> None:
+        """delay_s: seconds before every answer; a watch is opened after as many."""
+        self.delay_s = delay_s
+        self.ahead_s = 0.0
+        """Seconds by which the clock behind its Date header is ahead."""
+        self.objects: dict[str, Json] = {}
+        """By path."""
+        self.logs: dict[str, str | None] = {}
+        """By the pod's name; None: its kubelet hangs."""
+        self.watches = 0
+        """Open ones."""
+        self.requests: Counter[str] = Counter()
+        """By method."""
+        self.url = ""
+        self._versions = itertools.count(1)
+        self._loop = asyncio.new_event_loop()
+        self._is_up = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="api-stand-in", daemon=True)
+
+    def __enter__(self) -> ApiStandIn:
+        self._thread.start()
+        assert self._is_up.wait(START_DEADLINE_S), "the API server does not listen"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """Write a kubeconfig for it, and return its path."""
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": self.url}}],
+            "users": [{"name": "it", "user": {"token": "none"}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        }))  # fmt: skip
+        return path
+
+    def put(self, collection: str, document: Json) -> Json:
+        """Have an object, at the path of its collection."""
+        metadata = {"uid": f"uid-{next(self._versions)}", "generation": 1, **document["metadata"]}
+        metadata["resourceVersion"] = str(next(self._versions))
+        stored = {**document, "metadata": metadata}
+        self.objects[f"{collection}/{metadata['name']}"] = stored
+        return stored
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._is_up.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.requests[request.method] += 1
+        body = await request.read()
+        await asyncio.sleep(self.delay_s)
+        date = {"Date": formatdate(time.time() + self.ahead_s, usegmt=True)}
+        path, _, part = request.path.partition("/log")
+        if part or request.path.endswith("/log"):
+            return await self._show_log(path.rpartition("/")[2], date)
+        if request.query.get("watch") == "true":
+            return await self._watch(request, date)
+        status, document = self._look_up(request.method, request.path, json.loads(body) if body else {})
+        return web.json_response(document, status=status, headers=date)
+
+    def _look_up(self, method: str, path: str, body: Json) -> tuple[int, Json]:
+        if method == "GET" and (found := _discover(path)) is not None:
+            return 200, found
+        name = path.removesuffix("/status")
+        if method == "POST":
+            if f"{path}/{body['metadata']['name']}" in self.objects:
+                return 409, _refusal(409, "AlreadyExists")
+            return 201, self.put(path, body)
+        if name in self.objects:
+            if method == "PATCH":
+                change = {key: value for key, value in body.items() if key != "metadata"}
+                metadata = {**self.objects[name]["metadata"], "resourceVersion": str(next(self._versions))}
+                self.objects[name] = merged({**self.objects[name], "metadata": metadata}, change)
+            return 200, self.objects.pop(name) if method == "DELETE" else self.objects[name]
+        if method == "GET" and path.rpartition("/")[2] in {plural for kinds in RESOURCES.values() for plural in kinds}:
+            items = [item for at, item in list(self.objects.items()) if _is_in(at, path)]
+            return 200, {"metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
+        return 404, _refusal(404, "NotFound")
+
+    async def _watch(self, request: web.BaseRequest, date: dict[str, str]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json", **date})
+        await response.prepare(request)
+        self.watches += 1
+        try:
+            await self._stop.wait()
+        finally:
+            self.watches -= 1
+        return response
+
+    async def _show_log(self, pod: str, date: dict[str, str]) -> web.StreamResponse:
+        text = self.logs.get(pod, "")
+        if text is None:
+            await self._stop.wait()
+        return web.Response(text=text or "", headers=date)
+
+
+def _is_in(path: str, collection: str) -> bool:
+    """Tell whether an object is of a collection, or of one over all namespaces."""
+    group, _, rest = path.partition("/namespaces/")
+    return path.rpartition("/")[0] == collection or f"{group}/{rest.split('/')[1]}" == collection
+
+
+def _discover(path: str) -> Json | None:
+    """Return what tells a client which resources there are."""
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        groups = []
+        for group, _, version in (name.partition("/") for name in RESOURCES if "/" in name):
+            served = {"groupVersion": f"{group}/{version}", "version": version}
+            groups.append({"name": group, "versions": [served], "preferredVersion": served})
+        return {"kind": "APIGroupList", "groups": groups}
+    kinds = RESOURCES.get(path.removeprefix("/apis/").removeprefix("/api/"))
+    if kinds is None or path.count("/") not in (2, 3):
+        return None
+    verbs = ["get", "list", "watch", "patch", "create", "delete"]
+    return {
+        "kind": "APIResourceList",
+        "resources": [
+            {"name": plural, "singularName": kind.lower(), "kind": kind, "namespaced": True, "verbs": verbs}
+            for plural, kind in kinds.items()
+        ],
+    }
+
+
+def _refusal(code: int, reason: str) -> Json:
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "no"}
