@@ -48,6 +48,8 @@ class ApiStandIn:
         """By the pod's name; None: its kubelet hangs."""
         self.watches = 0
         """Open ones."""
+        self.hanging = 0
+        """Logs that somebody waits for."""
         self.requests: Counter[str] = Counter()
         """By method."""
         self.url = ""
@@ -146,7 +148,11 @@ class ApiStandIn:
     async def _show_log(self, pod: str, date: dict[str, str]) -> web.StreamResponse:
         text = self.logs.get(pod, "")
         if text is None:
-            await self._stop.wait()
+            self.hanging += 1
+            try:
+                await self._stop.wait()
+            finally:
+                self.hanging -= 1
         return web.Response(text=text or "", headers=date)
 
 

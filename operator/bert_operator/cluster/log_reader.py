@@ -1,7 +1,8 @@
 """Reads how far running jobs are from the end of their logs, a bounded number of times per second.
 
 Rank 0 writes one record per logging interval; the newest one that carries the job's uid and attempt counts. Raw
-lines are never kept. A log that cannot be read costs nothing but freshness.
+lines are never kept. A log that cannot be read costs nothing but freshness, and nobody's but its own: the API server
+passes logs on from nodes, and one that hangs is waited for beside the others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.work_queue import Retry
 from bert_operator.names import JobRef
 from bert_operator.progress import ProgressRecord, parse_progress_line
 from bert_operator.render import names
@@ -23,6 +25,10 @@ from bert_operator.render.pods import CONTAINER
 READS_PER_SECOND = 10.0
 SHORTEST_ROUND_S = 5.0
 """A job's status changes at most this often for the sake of progress."""
+LAST_WORDS_S = 5.0
+"""Longest wait for the log of a child that has ended; its end is then told without it."""
+_MOMENT_S = 0.25
+"""What a node that does not hang needs at most. Nobody's turn is taken for longer."""
 _LINES, _BYTES = "60", "65536"
 
 _log = logging.getLogger(__name__)
@@ -36,6 +42,16 @@ class Report:
     checkpoint: ProgressRecord | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _LastWords:
+    """The reading of a log whose child has ended."""
+
+    child_uid: str
+    reading: asyncio.Task[None]
+    until_s: float
+    """On the loop's clock."""
+
+
 class LogReader:
     """Keeps the newest report of every running job."""
 
@@ -45,35 +61,50 @@ class LogReader:
         self._index = index
         self._enqueue = enqueue
         self._reports: dict[JobRef, Report] = {}
-        self._read_to_end: dict[JobRef, str] = {}
+        self._last_words: dict[JobRef, _LastWords] = {}
+        self._being_read: set[str] = set()
+        """Uids of pods."""
 
     def report(self, ref: JobRef) -> Report:
         """Return the newest report of a job."""
         return self._reports.get(ref, Report())
 
     async def read_to_end(self, ref: JobRef, job: JobEntry, child: ChildEntry) -> None:
-        """Read the log of a child that has ended, once: short runs end between two rounds."""
+        """Read the log of a child that has ended, once: short runs end between two rounds.
+
+        Raises:
+            Retry: it has not come yet; the job is looked at again when it has, or when that takes too long.
+        """
         main = (names.LAUNCHER, names.SINGLE)
         pod = next((pod for pod in self._index.pods(ref, child.name) if pod.role in main), None)
-        if pod is None or self._read_to_end.get(ref) == child.uid:
+        if pod is None:
             return
-        self._read_to_end[ref] = child.uid
-        await self._read(ref, job, pod)
+        loop = asyncio.get_running_loop()
+        words = self._last_words.get(ref)
+        if words is None or words.child_uid != child.uid:
+            words = _LastWords(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + LAST_WORDS_S)
+            self._last_words[ref] = words
+            await asyncio.wait({words.reading}, timeout=_MOMENT_S)
+            if not words.reading.done():
+                words.reading.add_done_callback(lambda _: self._enqueue(ref))
+        if not words.reading.done() and loop.time() < words.until_s:
+            raise Retry(words.until_s - loop.time())
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read until cancelled: so many logs are begun per second, whether or not those before have come."""
         loop = asyncio.get_running_loop()
-        while True:
-            started_s = loop.time()
-            readable = list(self._readable())
-            known = set(self._index.jobs())
-            for table in (self._reports, self._read_to_end):
-                for gone in table.keys() - known:
-                    del table[gone]
-            for ref, job, pod in readable:
-                await self._read(ref, job, pod)
-                await asyncio.sleep(1 / READS_PER_SECOND)
-            await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
+        async with asyncio.TaskGroup() as readings:
+            while True:
+                started_s = loop.time()
+                known = set(self._index.jobs())
+                for table in (self._reports, self._last_words):
+                    for gone in table.keys() - known:
+                        del table[gone]
+                for ref, job, pod in list(self._readable()):
+                    if pod.uid not in self._being_read:
+                        readings.create_task(self._read_once(ref, job, pod))
+                        await asyncio.sleep(1 / READS_PER_SECOND)
+                await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
 
     def _readable(self) -> Iterator[tuple[JobRef, JobEntry, PodEntry]]:
         """Yield the running jobs, each with the pod whose log has its records."""
@@ -85,6 +116,13 @@ class LogReader:
             for pod in self._index.pods(ref, newest.name) if newest else ():
                 if pod.role in (names.LAUNCHER, names.SINGLE) and pod.phase == "Running":
                     yield ref, job, pod
+
+    async def _read_once(self, ref: JobRef, job: JobEntry, pod: PodEntry) -> None:
+        self._being_read.add(pod.uid)
+        try:
+            await self._read(ref, job, pod)
+        finally:
+            self._being_read.discard(pod.uid)
 
     async def _read(self, ref: JobRef, job: JobEntry, pod: PodEntry) -> None:
         path = path_of("Pod", ref.namespace, pod.name, part="log")
