@@ -6,11 +6,14 @@ tmpfs) where the test may mount it, and the operating system's error otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -155,6 +158,109 @@ def test_a_good_checkpoint_of_the_same_position_is_never_taken_away_and_a_damage
     assert read_checkpoint(path).position == position(1)
 
 
+def flip_a_byte(file: Path, at: int = -1) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest as a release or a job would have written it, without a sum of its own."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest.pop("manifest_sha256", None)
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: flip_a_byte(path / "model.safetensors"), id="a flipped byte of the model"),
+        pytest.param(lambda path: flip_a_byte(path / "optimizer.safetensors", 60), id="of the moments"),
+        pytest.param(lambda path: (path / "optimizer.safetensors").unlink(), id="a missing file"),
+        pytest.param(lambda path: (path / "manifest.json").write_text("{"), id="a cut manifest"),
+        pytest.param(lambda path: (path / "manifest.json").write_text("[1]"), id="a manifest that is a list"),
+        pytest.param(
+            lambda path: rewrite_manifest(path, lambda it: it.update(contract_version=9)), id="another contract version"
+        ),
+        pytest.param(
+            lambda path: rewrite_manifest(path, lambda it: it["run"].update(job="default/x")), id="another job"
+        ),
+        pytest.param(lambda path: rewrite_manifest(path, lambda it: it.update(sha256={})), id="no sums"),
+        pytest.param(
+            lambda path: rewrite_manifest(path, lambda it: it["position"].update(step="41")), id="a step as text"
+        ),
+        pytest.param(lambda path: rewrite_manifest(path, lambda it: it["position"].update(step=43)), id="another step"),
+    ],
+)
+def test_what_does_not_verify_pushes_out_nothing_and_is_set_aside_by_name(
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(save(make_store(tmp_path, keep=1), 41))
+    store = make_store(tmp_path, keep=1, attempt=2)
+    assert store.newest_good() is None
+    for step in (10, 20, 30, 32):
+        save(store, step)
+    assert names(store) == ["phase1-00000032", "refused"]
+    assert [path.name for path in (store.root / "refused").iterdir()] == ["phase1-00000041"]
+    assert "Set a checkpoint aside: " in caplog.text
+    assert "refused/phase1-00000041" in caplog.text
+    found = store.newest_good()
+    assert found is not None
+    assert found.position.step == 32
+
+
+def test_a_checkpoint_that_is_damaged_while_the_run_goes_on_does_not_count_either(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep=2)
+    for step in (10, 20):
+        damaged = save(store, step)
+    flip_a_byte(damaged / "model.safetensors")
+    save(store, 30)
+    assert names(store) == ["phase1-00000010", "phase1-00000030", "refused"]
+
+
+def test_a_flipped_byte_anywhere_in_a_manifest_changes_nothing_that_is_believed(tmp_path: Path) -> None:
+    path = save(make_store(tmp_path), 41)
+    whole, before = (path / "manifest.json").read_bytes(), read_checkpoint(path)
+    for place in range(0, len(whole), 7):
+        flip_a_byte(path / "manifest.json", place)
+        with contextlib.suppress(TrainerError):
+            assert read_checkpoint(path) == before, whole[place - 10 : place + 10]
+        (path / "manifest.json").write_bytes(whole)
+
+
+def test_a_checkpoint_of_the_first_release_is_read(tmp_path: Path) -> None:
+    path = save(make_store(tmp_path), 7)
+    rewrite_manifest(path, lambda it: None)
+    assert read_checkpoint(path).position == position(7)
+
+
+def test_two_damaged_ones_of_a_name_are_both_kept_and_success_leaves_them(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    for _ in range(2):
+        flip_a_byte(save(store, 7) / "model.safetensors")
+        assert store.newest_good() is None
+    save(store, 7)
+    store.remove_all()
+    assert names(store) == ["refused"]
+    assert sorted(path.name for path in (store.root / "refused").iterdir()) == ["phase1-00000007", "phase1-00000007.2"]
+
+
+def test_an_error_that_may_pass_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(tmp_path)
+    save(store, 1)
+    save(store, 2)
+
+    def fail(path: Path) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_module, "_sha256", fail)
+        with pytest.raises(TrainerError, match="phase1-00000002: cannot be read .*Stale"):
+            make_store(tmp_path, attempt=2).newest_good()
+    assert names(store) == ["phase1-00000001", "phase1-00000002"]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB; needs the right to mount."""
@@ -180,6 +286,46 @@ def test_a_full_disk_is_named_and_harms_no_earlier_checkpoint(small_disk: Path) 
     assert "free space on the output volume" in str(error.value)
     assert error.value.exit_code == 1
     assert names(store) == ["phase1-00000001"]
+    found = store.newest_good()
+    assert found is not None
+    assert found.position.step == 1
+
+
+def fill(store: CheckpointStore, *steps: int) -> None:
+    """Save checkpoints of which three fit the small disk and four do not."""
+    for step in steps:
+        store.save(position(step), tensors(float(step), elements=5_000))
+        store.wait()
+
+
+def test_on_a_full_disk_the_one_that_a_write_pushes_out_goes_before_it(small_disk: Path) -> None:
+    store = make_store(small_disk, keep=3)
+    fill(store, 1, 2, 3, 4)
+    assert names(store) == ["phase1-00000002", "phase1-00000003", "phase1-00000004"]
+    for path in store.root.iterdir():
+        read_checkpoint(path)
+
+
+def test_on_a_full_disk_a_lower_keep_helps(small_disk: Path) -> None:
+    store = make_store(small_disk, keep=3)
+    fill(store, 1, 2, 3)
+    with pytest.raises(TrainerError, match=r"No space left[\s\S]*hint: free space.*lower checkpoint\.keep"):
+        store.save(position(4), tensors(4.0, elements=10_000))
+        store.wait()
+    assert names(store) == ["phase1-00000002", "phase1-00000003"]
+    lower = make_store(small_disk, keep=1, attempt=2)
+    lower.save(position(4), tensors(4.0, elements=10_000))
+    lower.wait()
+    assert names(lower) == ["phase1-00000004"]
+
+
+def test_on_a_full_disk_nothing_goes_on_the_word_of_a_damaged_one(small_disk: Path) -> None:
+    store = make_store(small_disk, keep=2)
+    fill(store, 1, 2)
+    flip_a_byte(store.root / "phase1-00000002" / "model.safetensors")
+    (small_disk / "others").write_bytes(bytes(60_000))
+    with pytest.raises(TrainerError, match="No space left"):
+        fill(store, 3)
     found = store.newest_good()
     assert found is not None
     assert found.position.step == 1

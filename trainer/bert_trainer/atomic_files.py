@@ -21,6 +21,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
+def is_full(error: OSError) -> bool:
+    """Tell whether an error says that there is no room."""
+    return error.errno in _FULL
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn what the operating system says while ``path`` is written into an error that names it.
