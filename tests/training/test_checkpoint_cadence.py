@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from bert_trainer.distributed import Alone
-from bert_trainer.errors import Stopped
+from bert_trainer.errors import InputError, Stopped
 from bert_trainer.metrics import read_metrics
 from bert_trainer.session import Session
 from bert_trainer.train import run_stages
@@ -78,3 +82,33 @@ def test_checkpoints_are_deleted_after_success_if_asked_for(tmp_path: Path, data
     train(run_config(tmp_path, dataset, checkpoint={"delete_after_success": True}))
     assert not (tmp_path / "checkpoints").exists()
     assert losses(tmp_path)
+
+
+def test_a_lower_keep_takes_effect_before_anything_is_written(tmp_path: Path, dataset: Path) -> None:
+    settings: dict[str, Any] = {"stages": [stage(steps=5)]}
+    train(run_config(tmp_path, dataset, **settings, checkpoint={"every_steps": 1, "keep": 9}))
+    shutil.rmtree(tmp_path / "checkpoints" / "phase1-00000005")
+    Session.open(run_config(tmp_path, dataset, **settings, checkpoint={"keep": 1}), Alone(), attempt=2).close()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["phase1-00000004"]
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused_by_name(tmp_path: Path, dataset: Path) -> None:
+    own = shutil.copytree(dataset, tmp_path / "data")
+    train(run_config(tmp_path / "out", own, stages=[stage(steps=3)]))
+    for name in ("model", "optimizer"):
+        file = tmp_path / "out" / "checkpoints" / "phase1-00000003" / f"{name}.safetensors"
+        tensors = load_file(file)
+        narrowed = {key: tensor[:-8] if "embeddings.tokens" in key else tensor for key, tensor in tensors.items()}
+        save_file({key: tensor.contiguous() for key, tensor in narrowed.items()}, file)
+    sign_again(file.parent)
+    with pytest.raises(InputError, match="phase1-00000003: its tensors are not this model's"):
+        train(run_config(tmp_path / "out", own, stages=[stage(steps=3)]))
+
+
+def sign_again(checkpoint: Path) -> None:
+    """Write the sums of files as they are now into a manifest, as the first release did."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["manifest_sha256"]
+    for name in manifest["sha256"]:
+        manifest["sha256"][name] = hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))

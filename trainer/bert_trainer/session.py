@@ -303,7 +303,6 @@ def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) ->
 
 
 def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> Keeper:
-    metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
     environment = Environment.current(
         world_size=world.size,
         precision=config.precision,
@@ -317,6 +316,9 @@ def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: 
 
     store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
     store.remove_leftovers()
+    # Before anything is written: on a full disk a lower keep makes room.
+    store.prune(store.keep)
+    metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
     return Keeper(folder, store, metrics)
 
 
@@ -349,8 +351,14 @@ def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Te
     loaded, parameters = checkpoint.load(), session.parameters
     for part, flat in {"model": parameters.values, **moments}.items():
         views = parameters.named(flat)
-        if views.keys() != loaded[part].keys():
-            raise InputError(f"{checkpoint.path}: its tensors are not this model's")
+        if {name: view.shape for name, view in views.items()} != {
+            name: tensor.shape for name, tensor in loaded[part].items()
+        }:
+            raise InputError(
+                f"{checkpoint.path}: its tensors are not this model's",
+                hint="restore the vocabulary and the model section that it was trained with, or start anew "
+                "(output.ifExists: New)",
+            )
         for name, view in views.items():
             view.copy_(loaded[part][name])
     _announce_resume(checkpoint, store.environment, session)

@@ -259,7 +259,8 @@ class CheckpointSpec(Section):
     periodic: bool = True
     """false: only those at the end of a stage and at a graceful stop."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Newest ones kept; the last one of every finished stage stays as well."""
+    """Newest whole ones kept; the last one of every finished stage stays as well. There should be room for one more; on
+    a full disk the oldest goes before the next is written."""
 
 
 class LoggingSpec(Section):
