@@ -74,10 +74,11 @@ class BarDisplay:
     def __init__(self, console: Console) -> None:
         """Console: a terminal."""
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            # Names of stages and figures come from the child: no markup.
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=10, max_width=40)),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             _TimeLeftColumn(),
             console=console,
         )

@@ -7,7 +7,6 @@ new call of ``plan``. It never leaves processes behind, whatever way it ends its
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
 from collections import deque
@@ -24,7 +23,7 @@ from bert_operator.display import Display
 from bert_operator.endings import Outcome
 from bert_operator.errors import LaunchError
 from bert_operator.launch import Launch, drop_banner, read_gloo_exit
-from bert_operator.observe import Child, Observed, read_ending
+from bert_operator.observe import Child, Observed, read_ending, read_record
 from bert_operator.plan import Plan, plan
 from bert_operator.processes import ChildProcess, Exited, Line
 from bert_operator.progress import ProgressRecord, parse_progress_line
@@ -237,10 +236,9 @@ def _read_record(path: Path) -> Mapping[str, Any] | None:
     """Return the termination record that a child left, None where it left none that can be read."""
     try:
         with path.open("rb") as file:
-            record = json.loads(file.read(_MAX_RECORD_BYTES))
-    except (OSError, ValueError):
+            return read_record(file.read(_MAX_RECORD_BYTES))
+    except OSError:
         return None
-    return record if isinstance(record, dict) else None
 
 
 @contextlib.contextmanager

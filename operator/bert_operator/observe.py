@@ -6,6 +6,7 @@ just created and is missing from a stale list would count as lost, and a second 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -95,6 +96,15 @@ class Ending:
     signal: int | None
     reason: str | None
     message: str
+
+
+def read_record(text: str | bytes) -> Mapping[str, Any] | None:
+    """Return the termination record that a child's program left, None where it is none. Raises nothing."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def read_ending(return_code: int, record: Mapping[str, Any] | None) -> Ending:

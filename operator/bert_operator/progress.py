@@ -1,7 +1,8 @@
 """Reads the lines that a run reports itself with: ``bert-trainer/1 event=progress step=120 ...``.
 
 The counterpart of the trainer's progress module, held to it by tests/contract. A line comes from a process
-that may be half dead, so nothing here raises: what is not a record of this version is None.
+that may be half dead, or hostile, so nothing here raises: what is not a record of this version, or could not stand
+in a status, is None.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ PREFIX = "bert-trainer/1 "
 
 _MAX_LINE = 8192
 _MAX_FIELDS = 64
+_LARGEST = 10**15  # steps or seconds: more than any run has, and still a number that every JSON parser reads exactly
 _WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$)')
 
 
@@ -55,7 +57,8 @@ class ProgressRecord:
 def parse_progress_line(line: str) -> ProgressRecord | None:
     """Return the record that a line holds; None for any other line, however close it comes.
 
-    Lines of more than 8,192 characters and records of more than 64 fields are no records.
+    Lines of more than 8,192 characters and records of more than 64 fields are no records, nor are those whose
+    steps or seconds are negative or beyond all bounds, or whose text is no Unicode.
     """
     line = line.rstrip("\r\n")
     if not line.startswith(PREFIX) or len(line) > _MAX_LINE:
@@ -75,7 +78,20 @@ def parse_progress_line(line: str) -> ProgressRecord | None:
     if not event:
         return None
     job, attempt = fields.pop("job", None), _integer(fields.pop("attempt", None))
-    return ProgressRecord(event, job, attempt, MappingProxyType(fields))
+    record = ProgressRecord(event, job, attempt, MappingProxyType(fields))
+    return record if _is_usable(record) else None
+
+
+def claims_to_be_record(line: str) -> bool:
+    """Tell whether a line begins like a record, which it need not be."""
+    return line.startswith(PREFIX)
+
+
+def _is_usable(record: ProgressRecord) -> bool:
+    figures = (record.count("step"), record.count("steps"), record.number("remaining_s"))
+    return all(0 <= figure <= _LARGEST for figure in figures if figure is not None) and (
+        record.stage is None or record.stage.isprintable()
+    )
 
 
 def _unquote(word: str) -> str | None:
@@ -85,7 +101,15 @@ def _unquote(word: str) -> str | None:
         value = json.loads(word)
     except ValueError:
         return None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and _is_text(value) else None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
 
 
 def _integer(text: str | None) -> int | None:

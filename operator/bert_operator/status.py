@@ -26,6 +26,10 @@ from bert_operator.observe import Obstacle
 from bert_operator.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, render_time
 
+_FULL_MESSAGES = 16
+"""Failures whose message is kept as it is."""
+_SHORT_MESSAGE = 160
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -78,7 +82,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         progress=_progress(previous, facts, now),
         checkpoint=_checkpoint(previous, facts),
         conditions=_conditions(previous, facts, verdict, obstacle, generation, now),
-        failures=facts.failures[-MAX_FAILURES:],
+        failures=_failures(facts.failures),
         start_time=start_time,
         completion_time=completion_time,
     )
@@ -102,6 +106,13 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
 
 def _cut(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
+
+
+def _failures(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
+    """Return what stays on record: of hundreds of failures all long messages would be more than etcd takes."""
+    older, newest = failures[-MAX_FAILURES:-_FULL_MESSAGES], failures[-_FULL_MESSAGES:]
+    cut = (failure.model_copy(update={"message": failure.message[:_SHORT_MESSAGE]}) for failure in older)
+    return (*cut, *newest)
 
 
 def _logs(child: ChildRef | None) -> str | None:

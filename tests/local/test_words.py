@@ -69,6 +69,14 @@ def test_the_bar_shows_stage_steps_and_time_left() -> None:
         assert words in shown
 
 
+def test_a_stage_s_name_is_no_markup() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    display = BarDisplay(console)
+    display.show("", record("event=progress stage=[/red] step=1 steps=2"))
+    display.close()
+    assert "[/red]" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_records_other_than_progress_become_sentences() -> None:
     sentences = {
         "event=resumed stage=phase1 step=80 path=p": "Resumed phase1 at step 80",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 Phase = Literal["Invalid", "Pending", "Queued", "Running", "Stopping", "Stopped", "Succeeded", "Failed"]
@@ -20,8 +22,17 @@ MAX_MESSAGE = 1024
 MAX_FAILURES = 512
 """More than all retry budgets together allow."""
 
-Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
-Word = Annotated[str, Field(max_length=63)]
+_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def _fit(limit: int) -> Callable[[Any], Any]:
+    """Return what makes text fit: pods and programs are quoted in a status, which must be written whatever they say."""
+    return lambda text: _UNSPEAKABLE.sub("\ufffd", text[:limit]) if isinstance(text, str) else text
+
+
+Message = Annotated[str, BeforeValidator(_fit(MAX_MESSAGE)), Field(max_length=MAX_MESSAGE)]
+Word = Annotated[str, BeforeValidator(_fit(63)), Field(max_length=63)]
+Name = Annotated[str, BeforeValidator(_fit(253)), Field(max_length=253)]
 Time = Annotated[str, Field(max_length=32)]
 
 
@@ -64,11 +75,11 @@ class Failure(_Part):
     """Its number."""
     kind: FailureKind
     """Which budget it counts against; bad input has none."""
-    reason: Annotated[str, Field(max_length=80)]
+    reason: Annotated[str, BeforeValidator(_fit(80)), Field(max_length=80)]
     """What the child said, else a name from ``FailureReason``."""
-    pod: Annotated[str, Field(max_length=253)] | None = None
+    pod: Name | None = None
     """The pod that failed first."""
-    node: Annotated[str, Field(max_length=253)] | None = None
+    node: Name | None = None
     """The node that it ran on."""
     exit_code: int | None = None
     """Of the launcher, or of the pod that failed first."""
@@ -85,7 +96,7 @@ class ChildRef(_Part):
 
     kind: ChildKind
     """``Job`` for a single pod, ``MPIJob`` otherwise; ``Process`` without a cluster."""
-    name: Annotated[str, Field(max_length=253)]
+    name: Name
     """In the job's namespace."""
     uid: Word
     """Tells it from another object of the same name."""

@@ -72,6 +72,7 @@ class PodEntry(NamedTuple):
     version: int
     child: str
     """Name of the Job or MPIJob."""
+    attempt: int
     role: str
     phase: str
     is_deleting: bool
@@ -175,11 +176,13 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
     scheduled = conditions.get("PodScheduled", {})
     disruption = conditions.get("DisruptionTarget", {})
     is_mpi = role != names.SINGLE
+    number = int(attempt) if attempt.isdecimal() else 0
     return job, PodEntry(
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         version=read_version(body),
-        child=names.child_name(job, run, int(attempt) if attempt.isdecimal() else 0, is_mpi=is_mpi),
+        child=names.child_name(job, run, number, is_mpi=is_mpi),
+        attempt=number,
         role=sys.intern(role),
         phase=sys.intern(status.get("phase", "")),
         is_deleting="deletionTimestamp" in metadata,

@@ -2,7 +2,8 @@
 
 Rank 0 writes one record per logging interval; the newest one that carries the job's uid and attempt counts. Raw
 lines are never kept. A log that cannot be read costs nothing but freshness, and nobody's but its own: the API server
-passes logs on from nodes, and one that hangs is waited for beside the others.
+passes logs on from nodes, and one that hangs is waited for beside the others. A record that cannot be used costs
+nothing but that record: it is counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
@@ -18,7 +20,7 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.work_queue import Retry
 from bert_operator.names import JobRef
-from bert_operator.progress import ProgressRecord, parse_progress_line
+from bert_operator.progress import ProgressRecord, claims_to_be_record, parse_progress_line
 from bert_operator.render import names
 from bert_operator.render.pods import CONTAINER
 
@@ -34,12 +36,21 @@ _LINES, _BYTES = "60", "65536"
 _log = logging.getLogger(__name__)
 
 
+class LogMetrics(Protocol):
+    """What the reader of logs tells of itself."""
+
+    def progress_refused(self, lines: int) -> None:
+        """So many lines of a log begin like records and cannot be used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a job's log said last."""
 
     progress: ProgressRecord | None = None
     checkpoint: ProgressRecord | None = None
+    refused: frozenset[int] = field(default=frozenset(), compare=False)
+    """Hashes of the lines that begin like records and are none, so that they are counted once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +66,12 @@ class _LastWords:
 class LogReader:
     """Keeps the newest report of every running job."""
 
-    def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None]) -> None:
+    def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None], metrics: LogMetrics) -> None:
         """Enqueue: has a job looked at whose report is new."""
         self._api = api
         self._index = index
         self._enqueue = enqueue
+        self._metrics = metrics
         self._reports: dict[JobRef, Report] = {}
         self._last_words: dict[JobRef, _LastWords] = {}
         self._being_read: set[str] = set()
@@ -132,21 +144,26 @@ class LogReader:
             _log.debug("%s: its log cannot be read (%s)", ref, error)
             return
         before = self.report(ref)
-        after = read_report(text, job.uid, before)
+        after = read_report(text, job.uid, pod.attempt, before)
+        self._reports[ref] = after
+        if refused := len(after.refused - before.refused):
+            self._metrics.progress_refused(refused)
+            _log.info("%s: %d progress records in the log of pod %s cannot be used", ref, refused, pod.name)
         if after != before:
-            self._reports[ref] = after
             self._enqueue(ref)
 
 
-def read_report(text: str, uid: str, before: Report) -> Report:
-    """Return what the end of a log says of a job, over what was known before."""
-    progress, checkpoint = before.progress, before.checkpoint
-    for line in text.splitlines():
+def read_report(text: str, uid: str, attempt: int, before: Report) -> Report:
+    """Return what the end of a log says of an attempt of a job, over what was known before."""
+    progress, checkpoint, refused = before.progress, before.checkpoint, set()
+    for line in text.split("\n"):
         record = parse_progress_line(line)
-        if record is None or record.job != uid:
+        if record is None and claims_to_be_record(line):
+            refused.add(hash(line))
+        if record is None or (record.job, record.attempt) != (uid, attempt):
             continue
         if record.event in ("checkpoint", "resumed"):
             checkpoint = record
         elif record.event in ("progress", "stage_started"):
             progress = record
-    return Report(progress, checkpoint)
+    return Report(progress, checkpoint, frozenset(refused))

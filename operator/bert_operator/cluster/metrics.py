@@ -36,6 +36,11 @@ class Metrics:
         self._dropped = Counter(
             "bert_operator_events_dropped", "Kubernetes Events that could not be written.", registry=self.registry
         )
+        self._refused_records = Counter(
+            "bert_operator_progress_records_refused",
+            "Lines of logs that begin like progress records and cannot be used.",
+            registry=self.registry,
+        )
         self._watch_events = Counter(
             "bert_operator_watch_events", "Objects that watches brought.", ["kind"], registry=self.registry
         )
@@ -68,6 +73,10 @@ class Metrics:
     def event_dropped(self) -> None:
         """An Event could not be written."""
         self._dropped.inc()
+
+    def progress_refused(self, lines: int) -> None:
+        """So many lines of a log begin like records and cannot be used."""
+        self._refused_records.inc(lines)
 
     def watched(self, kind: str) -> None:
         """A watch brought an object."""

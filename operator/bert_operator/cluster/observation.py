@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from bert_operator.api.conditions import FailureReason
 from bert_operator.api.job_status import ChildRef
 from bert_operator.cluster.entries import ChildEntry, PodEntry, Warning
 from bert_operator.cluster.obstacles import find_obstacle
-from bert_operator.observe import Child, read_ending
+from bert_operator.observe import Child, read_ending, read_record
 from bert_operator.render import names
 
 SETTLING_S = 10.0
@@ -150,8 +150,8 @@ def _named_in(record: Mapping[str, Any] | None, child: ChildEntry) -> str | None
     """Return the worker whose rank the launcher saw fail first: that pod lives on, or is cleaned away already."""
     failure = (record or {}).get("firstFailure")
     host = failure.get("host") if isinstance(failure, Mapping) else None
-    is_worker = isinstance(host, str) and host.startswith(f"{child.name}-{names.WORKER}-")
-    return host if is_worker else None
+    of_workers = re.escape(f"{child.name}-{names.WORKER}-") + "[0-9]{1,5}"
+    return host if isinstance(host, str) and re.fullmatch(of_workers, host) else None
 
 
 def _infrastructure_cause(
@@ -178,11 +178,7 @@ def _say(reason: FailureReason, pod: PodEntry | None) -> str:
 
 def _read_message(message: str) -> tuple[Mapping[str, Any] | None, str]:
     """Return the record that a container left, or its last line where it left plain text."""
-    try:
-        record = json.loads(message)
-    except ValueError:
-        record = None
-    if isinstance(record, dict):
+    if (record := read_record(message)) is not None:
         return record, ""
     lines = [line for line in message.splitlines() if line.strip()]
     return None, lines[-1] if lines else ""

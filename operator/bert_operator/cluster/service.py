@@ -68,7 +68,7 @@ class _Service:
             ) from error
         async with ApiClient(configuration) as api:
             self._recorder = Recorder(api, self._metrics)
-            self._log_reader = LogReader(api, self._index, self._enqueue)
+            self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
             reconciler = Reconciler(api, self._index, self._settings, self._recorder, self._log_reader, self._metrics)
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
             self._sweeper = Sweeper(api, self._index, self._settings, self._queue.add, self._metrics.swept)

@@ -1,0 +1,142 @@
+"""Whatever a program prints or leaves, a job goes on being looked after: no exception, no other phase, no flood.
+
+BERT_TEST_RECORDS=100000 is the full bar, a minute; what is drawn by default is a sample of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from bert_operator.api.job_status import MAX_FAILURES, Failure, JobStatus
+from bert_operator.cluster.entries import read_child, read_pod
+from bert_operator.cluster.log_reader import Report, read_report
+from bert_operator.cluster.news import news_between
+from bert_operator.cluster.observation import observe_child
+from bert_operator.cluster.recorder import render_event
+from bert_operator.names import JobRef
+from bert_operator.observe import Child, Observed
+from bert_operator.plan import plan
+from bert_operator.progress import claims_to_be_record, parse_progress_line
+from child_documents import CREATED_S, child_document, ended, pod_document
+from hostile_records import ATTEMPT, OURS, UID, draw_endings, draw_lines
+from sample_job import sample_job
+
+RECORDS = int(os.environ.get("BERT_TEST_RECORDS", "2000"))
+NOW_S = CREATED_S + 500
+JOB = sample_job()
+BEFORE = JobStatus(phase="Running", attempt=ATTEMPT, run="training", completed_runs=("prepare",))
+LARGEST_STATUS = 16_384  # bytes, of a job without failures
+LARGEST_OF_ALL = 1_048_576  # with as many failures as there may be; etcd takes half as much again
+
+
+def size(status: JobStatus) -> int:
+    document = status.model_dump(mode="json", by_alias=True)
+    assert JobStatus.model_validate(document) == status
+    return len(json.dumps(document, ensure_ascii=False).encode())
+
+
+def training(state: str, **rest: object) -> Child:
+    return Child(run="training", attempt=ATTEMPT, state=state, **rest)  # type: ignore[arg-type]
+
+
+ENDINGS = (
+    training("Running"),
+    training("Succeeded", exit_code=0, finished_at_s=NOW_S),
+    training("Failed", exit_code=1, finished_at_s=NOW_S),
+    training("Stopped", exit_code=3, finished_at_s=NOW_S),
+)
+
+
+@pytest.mark.parametrize(
+    "fields", ["step=-5 steps=10", 'step=1 stage="\\ud800"', "step=1 remaining_s=1e300", f"step={'9' * 18} steps=9"]
+)
+def test_a_bad_record_costs_that_record_and_is_counted(fields: str) -> None:
+    good = f"bert-trainer/1 event=progress stage=phase1 step=4 steps=10 {OURS}"
+    before = read_report(good, UID, ATTEMPT, Report())
+    text = f"{good}\nbert-trainer/1 event=progress {fields} {OURS}\nplain words\n"
+    after = read_report(text, UID, ATTEMPT, before)
+    assert after == before
+    assert len(after.refused) == 1
+    assert read_report(text, UID, ATTEMPT, after).refused == after.refused, "the same line is read in every round"
+    done = plan(JOB, Observed(status=BEFORE, children=(ENDINGS[1],), progress=after.progress), NOW_S)
+    assert (done.status.phase, done.status.progress and done.status.progress.total_steps) == ("Succeeded", 10)
+
+
+def test_records_of_others_are_nobody_s() -> None:
+    text = "\n".join(
+        f"bert-trainer/1 event=checkpoint stage=phase1 step=4 job={job} attempt={attempt}"
+        for job, attempt in ((UID, ATTEMPT - 1), (UID, ATTEMPT + 1), ("uid-2", ATTEMPT), (UID, "x"))
+    )
+    assert read_report(text, UID, ATTEMPT, Report()).checkpoint is None
+
+
+@pytest.mark.timeout(600)
+def test_no_record_raises_changes_a_phase_or_fills_the_status() -> None:
+    report, status = Report(), BEFORE
+    used = refused = 0
+    for number, line in enumerate(draw_lines(RECORDS, seed=1)):
+        report = read_report(line, UID, ATTEMPT, report)
+        refused += len(report.refused)
+        used += parse_progress_line(line) is not None
+        child = ENDINGS[number % len(ENDINGS)]
+        without = Observed(status=BEFORE, children=(child,))
+        seen = Observed(
+            status=status if child.state == "Running" else BEFORE,
+            children=(child,),
+            progress=report.progress,
+            checkpoint=report.checkpoint,
+        )
+        step = plan(JOB, seen, NOW_S + number)
+        assert step.status.phase == plan(JOB, without, NOW_S).status.phase, line
+        assert size(step.status) < LARGEST_STATUS, line
+        if child.state == "Running":
+            status = step.status
+    assert used > RECORDS / 10
+    assert refused > RECORDS / 10
+    assert status.progress is not None
+
+
+@pytest.mark.timeout(600)
+def test_no_termination_record_raises_or_changes_what_the_exit_code_says() -> None:
+    failed = child_document(true={"Failed": "BackoffLimitExceeded"})
+    known = read_child(failed)
+    assert known is not None
+    phases = {1: "Pending", 2: "Failed", 137: "Pending"}
+    before = JobStatus(phase="Running", attempt=1, run="training", completed_runs=("prepare",))
+    for number, message in enumerate(draw_endings(max(300, RECORDS // 10), seed=2)):
+        exit_code = (2, 137)[number % 2]
+        pod = read_pod(pod_document("launcher", phase="Failed", state=ended(exit_code, message=message)))
+        assert pod is not None
+        child = observe_child(known[1], [pod[1]], {}, workers=2, now_s=NOW_S)
+        status = plan(JOB, Observed(status=before, children=(child,)), NOW_S).status
+        assert status.phase == phases[exit_code], message
+        assert size(status) < LARGEST_STATUS
+        for news in news_between(before, status):
+            json.dumps(render_event(JobRef("demo", "demo"), UID, news, "now")).encode()
+
+
+def test_a_job_that_failed_as_often_as_may_be_still_fits_into_etcd() -> None:
+    failures = tuple(
+        Failure(
+            run="training",
+            attempt=attempt,
+            kind="Infrastructure",
+            reason="\U0001f600" * 80,
+            message="\U0001f600" * 1024,
+            finished_at="2026-01-01T00:00:00Z",
+        )
+        for attempt in range(1, MAX_FAILURES + 1)
+    )
+    before = BEFORE.model_copy(update={"failures": failures, "attempt": MAX_FAILURES})
+    step = plan(JOB, Observed(status=before), NOW_S)
+    assert size(step.status) < LARGEST_OF_ALL
+    assert plan(JOB, Observed(status=step.status), NOW_S).status == step.status
+
+
+def test_what_only_looks_like_a_record_is_told_from_other_output() -> None:
+    assert claims_to_be_record("bert-trainer/1 event=")
+    assert not claims_to_be_record("bert-trainer/2 event=progress")
+    assert not claims_to_be_record("words")
