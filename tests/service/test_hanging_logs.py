@@ -15,6 +15,7 @@ from bert_operator.cluster import log_reader
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
+from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.work_queue import Retry
 from bert_operator.names import JobRef
 from bert_operator.render import names
@@ -33,7 +34,7 @@ def server() -> Iterator[ApiStandIn]:
 @asynccontextmanager
 async def reading(server: ApiStandIn, index: Index) -> AsyncIterator[LogReader]:
     async with ApiClient(Configuration(host=server.url)) as api:
-        yield LogReader(api, index, lambda _: None)
+        yield LogReader(api, index, lambda _: None, Metrics())
 
 
 def add_job(index: Index, server: ApiStandIn, name: str, log: str | None) -> JobRef:
