@@ -309,8 +309,8 @@ def test_on_a_full_disk_the_one_that_a_write_pushes_out_goes_before_it(small_dis
 def test_on_a_full_disk_a_lower_keep_helps(small_disk: Path) -> None:
     store = make_store(small_disk, keep=3)
     fill(store, 1, 2, 3)
+    store.save(position(4), tensors(4.0, elements=10_000))
     with pytest.raises(TrainerError, match=r"No space left[\s\S]*hint: free space.*lower checkpoint\.keep"):
-        store.save(position(4), tensors(4.0, elements=10_000))
         store.wait()
     assert names(store) == ["phase1-00000002", "phase1-00000003"]
     lower = make_store(small_disk, keep=1, attempt=2)
