@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 from typing import TextIO
@@ -19,6 +20,10 @@ from typing import TextIO
 PREFIX = "bert-trainer/1"
 
 Value = str | int | float | None
+
+_MAX_LINE = 8192  # characters
+_MAX_FIELDS = 64
+_FIELD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$)')
 
 
 def format_line(fields: dict[str, Value]) -> str:
@@ -34,9 +39,31 @@ def format_line(fields: dict[str, Value]) -> str:
 def _word(value: str | int | float) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
+    # Names of files may hold bytes that are no text, and half of a surrogate pair is none that others read.
+    text = str(value).encode(errors="replace").decode()
     plain = text and text.isprintable() and not any(character in text for character in ' "=')
     return text if plain else json.dumps(text)
+
+
+def parse_line(line: str) -> dict[str, str] | None:
+    """Return the fields of a record; None for any other line, however close it comes, and for one that is too long.
+
+    As the operator reads it, in time that grows with the length of the line: others than the trainer write lines too.
+    """
+    if not line.startswith(f"{PREFIX} ") or len(line) > _MAX_LINE:
+        return None
+    fields: dict[str, str] = {}
+    position = len(PREFIX) + 1
+    while position < len(line):
+        match = _FIELD.match(line, position)
+        if match is None or match[1] in fields or len(fields) == _MAX_FIELDS:
+            return None
+        try:
+            fields[match[1]] = json.loads(match[2]) if match[2].startswith('"') else match[2]
+        except ValueError:
+            return None
+        position = match.end()
+    return fields if fields.get("event") else None
 
 
 @dataclass(frozen=True, slots=True)

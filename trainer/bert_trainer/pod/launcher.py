@@ -30,6 +30,7 @@ from bert_trainer.pod.muster import Muster
 from bert_trainer.pod.pinning import Pinning
 from bert_trainer.pod.rank import Declared, wrap
 from bert_trainer.pod.scratch import fresh_folder
+from bert_trainer.pod.source import read_source
 from bert_trainer.pod.stopping import StopRequest
 from bert_trainer.pod.story import Story, build_record
 from bert_trainer.pod.termination import write_record
@@ -117,7 +118,7 @@ def _run(
     hosts: tuple[str, ...],
     stop: StopRequest,
 ) -> int:
-    story = Story()
+    story = Story(read_source(job.program, os.environ))
     listener = Listener(story, Muster(job.ranks, job.workers), stop, say)
     forwarder = Forwarder(launcher.tag, RankFiles(os.environ), listener.take)
     code = read_return_code(run_child(command, environment, stop, forwarder.take))
@@ -131,7 +132,7 @@ def _run(
         lost_worker=story.has_lost_worker,
         killed_peer=story.killed_peer is not None,
         left_early=story.left_early,
-        told_stop=story.told_stop,
+        told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         asked_to_stop=stop.count > 0,
     )
     code = settle_exit_code(code, evidence)

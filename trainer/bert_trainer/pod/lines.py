@@ -36,6 +36,8 @@ class Sorter:
     tag: re.Pattern[str] | None
     """None: everything is rank 0's."""
     _unfinished: dict[int | None, str] = field(default_factory=dict)
+    _last_owner: int | None = None
+    """Whose the last piece was, where it had no end."""
 
     def feed(self, piece: str) -> list[Line]:
         """Take a line, or a part of one, and return what is complete."""
@@ -44,10 +46,11 @@ class Sorter:
         for owner, text in parts:
             self._unfinished[owner] = self._unfinished.get(owner, "") + text
         if not has_ended:
+            self._last_owner = parts[-1][0]
             # Something that never ends its lines must not fill the memory.
             long = [owner for owner, text in self._unfinished.items() if len(text) > _LONGEST_LINE]
             return [Line(owner, self._unfinished.pop(owner)) for owner in long]
-        owner = parts[-1][0]
+        owner, self._last_owner = parts[-1][0], None
         return [Line(owner, self._unfinished.pop(owner))]
 
     def finish(self) -> list[Line]:
@@ -60,12 +63,14 @@ class Sorter:
         if self.tag is None:
             return [(0, text)]
         tags = list(self.tag.finditer(text))
+        # A very long line comes in pieces, of which only the first has a tag.
+        before = self._last_owner
         if not tags:
-            return [(None, text)]
+            return [(before, text)]
         ends = [tag.start() for tag in tags[1:]] + [len(text)]
         parts: list[tuple[int | None, str]] = []
         if own := text[: tags[0].start()]:
-            parts.append((None, own))
+            parts.append((before, own))
         parts += [(int(tag[1]), text[tag.end() : end]) for tag, end in zip(tags, ends, strict=True)]
         return parts
 

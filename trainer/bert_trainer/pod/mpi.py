@@ -62,10 +62,10 @@ _NEVER_FORWARDED = frozenset(
 )
 
 # The first number is the job's; 0 is mpirun's own.
-OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d+)\]<std(?:out|err)>:")
-OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d+)\]<std(?:out|err)>: ?")
+OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>:")
+OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>: ?")
 _HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
-_HYDRA_TAG = re.compile(r"<rank (\d+)>:")
+_HYDRA_TAG = re.compile(r"<rank (\d{1,9})>:")
 
 
 @dataclass(frozen=True, slots=True)

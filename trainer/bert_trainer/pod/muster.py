@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from bert_trainer.errors import EXIT_STOPPED
 from bert_trainer.pod.story import FirstFailure, names_of
 
-_COME = re.compile(r"bert-pod/1 event=rank rank=(\d+) size=(\d+) host=(\S+)")
-_GONE = re.compile(r"bert-pod/1 event=rank_ended rank=(\d+) code=(-?\d+)")
+_COME = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
+_GONE = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")

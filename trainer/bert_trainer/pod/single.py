@@ -17,9 +17,10 @@ from bert_trainer.pod.muster import Muster
 from bert_trainer.pod.pinning import Pinning
 from bert_trainer.pod.rank import Declared, wrap
 from bert_trainer.pod.scratch import fresh_folder
+from bert_trainer.pod.source import read_source
 from bert_trainer.pod.stopping import StopRequest
-from bert_trainer.pod.story import FirstFailure, Story, build_record, read_left
-from bert_trainer.pod.termination import write_record
+from bert_trainer.pod.story import FirstFailure, Story, build_record
+from bert_trainer.pod.termination import read_left, write_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def run_single(job: Job) -> int:
 def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: Path, stop: StopRequest) -> int:
     if stop.count:
         raise Stopped("stopped on request before the program was started")
-    story = Story()
+    story = Story(read_source(job.program, os.environ))
     listener = Listener(story, Muster(job.ranks, hosts=1), stop)
     forwarder = Forwarder(launcher.tag if launcher else None, RankFiles(os.environ), listener.take)
     left = folder / "termination.json"
@@ -74,12 +75,11 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         mixes_codes=launcher is not None and launcher.mixes_codes,
         failed_by_signal=failure.signal if failure else None,
         told_code=listener.muster.told_code,
-        told_stop=story.told_stop,
+        told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         asked_to_stop=stop.count > 0,
     )
     code = settle_exit_code(code, evidence)
-    found = read_left(left.read_text(errors="replace")) if left.exists() else None
-    write_record(job.termination_log, build_record(code, story, failure, found))
+    write_record(job.termination_log, build_record(code, story, failure, read_left(left)))
     return code
 
 

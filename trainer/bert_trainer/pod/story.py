@@ -17,15 +17,17 @@ from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_STOPPED, NAMED
 from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE
 from bert_trainer.pod.hostfile import short_name
 from bert_trainer.pod.lines import Line
-from bert_trainer.progress import PREFIX
+from bert_trainer.pod.source import Source
+from bert_trainer.progress import PREFIX, parse_line
 
 MAX_RECORD_BYTES = 3_500
 """Kubernetes cuts a termination message at 4,096 bytes, and cut JSON would be no JSON."""
 
 _KEPT_LINES = 20
 _LONGEST_LINE = 1_000  # characters; a longer one says nothing more
+_LONGEST_WORD = 80  # characters; of a reason or a stage
 _FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
-_FIELD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|\S*)')
+_STEP = re.compile(r"[0-9]{1,15}")
 _TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
 _RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
 _FRAME = re.compile(r"[-=]{60,}")
@@ -73,8 +75,9 @@ class FirstFailure:
 
 @dataclass(slots=True)
 class Story:
-    """Listens to all lines."""
+    """Listens to all lines. Of records it believes those of rank 0 that are this attempt's."""
 
+    source: Source = Source()
     stage: str | None = None
     step: int | None = None
     checkpoint: str | None = None
@@ -89,8 +92,9 @@ class Story:
         """Take one line."""
         text = line.text[:_LONGEST_LINE]
         if line.text.startswith(PREFIX + " "):
-            if line.rank == 0:
-                self._note_record(parse_fields(line.text))
+            fields = parse_line(line.text) if line.rank == 0 else None
+            if fields is not None and self.source.wrote(fields):
+                self._note_record(fields)
         elif text.strip():
             # The launcher's last words stand in a frame of many lines.
             self._last.setdefault(line.rank, deque(maxlen=_KEPT_LINES * 3)).append(text)
@@ -98,10 +102,10 @@ class Story:
                 self._everybody.append(text)
 
     def _note_record(self, fields: dict[str, str]) -> None:
-        event = fields.get("event", "")
+        event = fields["event"]
         self.last_event = event
         self.stage = fields.get("stage", self.stage)
-        if fields.get("step", "").isdecimal():
+        if _STEP.fullmatch(fields.get("step", "")):
             self.step = int(fields["step"])
         if event == "checkpoint":
             self.checkpoint = fields.get("path", self.checkpoint)
@@ -113,10 +117,18 @@ class Story:
         """Whether rank 0 said that it stopped."""
         return self.final is not None and self.final["event"] == "stopped"
 
+    def has_stopped(self, exit_code: int, *, was_asked: bool) -> bool:
+        """Tell whether rank 0 is believed that it stopped.
+
+        A program that is not ours, that nobody has asked to stop and that ends with 0 has succeeded.
+        """
+        is_sure = self.source.is_ours or exit_code != 0 or was_asked or self.has_lost_worker
+        return self.told_stop and is_sure
+
     @property
     def left_early(self) -> bool:
-        """Whether rank 0 reported something, and nothing that could be the end of a good run."""
-        return self.last_event is not None and self.last_event not in _GOOD_ENDS
+        """Whether rank 0 reported something, and nothing that could be the end of a good run of ours."""
+        return self.source.is_ours and self.last_event is not None and self.last_event not in _GOOD_ENDS
 
     @property
     def has_lost_worker(self) -> bool:
@@ -161,20 +173,6 @@ class Story:
         own = nothing if rank is None else self._last.get(rank, nothing)
         lines = own or self._everybody or self._last.get(None, nothing)
         return [line for line in lines if not _FRAME.fullmatch(line)][-_KEPT_LINES:]
-
-
-def parse_fields(line: str) -> dict[str, str]:
-    """Return the fields of a record; what cannot be read is left out."""
-    fields = {}
-    for match in _FIELD.finditer(line):
-        value = match[2]
-        if value.startswith('"'):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                continue
-        fields[match[1]] = value
-    return fields
 
 
 def _read_failure(text: str) -> FirstFailure | None:
@@ -270,7 +268,11 @@ def _find_raised(lines: list[str]) -> tuple[str, str] | None:
 
 def render_record(record: Mapping[str, Any]) -> str:
     """Return it as JSON of at most 3,500 bytes; what is too much is cut from the start of the message."""
-    message = str(record.get("message") or "").encode("utf-8", errors="replace").decode()
+    # Bytes that are no text have come this far as halves of surrogate pairs, which JSON cannot carry.
+    record = {key: _text(value) if isinstance(value, str) else value for key, value in record.items()}
+    for key in ("reason", "stage"):
+        record[key] = str(record[key])[:_LONGEST_WORD] if record.get(key) else record.get(key)
+    message = _text(str(record.get("message") or ""))
     while len((text := json.dumps({**record, "message": message}, ensure_ascii=False)).encode()) > MAX_RECORD_BYTES:
         if not message:
             # Paths of kilobytes; the reason and the code matter more.
@@ -281,13 +283,8 @@ def render_record(record: Mapping[str, Any]) -> str:
     return text
 
 
-def read_left(text: str) -> dict[str, Any] | None:
-    """Return a record that a rank has written, None if it is none."""
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+def _text(value: str) -> str:
+    return value.encode(errors="replace").decode()
 
 
 def names_of(hosts: Iterable[str], limit: int = 8) -> str:
