@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import bert_trainer
 from bert_operator.api.conditions import FailureReason
+from bert_operator.cluster.metrics import KNOWN_REASONS, Metrics
 from bert_operator.observe import EXIT_BAD_INPUT, read_ending
 from bert_trainer.errors import NAMED
 from bert_trainer.last_words import render_error
@@ -25,3 +29,23 @@ def test_a_named_failure_of_any_rank_reaches_the_status(name: str) -> None:
     assert (ending.state, ending.exit_code) == ("Failed", EXIT_BAD_INPUT)
     assert ending.reason in {reason.value for reason in FailureReason}
     assert ending.message == "spec.x: got 1; allowed: 2\nhint: write 2"
+
+
+def test_every_error_of_the_trainer_is_a_label_of_its_own() -> None:
+    errors = re.compile(r"^class (\w+)\((?:TrainerError|InputError|Stopped)\):", re.MULTILINE)
+    sources = Path(bert_trainer.__file__).parent.rglob("*.py")
+    names = {name for path in sources for name in errors.findall(path.read_text())}
+    assert {"InputError", "WorkersUnreachable", "FencedError"} <= names
+    assert names <= KNOWN_REASONS
+
+
+def test_reasons_that_programs_make_up_are_no_labels() -> None:
+    metrics = Metrics()
+    for number in range(10_000):
+        metrics.attempt_failed("Application", f"Reason{number}")
+    metrics.attempt_failed("Application", "OOMKilled")
+    series = [line for line in metrics.render().decode().splitlines() if "attempt_failures_total{" in line]
+    assert sorted(series) == [
+        'bert_operator_attempt_failures_total{kind="Application",reason="OOMKilled"} 1.0',
+        'bert_operator_attempt_failures_total{kind="Application",reason="Other"} 10000.0',
+    ]

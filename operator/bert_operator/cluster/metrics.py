@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
+import signal
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from bert_operator.api.conditions import FailureReason
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+OTHER_REASON = "Other"
+KNOWN_REASONS = frozenset(
+    {reason.value for reason in FailureReason}
+    # What programs of ours call an end, and what ends them from outside.
+    | {"Failed", "FencedError", "InputError", "PeerFailed", "Stopped", "TrainerError", "WorkerLost"}
+    | {"WorkersUnreachable", "HorovodInternalError", "OutOfMemoryError"}
+    | {known.name for known in signal.Signals}
+    | {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+)
+"""Reasons that are labels; whatever else a program calls its end is one more, so that there is an end of them."""
 
 
 class Metrics:
@@ -67,8 +83,7 @@ class Metrics:
 
     def attempt_failed(self, kind: str, reason: str) -> None:
         """A child failed."""
-        # Reasons that programs make up would be labels without end.
-        self._failures.labels(kind, reason if reason.isalnum() and len(reason) <= 40 else "Other").inc()
+        self._failures.labels(kind, reason if reason in KNOWN_REASONS else OTHER_REASON).inc()
 
     def event_dropped(self) -> None:
         """An Event could not be written."""
