@@ -73,6 +73,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         phase=verdict.phase,
         reason=obstacle.reason.value if obstacle else verdict.reason.value,
         message=_cut(obstacle.message if obstacle else verdict.message or verdict.reason.sentence),
+        frozen_hash=previous.frozen_hash,
         run=facts.run,
         stage=_stage(previous, facts),
         attempt=facts.attempt,
@@ -102,6 +103,13 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
             "conditions": conditions.all(),
         }
     )
+
+
+def describe_obstacle(previous: JobStatus, obstacle: Obstacle, *, generation: int | None, now_s: float) -> JobStatus:
+    """Return the status of a started job that cannot be read any more: as it was, and what is in the way."""
+    conditions = _Conditions(previous, generation, render_time(now_s))
+    conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
+    return previous.model_copy(update={"conditions": conditions.all()})
 
 
 def _cut(message: str) -> str:

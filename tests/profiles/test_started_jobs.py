@@ -10,11 +10,12 @@ import pytest
 
 from bert_operator.api.job_status import JobStatus
 from bert_operator.cluster.client import ApiError
+from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.rules import read_cluster_job
 from bert_operator.cluster.settings import Settings
 from bert_operator.errors import InvalidJob
-from bert_operator.render.frozen import freeze, render_config_map
+from bert_operator.render.frozen import data_hash, freeze, render_config_map
 from sample_job import Document, sample_document
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "bert"}}
@@ -40,9 +41,10 @@ def read(document: Document, config_map: Document | None) -> Any:
         return config_map
 
     reconciler = object.__new__(Reconciler)
-    reconciler.__dict__ |= {"_settings": Settings(), "_api": SimpleNamespace(get=get)}
-    entry: Any = SimpleNamespace(uid=UID)
-    return asyncio.run(reconciler._read(document, entry, JobStatus(attempt=1)))
+    freezer = Freezer(SimpleNamespace(get=get), Settings())  # type: ignore[arg-type]
+    reconciler.__dict__ |= {"_settings": Settings(), "_freezer": freezer}
+    status = JobStatus(attempt=1, frozen_hash=data_hash(frozen()))
+    return asyncio.run(reconciler._read(document, status))
 
 
 def frozen() -> Document:
@@ -61,7 +63,7 @@ def test_it_goes_on_without_its_profile_as_it_was_frozen() -> None:
 def test_nothing_frozen_is_taken_from_another_job_of_its_name() -> None:
     foreign = frozen()
     foreign["metadata"]["ownerReferences"][0]["uid"] = "other"
-    with pytest.raises(InvalidJob):
+    with pytest.raises(Unusable):
         read(job(), foreign)
 
 

@@ -7,6 +7,7 @@ same list is the same walk, and any part of it is a walk as well.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from bert_operator.cluster.reconciler import CONFLICT_PAUSE_S
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.timestamps import parse_time, render_time
-from fake_cluster import NAMESPACE, Document, FakeCluster, is_deleting, owner_uid
+from fake_cluster import NAMESPACE, Document, FakeCluster, is_deleting, owned, owner_uid
 from fake_controllers import act, end_pod, has_ended, is_alive, start_pod, true_conditions
 from sample_job import PREPARE, sample_document
 from walking_operator import WATCHED, Fault, Killed, Look, Operator
@@ -29,6 +30,7 @@ T = TypeVar("T")
 NAME = "walk"
 REF = JobRef(NAMESPACE, NAME)
 BUDGETS = {"Application": ("applicationRetries", 1), "Infrastructure": ("infrastructureRetries", 3)}
+FORGED_IMAGE = "registry.example.com/forged"
 MOST_ROUNDS = 60
 """Of looks and controllers, until a job is at its end that nothing hinders any more."""
 
@@ -78,6 +80,7 @@ class World:
         self._run_of: dict[tuple[str, int], str] = {}
         self._waiting_since_s: dict[tuple[str, int], float | None] = {}
         self._roots: dict[str, str] = {}
+        self._frozen: dict[str, Document] = {}
         self._read = 0
         self.make_job()
         self.cluster.on_create = lambda document: suspended(document, True) if self.holds_new else document
@@ -135,13 +138,44 @@ class World:
         self._on_record = {key: child for key, child in self._on_record.items() if key[0] != uid}
         self._waiting_since_s = {key: since_s for key, since_s in self._waiting_since_s.items() if key[0] != uid}
 
+    def forge_frozen(self) -> None:
+        """Somebody who may write ConfigMaps puts another one in the place of the frozen one, or there before it is."""
+        if self.job is None:
+            return
+        own = self.take_frozen()
+        spec = {**self.job["spec"], "image": FORGED_IMAGE, "network": {"hostNetwork": True}}
+        data = {**(own["data"] if own else {"run-config.json": "{}"}), "spec.json": json.dumps(spec)}
+        metadata = {"name": names.config_map_name(NAME), "ownerReferences": owned(self.job)}
+        self.cluster.add({"kind": "ConfigMap", "metadata": metadata, "immutable": True, "data": data})
+
+    def take_frozen(self) -> Document | None:
+        """Somebody deletes the frozen configuration; return what it was."""
+        found = self.cluster.find("ConfigMap", names.config_map_name(NAME))
+        if found is not None:
+            self.cluster.remove(found)
+        return found
+
+    def restore_frozen(self) -> None:
+        """Do what the condition asks for: put back what the operator has written, or take away what it has not."""
+        found, job = self.cluster.find("ConfigMap", names.config_map_name(NAME)), self.job
+        own = None if job is None else self._frozen.get(job["metadata"]["uid"])
+        if found is None or own is None or found["metadata"]["uid"] != own["metadata"]["uid"]:
+            self.take_frozen()
+            if own is not None:
+                self._frozen[owner_uid(own)] = self.cluster.add(own)
+
     # What is checked at every write.
 
     def created(self, child: Document) -> None:
         """Check a child that an operator has just created."""
+        uid, owner = child["metadata"]["uid"], owner_uid(child)
+        if child["kind"] == "ConfigMap":
+            self._frozen[owner] = child
         if child["kind"] not in ("Job", "MPIJob"):
             return
-        uid, owner = child["metadata"]["uid"], owner_uid(child)
+        assert FORGED_IMAGE not in str(child), (
+            f"{child['metadata']['name']} is made from what somebody else has written"
+        )
         job = self.job
         if job is None or job["metadata"]["uid"] != owner:
             return  # of a job that is gone: the garbage collector's
@@ -279,6 +313,7 @@ class World:
         self.rejects = False
         self.cluster.refusals.clear()
         self.holds_new = False
+        self.restore_frozen()
         for child in self.children():
             suspend_child(self.cluster, child, False)
         if self.job is not None:

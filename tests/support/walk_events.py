@@ -216,6 +216,20 @@ def lose_status(world: World, number: int) -> None:
             operator.catch_up()
 
 
+def forge_frozen(world: World, number: int) -> None:
+    if number % 4 == 0:
+        world.forge_frozen()
+
+
+def lose_frozen(world: World, number: int) -> None:
+    if number % 4 == 0:
+        world.take_frozen()
+
+
+def restore_frozen(world: World, _: int) -> None:
+    world.restore_frozen()
+
+
 def replace_job(world: World, number: int) -> None:
     """The user deletes the job and creates it again, under the same name."""
     if number % 8 == 0:
@@ -305,6 +319,9 @@ EVENTS: dict[Event, int] = {
     delete_pod: 8,
     delete_launcher: 3,
     lose_status: 8,
+    forge_frozen: 8,
+    lose_frozen: 6,
+    restore_frozen: 12,
     replace_job: 8,
     queue: 10,
     queue_what_is_new: 5,

@@ -145,16 +145,18 @@ class Operator:
     def __init__(self, cluster: FakeCluster, witness: Witness) -> None:
         self._cluster, self._witness = cluster, witness
         self.told = Told()
+        self._settings = Settings()
         self.restart()
 
-    def restart(self) -> None:
-        """Forget everything, and begin again."""
+    def restart(self, settings: Settings | None = None) -> None:
+        """Forget everything, and begin again. settings: other ones, from now on."""
+        self._settings = settings or self._settings
         self.index = Index()
         self.wire = Wire(self._cluster, self._witness)
         self._reconciler = Reconciler(
             self.wire,  # type: ignore[arg-type]
             self.index,
-            Settings(),
+            self._settings,
             recorder=self.told,
             reports=self.told,  # type: ignore[arg-type]
             metrics=self.told,

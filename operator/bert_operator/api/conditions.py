@@ -120,6 +120,14 @@ class ObstacleReason(_Described):
         "FrozenConfigurationMissing",
         "The ConfigMap with which the first attempt ran is gone, and a later one must not run anything else.",
     )
+    FROZEN_CONFIGURATION_UNTRUSTED = (
+        "FrozenConfigurationUntrusted",
+        "The ConfigMap of the first attempt is not the one that the operator wrote; nothing is run from it.",
+    )
+    FROZEN_CONFIGURATION_UNREADABLE = (
+        "FrozenConfigurationUnreadable",
+        "The ConfigMap of the first attempt was written by another release, and this one cannot read it.",
+    )
     REJECTED = "Rejected", "The API server refuses what the job asks for."
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull the image."
     CONTAINER_CONFIG_INVALID = (

@@ -156,6 +156,8 @@ class JobStatus(_Part):
     """Why, as a name from ``Reason``."""
     message: Message | None = None
     """Why, as a sentence for people."""
+    frozen_hash: Annotated[str, Field(max_length=64)] | None = None
+    """SHA-256 of what ``<job>-frozen`` holds; written before that is created, and nothing else is run."""
     run: Word | None = None
     """``prepare`` or ``training``: what the newest attempt does."""
     stage: Word | None = None

@@ -7,7 +7,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bert_operator import names
@@ -42,6 +42,8 @@ SECTIONS_WITH_VOLUME = ("dataset", "output")
 
 _BY_NAME = ("env", "volumes")
 """Lists whose entries are merged by name; any other list of the job replaces that of the profile."""
+_NETWORK_DEVICES = "rdma/"
+"""How the resources of the RDMA device plugins begin."""
 _WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector"})
 """Maps and sections that are one thing: a job's replaces the profile's."""
 
@@ -213,8 +215,11 @@ def _plain_job(profile: Document) -> Document:
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "any"}, "spec": spec}
 
 
-def find_privileges(spec: Document) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of what a spec asks for beyond its pods: a node's folders, network and network devices."""
+def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of what a spec asks for beyond its pods: a node's folders, network and network devices.
+
+    network_devices: resources that are known as such, beside those that say it by their name.
+    """
     sections = [(name, spec.get(name)) for name in ("dataset", "output", "workspace")]
     volumes = [(f"{name}.volume", section.get("volume")) for name, section in sections if isinstance(section, dict)]
     entries = spec.get("volumes") or ()
@@ -227,7 +232,12 @@ def find_privileges(spec: Document) -> Iterator[tuple[str, Any]]:
         for name in path.split("."):
             section = section.get(name) if isinstance(section, dict) else None
         if isinstance(section, dict) and section.get("rdma"):
-            yield f"spec.{path}.rdma", section["rdma"]
+            yield f"spec.{path}.rdma", section["rdma"].get("resourceName")
+        accelerator = (section.get("accelerator") or {}) if isinstance(section, dict) else {}
+        device = accelerator.get("resourceName")
+        if device and (device.startswith(_NETWORK_DEVICES) or device in network_devices):
+            # Another word for it gives the same device.
+            yield f"spec.{path}.accelerator", device
     network = spec.get("network") or {}
     for name in ("hostNetwork", "lockMemory"):
         if network.get(name):

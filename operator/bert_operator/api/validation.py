@@ -34,6 +34,26 @@ def parse_job(document: dict[str, Any]) -> BertPretrainJob:
     return job
 
 
+def parse_started_job(document: dict[str, Any]) -> BertPretrainJob:
+    """Read a job that has started: fields that only a newer release knows, and has filled in, are left aside.
+
+    Raises:
+        InvalidJob: with all other problems.
+    """
+    document = {key: value for key, value in document.items() if key != "status"}
+    for _ in range(_MAX_REPAIRS):
+        try:
+            _validate(document)
+        except ValidationError as error:
+            unknown = [item for item in error.errors() if item["type"] == "extra_forbidden"]
+            if not unknown:
+                break
+            document, _paths = schema_problems.repair(document, unknown)
+        else:
+            break
+    return parse_job(document)
+
+
 def check_rules(job: BertPretrainJob) -> None:
     """Check the rules between fields again, for a job whose fields were changed after it was read.
 

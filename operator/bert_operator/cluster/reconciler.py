@@ -17,9 +17,10 @@ from bert_operator.api.conditions import FailureReason, ObstacleReason
 from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, JobStatus
 from bert_operator.api.profiles import complete
 from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.validation import parse_started_job
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
+from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.news import News, news_between
@@ -35,9 +36,9 @@ from bert_operator.observe import Child, Observed, Obstacle
 from bert_operator.plan import Plan, plan
 from bert_operator.render import names
 from bert_operator.render.children import render_child
-from bert_operator.render.frozen import Frozen, freeze, read_frozen, render_config_map
-from bert_operator.runs import ChildSpec, run_world
-from bert_operator.status import describe_invalid
+from bert_operator.render.frozen import Frozen
+from bert_operator.runs import run_world
+from bert_operator.status import describe_invalid, describe_obstacle
 
 Document = dict[str, Any]
 
@@ -105,6 +106,7 @@ class Reconciler:
         self._api = api
         self._index = index
         self._settings = settings
+        self._freezer = Freezer(api, settings)
         self._recorder = recorder
         self._reports = reports
         self._metrics = metrics
@@ -127,7 +129,10 @@ class Reconciler:
         document = entry.document()
         status = JobStatus.model_validate(document.get("status") or {})
         try:
-            job = await self._read(document, entry, status)
+            job = await self._read(document, status)
+        except Unusable as unusable:
+            await self._tell_unusable(ref, entry, status, unusable.obstacle)
+            return
         except InvalidJob as invalid:
             if status.phase not in TERMINAL_PHASES:
                 message = "; ".join(str(problem) for problem in invalid.problems)
@@ -139,32 +144,22 @@ class Reconciler:
         step = await self._plan(job, entry, status)
         await self._carry_out(job, entry, status, step)
 
-    async def _read(self, document: Document, entry: JobEntry, status: JobStatus) -> BertPretrainJob:
-        """Return the job with what its profile adds; raises InvalidJob where it cannot be carried out here."""
+    async def _read(self, document: Document, status: JobStatus) -> BertPretrainJob:
+        """Return the job with what its profile adds.
+
+        Raises:
+            InvalidJob: it cannot be carried out here.
+            Unusable: it was started, and cannot be read any more.
+        """
         if status.attempt == 0:
             return read_cluster_job(document, self._settings)
         # Once started a job is not judged again, by stricter rules or other profiles: what it runs is frozen.
         try:
-            return parse_job(complete(document, self._settings.profiles, self._settings.default_profile))
+            return parse_started_job(complete(document, self._settings.profiles, self._settings.default_profile))
         except InvalidJob:
-            if (frozen := await self._read_frozen(document, entry)) is None:
+            if (frozen := await self._freezer.find(document, status)) is None:
                 raise
-            return frozen
-
-    async def _read_frozen(self, document: Document, entry: JobEntry) -> BertPretrainJob | None:
-        """Return a started job as its frozen configuration has it, with the live runPolicy; None: there is none."""
-        metadata = document["metadata"]
-        config_map = names.config_map_name(metadata["name"])
-        try:
-            answer = await self._api.get(path_of("ConfigMap", metadata["namespace"], config_map))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        if entry.uid not in {owner.get("uid") for owner in answer["metadata"].get("ownerReferences") or ()}:
-            return None
-        live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
-        return parse_job({**document, "spec": {**read_frozen(answer["data"]), **live}})
+            return frozen.job
 
     async def _plan(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Plan:
         step = plan(job, self._observe(job, entry, status), self._now_s())
@@ -230,13 +225,22 @@ class Reconciler:
                 # Items of a list do not say what they are.
                 self._index.put_child({**item, "kind": kind})
 
+    async def _tell_unusable(self, ref: JobRef, entry: JobEntry, status: JobStatus, obstacle: Obstacle) -> None:
+        """Say that a started job cannot be carried on, and leave everything else as it is."""
+        if status.phase not in TERMINAL_PHASES:
+            new = describe_obstacle(status, obstacle, generation=entry.generation, now_s=self._now_s())
+            await self._write_status(ref, entry, status, new)
+
     async def _carry_out(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus, step: Plan) -> None:
+        if step.create is not None and status.attempt == 0:
+            # On record before it is created: nothing else counts as what the operator wrote.
+            step = replace(step, status=_with_hash(step.status, self._freezer.hash_of(job)))
         if step.status != status:
             entry = await self._write_status(job.ref, entry, status, step.status)
         for child in (*step.stop, *step.remove):
             await self._delete_child(job.ref, child)
         if step.create is not None:
-            await self._create_in_turn(job, entry, step.create)
+            await self._create_in_turn(job, entry, status, step)
         else:
             self._refusals.pop(job.ref, None)
         if step.delete_job:
@@ -317,7 +321,7 @@ class Reconciler:
                 return None
             raise
 
-    async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, child: ChildSpec) -> None:
+    async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, before: JobStatus, step: Plan) -> None:
         """Create a child, or say why that cannot be; what was refused is tried again at growing intervals."""
         refusal = self._refusals.get(job.ref)
         if (leftover := self._find_leftover(job.ref, entry)) is not None:
@@ -327,10 +331,10 @@ class Reconciler:
             return  # the watch tells when it is gone
         if refusal is not None and refusal.again_at_s > self._now_s():
             raise Retry(refusal.again_at_s - self._now_s())
-        obstacle = await self._create(job, entry, child)
+        obstacle = await self._create(job, entry, before, step)
         if obstacle is None:
             self._refusals.pop(job.ref, None)
-            self._metrics.attempt_started(child.run)
+            self._metrics.attempt_started(step.create.run if step.create else "")
             return
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
         self._refusals[job.ref] = _Refusal(obstacle, pause_s, self._now_s() + pause_s)
@@ -349,16 +353,22 @@ class Reconciler:
         pod = next(left, None)
         return None if pod is None else _pod_left(pod)
 
-    async def _create(self, job: BertPretrainJob, entry: JobEntry, child: ChildSpec) -> Obstacle | None:
+    async def _create(self, job: BertPretrainJob, entry: JobEntry, before: JobStatus, step: Plan) -> Obstacle | None:
         """Create a child and what it reads, or take over the one that is there; return what is in the way."""
-        frozen = freeze(job, default_image=self._settings.trainer_image)
+        child = step.create
+        assert child is not None, "asked for by a plan that creates one"
+        status = step.status.model_copy(update={"attempt": before.attempt})
+
+        async def write_hash(text: str) -> None:
+            await self._write_status(job.ref, entry, step.status, _with_hash(step.status, text))
+
         try:
-            if (obstacle := await self._judge_again(job, entry)) is not None:
-                return obstacle
-            frozen = await self._freeze(frozen, entry)
+            frozen = await self._freezer.obtain(job, entry.document(), status, write_hash)
             document = render_child(frozen, child)
             path = path_of(document["kind"], job.ref.namespace)
             answer = await self._create_or_get(path, document)
+        except Unusable as error:
+            return error.obstacle
         except ApiError as error:
             return _obstacle_of(error)
         if not _is_ours(answer, frozen):
@@ -368,42 +378,6 @@ class Reconciler:
         made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
         self._created[job.ref] = (entry.uid, made)
         return None
-
-    async def _judge_again(self, job: BertPretrainJob, entry: JobEntry) -> Obstacle | None:
-        """Return what keeps a started job from being frozen anew: its settings may be others by now."""
-        status = JobStatus.model_validate(entry.document().get("status") or {})
-        if status.attempt == 0:
-            return None  # judged in this very round
-        if await self._read_frozen(entry.document(), entry) is not None:
-            return None
-        if status.child is not None or status.failures or status.completed_runs:
-            reason = ObstacleReason.FROZEN_CONFIGURATION_MISSING
-            name = names.config_map_name(job.ref.name)
-            message = f"{reason.sentence} Next: restore ConfigMap {name}, or delete the job and apply it again"
-            return Obstacle(reason=reason, message=message)
-        try:
-            read_cluster_job(entry.document(), self._settings)
-        except InvalidJob as invalid:
-            message = "; ".join(str(problem) for problem in invalid.problems)
-            return Obstacle(reason=ObstacleReason.REJECTED, message=message)
-        return None
-
-    async def _freeze(self, frozen: Frozen, entry: JobEntry) -> Frozen:
-        """Write the frozen configuration, or return the one that the first attempt wrote."""
-        document = render_config_map(frozen)
-        path = path_of("ConfigMap", frozen.job.ref.namespace)
-        answer = await self._create_or_get(path, document)
-        owners = {owner.get("uid") for owner in answer["metadata"].get("ownerReferences") or ()}
-        if entry.uid not in owners:
-            raise ApiError(409, "AlreadyExists", _name_taken(answer).message)
-        if answer["metadata"].get("annotations", {}).get(names.HASH_ANNOTATION) == frozen.spec_hash:
-            return frozen
-        live = frozen.job.spec.run_policy
-        first = parse_job({**_head(frozen), "spec": read_frozen(answer["data"])})
-        kept = first.model_copy(update={"spec": first.spec.model_copy(update={"run_policy": live})})
-        # Under the first hash: a newer release may know more fields, and its defaults would change the sum.
-        first_hash = answer["metadata"].get("annotations", {}).get(names.HASH_ANNOTATION, "")
-        return replace(freeze(kept, default_image=self._settings.trainer_image), spec_hash=first_hash)
 
     async def _create_or_get(self, path: str, document: Document) -> Document:
         """Create an object; return the one that has the name already, whosever it is."""
@@ -425,10 +399,8 @@ def _finds_a_loss(before: JobStatus, after: JobStatus) -> bool:
     return any(failure.reason == FailureReason.LOST and failure.attempt not in known for failure in after.failures)
 
 
-def _head(frozen: Frozen) -> Document:
-    job = frozen.job
-    metadata = {"name": job.ref.name, "namespace": job.ref.namespace, "uid": frozen.uid}
-    return {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata}
+def _with_hash(status: JobStatus, text: str) -> JobStatus:
+    return status.model_copy(update={"frozen_hash": text})
 
 
 def _is_ours(answer: Document, frozen: Frozen) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_operator.api import mounts
-from bert_operator.api.profiles import complete, find_privileges
+from bert_operator.api.profiles import complete, find_privileges, profile_of
 from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
 from bert_operator.api.validation import parse_job
 from bert_operator.cluster.settings import Settings
@@ -38,20 +38,8 @@ def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Probl
 
 def privilege_problems(document: Document, settings: Settings) -> Iterator[Problem]:
     """Yield what a job asks for itself, beyond its pods, and may not. A profile may ask for it: see ``profiles``."""
-    allowed = {
-        "hostPath": (
-            settings.allow_host_path,
-            "allowHostPath",
-            "persistentVolumeClaim or nfs, not folders of the node",
-        ),
-        "hostNetwork": (settings.allow_host_network, "allowHostNetwork", "false, or a profile that has it"),
-        "lockMemory": (settings.allow_lock_memory, "allowLockMemory", "false, or a profile that has it"),
-        # Whoever gets the device may lock memory.
-        "rdma": (settings.allow_lock_memory, "allowLockMemory", "none, or a profile that has it"),
-    }
-    spec = document["spec"]
-    for path, got in find_privileges(spec):
-        is_allowed, setting, instead = allowed[path.rpartition(".")[2]]
+    for path, got in find_privileges(document["spec"], _network_devices(settings)):
+        is_allowed, setting, instead = _grant(path, settings)
         if not is_allowed:
             yield Problem(
                 path=path,
@@ -59,6 +47,54 @@ def privilege_problems(document: Document, settings: Settings) -> Iterator[Probl
                 allowed=instead,
                 next_step=f"leave it out, or have {setting} set in the operator's settings",
             )
+
+
+def frozen_problems(document: Document, frozen: Document, settings: Settings) -> Iterator[Problem]:
+    """Yield what a started job was frozen with and what neither the settings nor its profile grant by now.
+
+    document: the job's. frozen: the spec that it was frozen with, in which what was its profile's cannot be told from
+    its own.
+    """
+    try:
+        profile = profile_of(document["spec"], settings.profiles, settings.default_profile) or {}
+    except InvalidJob:
+        profile = {}  # gone, and what it granted with it
+    devices = _network_devices(settings)
+    granted = {(_kind(path), got) for path, got in find_privileges(profile, devices)}
+    for path, got in find_privileges(frozen, devices):
+        is_allowed, setting, instead = _grant(path, settings)
+        if not is_allowed and (_kind(path), got) not in granted:
+            yield Problem(
+                path=path,
+                got=f"{render_value(got)}, from when the job was started",
+                allowed=instead,
+                next_step=f"have {setting} set in the operator's settings, or its profile there grant it again, or "
+                "delete the job and apply it again",
+            )
+
+
+def _grant(path: str, settings: Settings) -> tuple[bool, str, str]:
+    """Return whether the settings allow what a path asks for, by which of them, and what to write instead."""
+    match _kind(path):
+        case "hostPath":
+            instead = "persistentVolumeClaim or nfs, not folders of the node"
+            return settings.allow_host_path, "allowHostPath", instead
+        case "hostNetwork":
+            return settings.allow_host_network, "allowHostNetwork", "false, or a profile that has it"
+        case "lockMemory":
+            return settings.allow_lock_memory, "allowLockMemory", "false, or a profile that has it"
+    # Whoever gets the device may lock memory.
+    return settings.allow_lock_memory, "allowLockMemory", "none, or a profile that has it"
+
+
+def _kind(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _network_devices(settings: Settings) -> set[str]:
+    """Return the resources that profiles call network devices."""
+    found = (path_and_name for profile in settings.profiles.values() for path_and_name in find_privileges(profile))
+    return {str(name) for path, name in found if _kind(path) == "rdma"}
 
 
 def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:

@@ -15,6 +15,9 @@ from bert_operator.errors import SettingsError
 
 DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.2.0"
 
+EARLIER_TRAINER_IMAGES = ("docker.io/bert-operator/trainer:0.1.0",)
+"""What it was in releases whose jobs may still run."""
+
 
 class Settings(BaseModel):
     """A YAML file, mounted from a ConfigMap; every field may be left out."""

@@ -6,14 +6,17 @@ change of its defaults, still runs what the first attempt ran.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_operator.api import mounts
 from bert_operator.api.section import Section
 from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.validation import parse_started_job
+from bert_operator.errors import InvalidJob
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names
 from bert_operator.render.run_config import place_path, render_run_config
@@ -23,6 +26,9 @@ Document = dict[str, Any]
 
 RUN_CONFIG_KEY = "run-config.json"
 SPEC_KEY = "spec.json"
+
+_MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
+"""Of run configurations: what a release says of itself, and what follows from runPolicy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,63 @@ def owner_reference(frozen: Frozen) -> Document:
     }
 
 
+def data_hash(config_map: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of everything that can be read from a ConfigMap."""
+    content = [config_map.get(field) or {} for field in ("data", "binaryData")]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def read_frozen(data: Mapping[str, str]) -> Document:
     """Return the spec that a ConfigMap holds; raises KeyError or ValueError where it holds none."""
-    document: Document = json.loads(data[SPEC_KEY])
+    document = json.loads(data[SPEC_KEY])
+    if not isinstance(document, dict):
+        raise ValueError(f"{SPEC_KEY} holds no object")
     return document
+
+
+def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
+    """Return what a ConfigMap was made from, with the runPolicy that the job's document has now.
+
+    Raises:
+        InvalidJob: this release cannot read the spec.
+        KeyError, ValueError: there is none.
+    """
+    spec = read_frozen(data)
+    live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
+    job = parse_started_job({**document, "spec": {**spec, **live}})
+    # Of the text, not of what was read: a newer release knows more fields, and children carry its sum.
+    spec_hash = names.content_hash({key: value for key, value in spec.items() if key != "runPolicy"})
+    return replace(freeze(job, default_image=""), spec_hash=spec_hash)
+
+
+def agrees(config_map: Mapping[str, Any], own: Frozen, images: Collection[str]) -> bool:
+    """Tell whether a ConfigMap of an earlier release says what this one would write, as far as both say something.
+
+    images: that may stand in it where the job names none. A release adds fields, and moves its own image.
+    """
+    metadata = {"name": own.job.ref.name, "namespace": own.job.ref.namespace, "uid": own.uid}
+    document = {"apiVersion": own.job.api_version, "kind": own.job.kind, "metadata": metadata, "spec": {}}
+    try:
+        found = thaw(document, config_map["data"]).job.spec
+        run_config = json.loads(config_map["data"][RUN_CONFIG_KEY])
+    except (InvalidJob, KeyError, TypeError, ValueError):
+        return False
+    if found.image not in {own.job.spec.image, *images}:
+        return False
+    moved = own.job.spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
+    expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])
+    own_run_config = json.loads(expected.pop(RUN_CONFIG_KEY))
+    for held, key in ((expected, SPEC_KEY), (data, SPEC_KEY), (data, RUN_CONFIG_KEY)):
+        del held[key]
+    is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")
+    return is_fixed and found == moved and data == expected and _agree(run_config, own_run_config)
+
+
+def _agree(found: Any, own: Any) -> bool:
+    """Tell whether a document holds nothing else than our own, which may have fields that it has not."""
+    if isinstance(found, dict) and isinstance(own, dict):
+        return all(key in own and _agree(found[key], own[key]) for key in found.keys() - _MAY_DIFFER)
+    if isinstance(found, list) and isinstance(own, list):
+        return len(found) == len(own) and all(map(_agree, found, own))
+    return bool(found == own)

@@ -1,0 +1,200 @@
+"""The frozen configuration of a job in the cluster: written once, and believed only if the operator wrote it.
+
+Whoever may write ConfigMaps in a namespace can put another one in its place, under any owner and with any annotation.
+So the hash of what it holds goes into the job's status first, which only the operator may write; what the ConfigMap
+holds counts if it has that hash. Where the status has none, nothing counts but what would be frozen now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bert_operator.api.conditions import ObstacleReason
+from bert_operator.api.job_status import JobStatus
+from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.rules import frozen_problems, read_cluster_job
+from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
+from bert_operator.errors import InvalidJob
+from bert_operator.observe import Obstacle
+from bert_operator.render import names
+from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map, spec_document, thaw
+
+Document = dict[str, Any]
+WriteHash = Callable[[str], Awaitable[None]]
+"""Puts the hash into the job's status, over the version that was read."""
+
+_START_AGAIN = "delete the job and apply it again: with output.ifExists Resume it goes on from its newest checkpoint"
+
+
+class Unusable(Exception):
+    """The frozen configuration must not, or cannot, be used; ``obstacle`` says why and what next."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        """Obstacle: what to put into the status."""
+        super().__init__(obstacle.message)
+        self.obstacle = obstacle
+
+
+class Freezer:
+    """Writes frozen configurations and reads them back."""
+
+    def __init__(self, api: ApiClient, settings: Settings) -> None:
+        """Settings: of now, by which everything is judged again."""
+        self._api = api
+        self._settings = settings
+
+    def hash_of(self, job: BertPretrainJob) -> str:
+        """Return the hash of what a job that passed all rules would be frozen with now."""
+        return data_hash(render_config_map(self._freeze(job)))
+
+    async def find(self, document: Document, status: JobStatus) -> Frozen | None:
+        """Return what a started job was frozen with; None where there is nothing.
+
+        Raises:
+            Unusable: there is something else, or what there is cannot be read.
+            ApiError: the API server did not answer.
+        """
+        config_map = await self._get(document)
+        return None if config_map is None else self._believe(config_map, document, status)
+
+    async def obtain(
+        self, job: BertPretrainJob, document: Document, status: JobStatus, write_hash: WriteHash
+    ) -> Frozen:
+        """Return what the next attempt is made from; freezes the job where nothing has run yet.
+
+        job: judged in this very round where no attempt was made before. status: as written last.
+
+        Raises:
+            Unusable: nothing may be run.
+            ApiError: the API server refused, or did not answer.
+        """
+        is_first = status.attempt == 0
+        config_map = None if is_first else await self._get(document)
+        if config_map is None:
+            if _has_run(status):
+                raise Unusable(_missing(document))
+            frozen = self._freeze(job if is_first else self._judge(document))
+            rendered = render_config_map(frozen)
+            if not is_first and data_hash(rendered) != status.frozen_hash:
+                # Written down by a process that died before it froze anything, under settings that were others.
+                await write_hash(data_hash(rendered))
+            status = status.model_copy(update={"frozen_hash": data_hash(rendered)})
+            config_map = await self._create_or_get(rendered)
+        if not _is_believed(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
+            self._check_same(config_map, document, status)
+            await write_hash(data_hash(config_map))
+            status = status.model_copy(update={"frozen_hash": data_hash(config_map)})
+        frozen = self._believe(config_map, document, status)
+        problems = list(frozen_problems(document, spec_document(frozen.job), self._settings))
+        if problems:
+            raise Unusable(_rejected(InvalidJob(problems)))
+        return frozen
+
+    def _freeze(self, job: BertPretrainJob) -> Frozen:
+        return freeze(job, default_image=self._settings.trainer_image)
+
+    def _judge(self, document: Document) -> BertPretrainJob:
+        """Return a job by the settings of now, which may be others than when its attempt was written down."""
+        try:
+            return read_cluster_job(document, self._settings)
+        except InvalidJob as invalid:
+            raise Unusable(_rejected(invalid)) from invalid
+
+    def _believe(self, config_map: Document, document: Document, status: JobStatus) -> Frozen:
+        """Return what a ConfigMap holds if the operator wrote it for this job."""
+        _check_owner(config_map, document)
+        if not _is_believed(config_map, status):
+            raise Unusable(_untrusted(document, status))
+        try:
+            return thaw(document, config_map["data"])
+        except (InvalidJob, KeyError, ValueError) as error:
+            raise Unusable(_unreadable(document, error)) from error
+
+    def _check_same(self, config_map: Document, document: Document, status: JobStatus) -> None:
+        """Raise Unusable unless a ConfigMap that nothing vouches for is what would be written now.
+
+        Nothing vouches for that of a job which release 0.1.0 has started, or whose status was lost. What runPolicy was
+        when it was written makes no difference.
+        """
+        _check_owner(config_map, document)
+        try:
+            own = self._freeze(read_cluster_job(document, self._settings))
+        except InvalidJob as invalid:
+            raise Unusable(_untrusted(document, status)) from invalid
+        names_image = document["spec"].get("image") is not None or status.frozen_hash is not None
+        if not agrees(config_map, own, () if names_image else EARLIER_TRAINER_IMAGES):
+            raise Unusable(_untrusted(document, status))
+
+    async def _get(self, document: Document) -> Document | None:
+        metadata = document["metadata"]
+        try:
+            return await self._api.get(path_of("ConfigMap", metadata["namespace"], _name(document)))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _create_or_get(self, rendered: Document) -> Document:
+        """Create a ConfigMap; return the one that has the name already, whosever it is."""
+        path = path_of("ConfigMap", rendered["metadata"]["namespace"])
+        try:
+            return await self._api.create(path, rendered)
+        except ApiError as error:
+            if error.status != 409 or error.reason != "AlreadyExists":
+                raise
+        return await self._api.get(f"{path}/{rendered['metadata']['name']}")
+
+
+def _is_believed(config_map: Document, status: JobStatus) -> bool:
+    # What can be changed may be another thing by the time that a pod reads it.
+    return data_hash(config_map) == status.frozen_hash and config_map.get("immutable") is True
+
+
+def _has_run(status: JobStatus) -> bool:
+    """Tell whether anybody ever saw a child of the job."""
+    return status.child is not None or bool(status.failures or status.completed_runs)
+
+
+def _name(document: Document) -> str:
+    return names.config_map_name(document["metadata"]["name"])
+
+
+def _check_owner(config_map: Document, document: Document) -> None:
+    owners = {owner.get("uid") for owner in config_map["metadata"].get("ownerReferences") or ()}
+    if document["metadata"]["uid"] not in owners:
+        message = f"ConfigMap {_name(document)} exists and is not this job's. Next: delete it, or rename the job"
+        raise Unusable(Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message))
+
+
+def _missing(document: Document) -> Obstacle:
+    reason = ObstacleReason.FROZEN_CONFIGURATION_MISSING
+    message = f"{reason.sentence} Next: restore ConfigMap {_name(document)}, or {_START_AGAIN}"
+    return Obstacle(reason=reason, message=message)
+
+
+def _untrusted(document: Document, status: JobStatus) -> Obstacle:
+    reason = ObstacleReason.FROZEN_CONFIGURATION_UNTRUSTED
+    name = _name(document)
+    if status.frozen_hash is None:
+        found = (
+            f"status.frozenHash is empty, so ConfigMap {name} would have to hold what is frozen by the settings of now"
+        )
+        remedy = f"have trainerImage and profiles as they were until the job is done, or {_START_AGAIN}"
+    else:
+        found = f"ConfigMap {name} can be changed, or has another hash than status.frozenHash"
+        remedy = f"restore it as it was, or {_START_AGAIN}" if _has_run(status) else "delete it"
+    return Obstacle(reason=reason, message=f"{reason.sentence} Found: {found}. Next: {remedy}")
+
+
+def _unreadable(document: Document, error: Exception) -> Obstacle:
+    reason = ObstacleReason.FROZEN_CONFIGURATION_UNREADABLE
+    told = "; ".join(map(str, error.problems)) if isinstance(error, InvalidJob) else str(error)
+    message = f"{reason.sentence} Next: run the release of the operator that has started it, or {_START_AGAIN}. {told}"
+    return Obstacle(reason=reason, message=f"{_name(document)}: {message}")
+
+
+def _rejected(invalid: InvalidJob) -> Obstacle:
+    return Obstacle(reason=ObstacleReason.REJECTED, message="; ".join(map(str, invalid.problems)))

@@ -1,0 +1,305 @@
+"""What runs is what the operator froze: never what somebody else has put into the ConfigMap's place.
+
+Inputs: the ConfigMap forged, lost or restored, the status lost, settings that have changed. Observed: children, status.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.settings import Settings
+from fake_cluster import owned
+from fake_controllers import act, end_pod, start_pod
+from job_walk import NAME, Shape, World
+from sample_job import Document
+from walking_operator import Fault, Operator
+
+CONFIG_MAP = f"{NAME}-frozen"
+EVIL = {"network": {"hostNetwork": True}, "securityContext": {"runAsUser": 0}, "image": "evil"}
+HOST = {"name": "host", "source": {"hostPath": {"path": "/"}, "mountPath": "/mnt/host"}}
+
+
+def world() -> World:
+    return World(Shape(workers=1, prepares=False, operators=1, run_policy={"infrastructureRetries": 9}))
+
+
+def frozen(world: World) -> Document:
+    found = world.cluster.find("ConfigMap", CONFIG_MAP)
+    assert found is not None
+    return found
+
+
+def forged(config_map: Document, **changes: Any) -> Document:
+    """The same with another spec, as whoever may write ConfigMaps can make it, its annotation included."""
+    spec = {**json.loads(config_map["data"]["spec.json"]), **EVIL, "volumes": [HOST], **changes}
+    return {**config_map, "data": {**config_map["data"], "spec.json": json.dumps(spec)}}
+
+
+def put(world: World, config_map: Document) -> None:
+    """Delete what is there and create another one; immutable objects may be replaced no other way."""
+    if (found := world.cluster.find("ConfigMap", CONFIG_MAP)) is not None:
+        world.cluster.remove(found)
+    world.cluster.add(config_map)
+
+
+def start(world: World) -> None:
+    """Bring the newest attempt to running, as its record shows."""
+    operator = world.operators[0]
+    world.look(operator)
+    act(world.cluster)
+    for pod in world.cluster.all("Pod"):
+        if pod["status"]["phase"] == "Pending":
+            start_pod(world.cluster, pod)
+    world.look(operator)
+
+
+def kill(world: World) -> None:
+    """Take the running pod's machine away."""
+    pod = next(pod for pod in world.cluster.all("Pod") if pod["status"]["phase"] == "Running")
+    world.hurt.add(world.root(pod))
+    end_pod(world.cluster, pod, 137, reason="Evicted")
+    act(world.cluster)
+
+
+def go_on(world: World) -> None:
+    """Look at the job, and let controllers act, until nothing more comes of it."""
+    for _ in range(6):
+        world.look(world.operators[0])
+        act(world.cluster)
+        world.cluster.now_s += 400
+
+
+def pods(world: World) -> list[Document]:
+    return [child["spec"]["template"]["spec"] for child in world.cluster.all("Job")]
+
+
+def blocked(world: World) -> Document:
+    """The condition Blocked, where it holds."""
+    return next(
+        (
+            item
+            for item in world.status().get("conditions", ())
+            if item["type"] == "Blocked" and item["status"] == "True"
+        ),
+        {},
+    )
+
+
+def attempts(world: World) -> list[int]:
+    return [int(child["metadata"]["labels"]["bert-operator.dev/attempt"]) for child in world.children()]
+
+
+def test_a_forged_configuration_is_not_run_at_a_retry() -> None:
+    here = world()
+    start(here)
+    kill(here)
+    put(here, forged(frozen(here)))
+    go_on(here)
+    assert not any(pod.get("hostNetwork") for pod in pods(here))
+    assert 2 not in attempts(here)
+    assert blocked(here)["reason"] == "FrozenConfigurationUntrusted"
+    assert CONFIG_MAP in blocked(here)["message"]
+
+
+def test_a_forged_configuration_that_was_there_first_is_not_run() -> None:
+    here = world()
+    start(here)
+    genuine = frozen(here)
+    there = world()
+    assert there.job is not None
+    metadata = {
+        "name": CONFIG_MAP,
+        "ownerReferences": owned(there.job),
+        "annotations": genuine["metadata"]["annotations"],
+    }
+    put(there, {**forged(genuine), "metadata": metadata})
+    go_on(there)
+    assert there.children() == []
+    assert blocked(there)["reason"] == "FrozenConfigurationUntrusted"
+    there.cluster.remove(frozen(there))
+    go_on(there)
+    assert attempts(there) == [1]
+    assert "hostNetwork" not in pods(there)[0]
+
+
+def test_another_run_configuration_alone_is_noticed() -> None:
+    here = world()
+    start(here)
+    kill(here)
+    genuine = frozen(here)
+    put(here, {**genuine, "data": {**genuine["data"], "run-config.json": "{}"}})
+    go_on(here)
+    assert 2 not in attempts(here)
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+@pytest.mark.parametrize("how", ["dies before", "dies after"])
+def test_dying_between_any_two_writes_heals(write: int, how: str) -> None:
+    here = world()
+    here.look(here.operators[0], fault=Fault(at_write=write, how=how))
+    start(here)
+    assert attempts(here) == [1]
+    assert here.status()["phase"] == "Running"
+
+
+def test_settings_that_change_after_the_hash_was_written_are_frozen_instead() -> None:
+    here = world()
+    here.look(here.operators[0], fault=Fault(at_write=1, how="dies after"))
+    before = here.status()["frozenHash"]
+    here.operators[0].restart(Settings(trainer_image="another:1"))
+    start(here)
+    assert pods(here)[0]["containers"][0]["image"] == "another:1"
+    assert here.status()["frozenHash"] != before
+
+
+def test_a_lost_configuration_stops_the_job_and_the_same_restored_lets_it_go_on() -> None:
+    here = world()
+    start(here)
+    kill(here)
+    genuine = frozen(here)
+    here.cluster.remove(genuine)
+    go_on(here)
+    assert blocked(here)["reason"] == "FrozenConfigurationMissing"
+    put(here, genuine)
+    go_on(here)
+    assert 2 in attempts(here)
+
+
+@pytest.mark.parametrize("change", [forged, lambda genuine: genuine], ids=["forged", "genuine"])
+def test_where_the_status_is_lost_only_what_would_be_frozen_now_is_run(change: Callable[[Document], Document]) -> None:
+    here = world()
+    start(here)
+    genuine = frozen(here)
+    put(here, change(genuine))
+    assert here.job is not None
+    here.cluster.update(here.job, status={})
+    here.forget_record()
+    here.operators[0].restart()
+    go_on(here)
+    kill(here)
+    go_on(here)
+    if change(genuine) == genuine:
+        assert 2 in attempts(here)
+        assert blocked(here) == {}
+    else:
+        assert 2 not in attempts(here)
+        assert blocked(here)["reason"] == "FrozenConfigurationUntrusted"
+
+
+def test_what_was_frozen_is_judged_by_the_settings_of_now() -> None:
+    here = world()
+    assert here.job is not None
+    spec = {**here.job["spec"], "network": {"hostNetwork": True}}
+    here.cluster.update(here.job, spec=spec)
+    here.operators[0].restart(Settings(allow_host_network=True))
+    start(here)
+    assert pods(here)[0]["hostNetwork"]
+    here.operators[0].restart(Settings())
+    kill(here)
+    go_on(here)
+    assert 2 not in attempts(here)
+    assert "allowHostNetwork" in blocked(here)["message"]
+
+
+def test_what_a_profile_grants_is_still_granted_at_a_retry() -> None:
+    profile = {"network": {"hostNetwork": True}, "resources": {"rdma": {"resourceName": "rdma/a"}}}
+    settings = Settings(profiles={"p": profile}, default_profile="p")
+    here = world()
+    here.operators[0].restart(settings)
+    start(here)
+    kill(here)
+    go_on(here)
+    assert 2 in attempts(here)
+    here = world()
+    here.operators[0].restart(settings)
+    start(here)
+    here.operators[0].restart(Settings(profiles={"p": {}}))
+    kill(here)
+    go_on(here)
+    assert 2 not in attempts(here)
+    assert "profile" in blocked(here)["message"]
+
+
+def unsigned(world: World) -> None:
+    """Take the hash out of the status: it is that of a job that release 0.1.0 has started."""
+    assert world.job is not None
+    status = copy.deepcopy(world.status())
+    del status["frozenHash"]
+    world.cluster.update(world.job, status=status)
+    world.operators[0].catch_up()
+
+
+def test_a_job_that_the_release_before_has_started_goes_on_where_nothing_differs() -> None:
+    here = world()
+    start(here)
+    unsigned(here)
+    kill(here)
+    go_on(here)
+    assert 2 in attempts(here)
+    assert here.status()["frozenHash"]
+
+
+def test_it_goes_on_with_the_image_of_the_release_before() -> None:
+    here = world()
+    here.operators[0].restart(Settings(trainer_image="docker.io/bert-operator/trainer:0.1.0"))
+    start(here)
+    unsigned(here)
+    here.operators[0].restart(Settings(trainer_image="docker.io/bert-operator/trainer:0.2.0"))
+    kill(here)
+    go_on(here)
+    images = [pod["containers"][0]["image"] for pod in pods(here)]
+    assert images[-1] == "docker.io/bert-operator/trainer:0.1.0"
+    assert 2 in attempts(here)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        forged,
+        lambda genuine: forged(genuine, network={}, volumes=[], securityContext={}),  # the image alone
+        lambda genuine: {**genuine, "immutable": False},
+        lambda genuine: {**genuine, "data": {**genuine["data"], "run-config.json": '{"outputFolder": "/elsewhere"}'}},
+        lambda genuine: {**genuine, "data": {**genuine["data"], "passwd": "bert:x:0:0::/root:/bin/sh"}},
+        lambda genuine: {**genuine, "data": {"spec.json": "{"}},
+        lambda genuine: {**genuine, "data": {}},
+    ],
+    ids=["all", "image", "mutable", "run configuration", "passwd", "no JSON", "empty"],
+)
+def test_one_that_was_forged_meanwhile_is_not_adopted(change: Callable[[Document], Document]) -> None:
+    here = world()
+    start(here)
+    unsigned(here)
+    put(here, change(frozen(here)))
+    kill(here)
+    go_on(here)
+    assert 2 not in attempts(here)
+    assert blocked(here)["reason"] == "FrozenConfigurationUntrusted"
+    assert "apply it again" in blocked(here)["message"]
+
+
+def test_a_foreign_object_of_that_name_is_never_read() -> None:
+    here = world()
+    start(here)
+    kill(here)
+    genuine = frozen(here)
+    put(here, {**genuine, "metadata": {**genuine["metadata"], "ownerReferences": []}})
+    go_on(here)
+    assert 2 not in attempts(here)
+    assert blocked(here)
+
+
+def test_an_operator_reads_no_hash_that_it_did_not_write() -> None:
+    """The annotation, which anybody may write, is worth nothing."""
+    here = world()
+    start(here)
+    kill(here)
+    other = Operator(here.cluster, here)
+    put(here, forged(frozen(here)))
+    other.catch_up()
+    here.look(other)
+    assert 2 not in attempts(here)
