@@ -84,23 +84,23 @@ def test_it_is_ready_once_it_has_seen_everything_and_writes_nothing_before(
         operator.kill()
 
 
-def test_it_asks_to_be_restarted_when_the_watch_on_jobs_brings_nothing_any_more(
+def test_it_is_not_ready_while_the_watch_on_jobs_brings_nothing(
     make_operator: Any, proxy: FlakyProxy, jobs: Jobs
 ) -> None:
     with make_operator(maxWatchLagSeconds=2) as operator:
-        assert operator.page("/healthz") == (200, "ok\n")
+        assert operator.page("/readyz") == (200, "ok\n")
         # Without jobs it is ready before kopf's first list, which would bring the job.
         watches = lambda: [one for one in proxy.requests if one.is_watch and "bertpretrainjobs" in one.path]  # noqa: E731
         wait_until(watches, 20, "the watch on jobs")
         proxy.are_watches_mute = True
         proxy.mute_watches()
         jobs.create("unheard")
-        wait_until(lambda: operator.page("/healthz")[0] == 503, 20, "the probe to fail")
-        assert operator.page("/healthz")[1].startswith("the watch on BertPretrainJob has owed a change for")
+        wait_until(lambda: operator.page("/readyz")[0] == 503, 20, "the probe to fail")
+        assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob has owed a change for")
         assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 2
         proxy.clear()
         proxy.cut_watches()
-        wait_until(lambda: operator.page("/healthz")[0] == 200, 20, "the probe to pass again")
+        wait_until(lambda: operator.page("/readyz")[0] == 200, 20, "the probe to pass again")
 
 
 @contextmanager
@@ -128,22 +128,22 @@ def restless_pod(api: Api, namespace: str) -> Iterator[None]:
         thread.join()
 
 
-def test_it_asks_to_be_restarted_when_a_watch_on_pods_stays_silent(
+def test_it_is_not_ready_while_a_watch_on_pods_stays_silent(
     make_operator: Any, proxy: FlakyProxy, api: Api, namespace: str
 ) -> None:
     complaint = "the watch on Pod has owed"
     with make_operator(watchSilenceSeconds=1, maxWatchLagSeconds=1) as operator, restless_pod(api, namespace):
         began = operator.figure('watch_events_total{kind="Pod"}')
         wait_until(lambda: operator.figure('watch_events_total{kind="Pod"}') > began + 15, 10, "four seconds")
-        assert complaint not in operator.page("/healthz")[1]
+        assert complaint not in operator.page("/readyz")[1]
         proxy.are_watches_mute = True
         proxy.mute_watches()
-        wait_until(lambda: complaint in operator.page("/healthz")[1], 20, "the probe to fail")
+        wait_until(lambda: complaint in operator.page("/readyz")[1], 20, "the probe to fail")
         proxy.clear()
-        wait_until(lambda: complaint not in operator.page("/healthz")[1], 20, "the probe to pass again")
+        wait_until(lambda: complaint not in operator.page("/readyz")[1], 20, "the probe to pass again")
 
 
-def test_it_asks_to_be_restarted_when_the_queue_does_not_move(
+def test_it_is_not_ready_while_the_queue_does_not_move(
     make_operator: Any, proxy: FlakyProxy, api: Api, namespace: str, jobs: Jobs
 ) -> None:
     with make_operator(workers=1, maxWaitSeconds=2) as operator:
@@ -151,12 +151,12 @@ def test_it_asks_to_be_restarted_when_the_queue_does_not_move(
         for number in range(3):
             jobs.create(f"job-{number}")
         wait_until(held.reached.is_set, 10, "a write to be held")
-        wait_until(lambda: operator.page("/healthz")[0] == 503, 20, "the probe to fail")
-        assert operator.page("/healthz")[1].startswith("a job has waited for")
+        wait_until(lambda: operator.page("/readyz")[0] == 503, 20, "the probe to fail")
+        assert operator.page("/readyz")[1].startswith("a job has waited for")
         assert operator.figure("queue_depth") == 2
         assert operator.figure("queue_oldest_seconds") > 2
         held.release()
-        wait_until(lambda: operator.page("/healthz") == (200, "ok\n"), 20, "the probe to pass again")
+        wait_until(lambda: operator.page("/readyz") == (200, "ok\n"), 20, "the probe to pass again")
         with Fates(api, namespace):
             for number in range(3):
                 jobs.wait_phase(f"job-{number}", "Succeeded")

@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 from types import TracebackType
@@ -37,9 +38,9 @@ RESOURCES = {
 class ApiStandIn:
     """``with ApiStandIn(delay_s=30) as server: ... server.kubeconfig(folder)``."""
 
-    def __init__(self, *, delay_s: float = 0.0) -> None:
-        """delay_s: seconds before every answer; a watch is opened after as many."""
-        self.delay_s = delay_s
+    def __init__(self, *, delay_s: float = 0.0, bookmark_s: float = 60.0) -> None:
+        """delay_s: seconds before every answer; a watch is opened after as many. bookmark_s: between two bookmarks."""
+        self.delay_s, self._bookmark_s = delay_s, bookmark_s
         self.ahead_s = 0.0
         """Seconds by which the clock behind its Date header is ahead."""
         self.objects: dict[str, Json] = {}
@@ -82,7 +83,13 @@ class ApiStandIn:
 
     def put(self, collection: str, document: Json) -> Json:
         """Have an object, at the path of its collection."""
-        metadata = {"uid": f"uid-{next(self._versions)}", "generation": 1, **document["metadata"]}
+        namespace = collection.partition("/namespaces/")[2].split("/")[0]
+        metadata = {
+            "uid": f"uid-{next(self._versions)}",
+            "generation": 1,
+            **document["metadata"],
+            "namespace": namespace,
+        }
         metadata["resourceVersion"] = str(next(self._versions))
         stored = {**document, "metadata": metadata}
         self.objects[f"{collection}/{metadata['name']}"] = stored
@@ -137,10 +144,16 @@ class ApiStandIn:
 
     async def _watch(self, request: web.BaseRequest, date: dict[str, str]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json", **date})
-        await response.prepare(request)
         self.watches += 1
         try:
-            await self._stop.wait()
+            await response.prepare(request)
+            while not self._stop.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), self._bookmark_s)
+                bookmark = {"metadata": {"resourceVersion": str(next(self._versions))}}
+                await response.write(json.dumps({"type": "BOOKMARK", "object": bookmark}).encode() + b"\n")
+        except ConnectionError:  # whoever listened has gone
+            pass
         finally:
             self.watches -= 1
         return response

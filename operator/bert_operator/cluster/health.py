@@ -1,7 +1,8 @@
 """The operator's HTTP pages: /metrics for Prometheus, /healthz and /readyz for kubelet.
 
-/healthz fails where a restart helps: a watch that no longer delivers, or a queue that no longer moves. An API
-server that is away is no reason to restart.
+/healthz says that the loop turns, by answering at all: a restart helps against nothing else, and would begin everything
+anew that is slow already. /readyz says whether the work goes on: all objects are known, no watch owes a change, and no
+job waits for too long.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Health:
         self._watch_lag_s, self._oldest_s, self._is_ready = watch_lag_s, oldest_s, is_ready
 
     def problems(self) -> list[str]:
-        """Return why the process should be restarted."""
-        found = [
+        """Return why the work does not go on as it should."""
+        found = [] if self._is_ready() else ["starting"]
+        found += [
             f"the watch on {kind} has owed a change for {lag_s:.0f} s"
             for kind, lag_s in self._watch_lag_s().items()
             if lag_s > self._max_lag_s
@@ -40,13 +42,13 @@ class Health:
         return found
 
     async def healthz(self, _: web.Request) -> web.Response:
+        """Answer 200; where the loop does not turn, nobody answers."""
+        return web.Response(text="ok\n")
+
+    async def readyz(self, _: web.Request) -> web.Response:
         """Answer 200, or 503 with the reasons."""
         problems = self.problems()
         return web.Response(status=503 if problems else 200, text="\n".join(problems or ["ok"]) + "\n")
-
-    async def readyz(self, _: web.Request) -> web.Response:
-        """Answer 200 once all objects are known."""
-        return web.Response(status=200 if self._is_ready() else 503, text="ok\n" if self._is_ready() else "starting\n")
 
 
 async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tuple[web.AppRunner, int]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from kubernetes.aio.config import ConfigException
 
@@ -124,7 +125,7 @@ class _Service:
         await self._wait_for_own_api(api)
         for reflector in self._reflectors:
             await reflector.synced.wait()
-        registry = build_registry(self._index, self._queue.add, self._metrics.watched)
+        registry = build_registry(self._index, self._queue.add, self._take_note)
         kopf_is_up, never = asyncio.Event(), asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._queue.run(self._settings.workers))
@@ -145,6 +146,11 @@ class _Service:
             await asyncio.sleep(_POLL_S)
         self._ready.set()
         await self._sweeper.run()
+
+    def _take_note(self, job: Mapping[str, Any]) -> None:
+        """Take note of a change of a job that its watch has brought."""
+        self._metrics.watched("BertPretrainJob")
+        self._sweeper.brought(job)
 
     def _watch_lags_s(self) -> Mapping[str, float]:
         """Return the seconds that each watch owes a change, or has been silent beyond what is normal."""

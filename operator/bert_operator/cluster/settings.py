@@ -48,9 +48,9 @@ class Settings(BaseModel):
     """Seconds without a word after which a watch is taken for dead and opened anew. Default: a little more than the
     minute that lies between two bookmarks of the API server."""
     max_watch_lag_seconds: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for which a watch may owe a change before /healthz fails."""
+    """Seconds for which a watch may owe a change before /readyz fails."""
     max_wait_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds for which a job may wait for its turn, or be looked at, before /healthz fails."""
+    """Seconds for which a job may wait for its turn, or be looked at, before /readyz fails."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """TCP port of /metrics, /healthz and /readyz. 0: a free one."""
     http_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node

@@ -2,7 +2,8 @@
 
 kopf's watch can lose objects (after 410 Gone it lists again and cannot tell what vanished meanwhile), and a watch
 can die silently. What is gone is forgotten. A change that one sweep has seen and that the watch has not brought by
-the next means that the watch is late: by that the liveness probe tells a dead watch from a quiet cluster.
+the next means that the watch is late: by that readiness tells a dead watch from a quiet cluster, and the sweep fetches
+the job itself, so that a watch that stays dead costs time and no job.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.entries import read_version
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.paths import job_path, path_of
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
 
@@ -23,6 +26,13 @@ _LISTS_AT_ONCE = 8
 """Of the client's requests; looks at jobs need the others."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Owed(NamedTuple):
+    """A change that the watch has not brought."""
+
+    version: int
+    since_s: float
 
 
 class Sweeper:
@@ -42,7 +52,7 @@ class Sweeper:
         self._settings = settings
         self._enqueue = enqueue
         self._on_sweep = on_sweep
-        self._late: dict[str, tuple[int, float]] = {}
+        self._owed: dict[str, _Owed] = {}
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -62,44 +72,61 @@ class Sweeper:
             if uid not in listed:
                 _log.info("%s %s/%s is gone; no watch said so", KIND, namespace, name)
                 self._index.drop_uid(KIND, namespace, name, uid)
-        now_s, known = time.monotonic(), self._versions()
-        self._late = {
-            uid: self._late.get(uid, (version, now_s))
-            for uid, version in listed.items()
-            if known.get(uid, -1) < version
+        now_s, known, owed_before = time.monotonic(), self._versions(), self._owed
+        self._owed = {
+            uid: owed_before.get(uid, _Owed(version, now_s))
+            for uid, (_, version) in listed.items()
+            if uid in owed_before or known.get(uid, -1) < version
         }
+        for uid in self._owed.keys() & owed_before.keys():
+            ref, version = listed[uid]
+            if known.get(uid, -1) < version:
+                await self._fetch(ref)
         for ref in self._index.jobs():
             self._enqueue(ref)
         self._on_sweep(time.time())
 
+    def brought(self, body: Mapping[str, Any]) -> None:
+        """Take note of what the watch has brought."""
+        uid = body.get("metadata", {}).get("uid", "")
+        if uid in self._owed and self._owed[uid].version <= read_version(body):
+            del self._owed[uid]
+
     def lag_s(self) -> float:
         """Return for how long the watch has owed a change; 0 where it owes none."""
-        if self._late:
-            known = self._versions()
-            self._late = {uid: late for uid, late in self._late.items() if known.get(uid, -1) < late[0]}
-        return max((time.monotonic() - since_s for _, since_s in self._late.values()), default=0.0)
+        return max((time.monotonic() - owed.since_s for owed in self._owed.values()), default=0.0)
+
+    async def _fetch(self, ref: JobRef) -> None:
+        """Get what the watch owes."""
+        try:
+            self._index.put_job(await self._api.get(job_path(ref)))
+        except ApiError as error:
+            if error.status != 404:  # the next sweep forgets what is gone
+                raise
 
     def _versions(self) -> dict[str, int]:
         return {uid: version for _, _, uid, version in self._index.known(KIND)}
 
-    async def _list(self) -> dict[str, int]:
-        """Return the versions of all jobs by their uids."""
+    async def _list(self) -> dict[str, tuple[JobRef, int]]:
+        """Return all jobs and their versions by their uids."""
         turns = asyncio.Semaphore(_LISTS_AT_ONCE)
 
-        async def list_in_turn(namespace: str) -> dict[str, int]:
+        async def list_in_turn(namespace: str) -> dict[str, tuple[JobRef, int]]:
             async with turns:
                 return await self._list_namespace(namespace)
 
         found = await asyncio.gather(*map(list_in_turn, self._settings.namespaces or ("",)))
-        return {uid: version for versions in found for uid, version in versions.items()}
+        return {uid: job for jobs in found for uid, job in jobs.items()}
 
-    async def _list_namespace(self, namespace: str) -> dict[str, int]:
+    async def _list_namespace(self, namespace: str) -> dict[str, tuple[JobRef, int]]:
         """Return the same of one namespace; empty: of all."""
-        versions, resume = {}, ""
+        jobs, resume = {}, ""
         while True:
             page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume)
             for item in page.get("items") or ():
-                versions[item["metadata"]["uid"]] = int(item["metadata"]["resourceVersion"])
+                metadata = item["metadata"]
+                ref = JobRef(metadata["namespace"], metadata["name"])
+                jobs[metadata["uid"]] = ref, int(metadata["resourceVersion"])
             resume = page.get("metadata", {}).get("continue", "")
             if not resume:
-                return versions
+                return jobs

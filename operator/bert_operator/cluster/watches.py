@@ -7,12 +7,14 @@ nothing in them that can fail. Everything else is watched by ``reflector`` (docs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import kopf
 
 from bert_operator.api.crd import PLURAL
+from bert_operator.cluster.client import REQUEST_TIMEOUT_S
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import API_GROUP, API_VERSION, JobRef
@@ -21,15 +23,15 @@ Body = Mapping[str, Any]
 
 
 def build_registry(
-    index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[str], None]
+    index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[Body], None]
 ) -> kopf.OperatorRegistry:
-    """Return the handlers."""
+    """Return the handlers. watched: is told every change."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event(API_GROUP, API_VERSION.partition("/")[2], PLURAL, registry=registry)
     async def take(event: Mapping[str, Any], **_: Any) -> None:
-        watched("BertPretrainJob")
         body = event["object"]
+        watched(body)
         ref = index.drop(body) if event["type"] == "DELETED" else index.put_job(body)
         if ref is not None:
             enqueue(ref)
@@ -39,6 +41,13 @@ def build_registry(
         return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
 
     return registry
+
+
+class _EndlessPauses:
+    """Seconds before each further try of a request. Kopf ends the process where a list of them does."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain([0.2, 0.5, 1, 1, 2, 2, 5, 5], itertools.repeat(10))
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
@@ -66,8 +75,8 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     watching.server_timeout, watching.client_timeout, watching.connect_timeout = 300, 330, 10
     watching.inactivity_timeout = settings.watch_silence_seconds
     watching.chunk_size = 100
-    kopf_settings.networking.request_timeout = 30
-    kopf_settings.networking.error_backoffs = [0.2, 0.5, 1, 1, 2, 2, 5, 5, 10, 10]
+    kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
+    kopf_settings.networking.error_backoffs = _EndlessPauses()
     # Never used while there are only event handlers; named after us so that it never appears under kopf's name.
     kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
     kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
