@@ -49,6 +49,9 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
 	@$(BIN)/pytest -m "not api_server and not cluster and not manifests" $(TESTS) $(PYTEST_ARGS)
 
+test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (CONTRIBUTING.md; 40 minutes)
+	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py $(PYTEST_ARGS)
+
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
 	@$(BIN)/pytest -m api_server tests/api_server tests/planning $(PYTEST_ARGS)
 
@@ -90,4 +93,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-cluster test-manifests check lint types layers generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-cluster test-stops test-manifests check lint types layers generated generate format lock clean bench-gpu

@@ -150,6 +150,13 @@ def test_who_is_asked_to_stop_while_it_starts_has_stopped() -> None:
     assert settle_exit_code(killed, Evidence()) == killed
 
 
+@pytest.mark.parametrize("code", [0, 1, 137, 143])
+def test_who_is_asked_to_stop_before_all_ranks_have_come_has_stopped(code: int) -> None:
+    assert settle_exit_code(code, Evidence(asked_to_stop=True, never_began=True, lost_worker=True)) == 3
+    assert settle_exit_code(code, Evidence(never_began=True)) == code
+    assert settle_exit_code(2, Evidence(asked_to_stop=True, never_began=True)) == 2
+
+
 def test_mpich_s_mixed_codes_are_not_taken_for_a_stop() -> None:
     # 1 and 2 give 3 there, and a signal's number is a code.
     assert settle_exit_code(3, Evidence(mixes_codes=True)) == 1

@@ -36,11 +36,18 @@ from bert_trainer.stage_progress import Interval, Progress
 
 
 class StopRequest:
-    """Turns SIGUSR1 and SIGTERM into a flag; mpirun forwards SIGUSR1 to its ranks and then waits for them."""
+    """Turns SIGUSR1 and SIGTERM into a flag; mpirun forwards SIGUSR1 to its ranks and then waits for them.
+
+    Until somebody listens these signals end the process: a rank that waits for its peers, reads its data or tries
+    sizes has nothing to save, and would look at a flag only after that.
+    """
 
     def __init__(self) -> None:
-        """Install the handlers for the rest of the process."""
+        """Nothing is installed yet."""
         self.received = False
+
+    def listen(self) -> None:
+        """Install the handlers for the rest of the process."""
         for number in (signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, self._receive)
 
@@ -134,6 +141,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             if isinstance(other, EvaluateStage):
                 evaluate_and_tell(session, number, other, when="before")
 
+    stop.listen()
     started_at_s = time.monotonic()
     saved_at_s = started_at_s
     interval = Interval()

@@ -17,6 +17,7 @@ from bert_trainer.pod.endings import WorkersUnreachable
 from bert_trainer.pod.mpi import MPIS
 from bert_trainer.pod.pinning import PLACES, Pinning
 from bert_trainer.pod.rank import Declared, run_rank
+from bert_trainer.pod.stopping import release_signals
 from bert_trainer.pod.termination import DEFAULT_TERMINATION_LOG, write_record
 from bert_trainer.pod.worker import run_worker
 
@@ -56,6 +57,7 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
     if not program:
         raise InputError(f"{arguments.role}: got no program", hint="put -- PROGRAM ARGUMENTS... at the end")
     if arguments.role == "rank":
+        release_signals()  # what it becomes is to have them
         return run_rank(program, _declared(arguments), tells_end=arguments.tell_end, is_quiet=arguments.quiet)
     if arguments.role == "single":
         job = single.Job(

@@ -55,6 +55,8 @@ class Evidence:
     """Rank 0 reported that it has stopped."""
     asked_to_stop: bool = False
     """This container was asked to."""
+    never_began: bool = False
+    """Not all ranks had come: nothing was done that could be lost."""
 
 
 def settle_exit_code(code: int, evidence: Evidence) -> int:
@@ -66,6 +68,8 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
         code = evidence.told_code
     elif evidence.mixes_codes and evidence.failed_by_signal is not None:
         code = _SIGNALLED + evidence.failed_by_signal
+    if evidence.asked_to_stop and evidence.never_began and code != EXIT_BAD_INPUT:
+        return EXIT_STOPPED
     if evidence.mixes_codes and code == EXIT_STOPPED and not evidence.asked_to_stop:
         code = EXIT_FAILED
     if (evidence.lost_worker or evidence.killed_peer and evidence.failed_by_signal is None) and code not in (

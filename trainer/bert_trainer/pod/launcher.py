@@ -134,6 +134,7 @@ def _run(
         left_early=story.left_early,
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         asked_to_stop=stop.count > 0,
+        never_began=not listener.muster.is_complete,
     )
     code = settle_exit_code(code, evidence)
     write_record(job.termination_log, build_record(code, story, failure, None))

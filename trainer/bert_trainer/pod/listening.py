@@ -25,6 +25,10 @@ class Listener:
     """Told once where the ranks are."""
     _problem: str | None = field(default=None)
 
+    def __post_init__(self) -> None:
+        """From now on a stop that comes before all ranks have come ends the launcher."""
+        self.stop.has_begun = lambda: self.muster.is_complete
+
     def take(self, line: Line) -> bool:
         """Take a line; return whether it is for people."""
         if not self.muster.take(line.text):

@@ -77,6 +77,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         told_code=listener.muster.told_code,
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         asked_to_stop=stop.count > 0,
+        never_began=not listener.muster.is_complete,
     )
     code = settle_exit_code(code, evidence)
     write_record(job.termination_log, build_record(code, story, failure, read_left(left)))

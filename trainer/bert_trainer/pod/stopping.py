@@ -9,10 +9,19 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
-_INSIST_S = 10.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Ask for a stop. The image's ``bert-pod`` holds them back from its first instruction on."""
+
+_INSIST_S = 5.0
+
+
+def release_signals() -> None:
+    """Let those through that ask for a stop, also what has come so far: handlers are there, or none is wanted."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 class StopRequest:
@@ -21,11 +30,15 @@ class StopRequest:
     def __init__(self) -> None:
         """Handlers are installed while the object is entered."""
         self.count = 0
+        self.has_begun: Callable[[], bool] = lambda: True
+        """Whether the child's ranks can be asked: what mpirun forwards before they are there reaches nobody. Until
+        then a stop ends the child."""
         self._child: int | None = None
         self._sent = 0
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        release_signals()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,5 +69,8 @@ class StopRequest:
     def _send(self) -> None:
         while self._child is not None and self._sent < self.count:
             self._sent += 1
+            if not self.has_begun():
+                self.end_child()
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGUSR1 if self._sent == 1 else signal.SIGTERM)

@@ -19,11 +19,12 @@ from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE, check_user
 from bert_trainer.pod.ranks import adopt_orphans, find_descendants, find_ranks, signal_process
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.sshd import check_keys, choose_environment, find_sshd, render_config
+from bert_trainer.pod.stopping import SIGNALS, release_signals
 
 _LOOK_S = 0.2
-_SESSIONS_S = 10.0
+_SESSIONS_S = 5.0
 _SSHD_S = 5.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_SIGNALS = (*SIGNALS, signal.SIGCHLD)
 
 
 class Alarm:
@@ -37,6 +38,7 @@ class Alarm:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        release_signals()
         return self
 
     def __exit__(self, *_: object) -> None:

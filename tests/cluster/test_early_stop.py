@@ -1,0 +1,46 @@
+"""Pods that are deleted or suspended while they start are gone within seconds, long before their grace is over.
+
+Inputs: jobs of one pod and of several, a stop at a few moments after they were applied. Observed: seconds until no pod
+of the job is left.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from job_cluster import Namespace, poll
+from real_jobs import Clock, RealJob, training_job
+
+pytestmark = pytest.mark.timeout(300)
+GONE_S = 10.0
+GRACE_S = 120
+Say = Callable[[str], None]
+
+
+@pytest.mark.parametrize(("workers", "moments_s"), [(1, (0.2, 1.0, 2.0, 4.0)), (2, (0.6, 2.5))])
+def test_a_stop_that_arrives_while_pods_start_is_heard(
+    data: Namespace, say: Say, workers: int, moments_s: tuple[float, ...]
+) -> None:
+    told = []
+    for number, moment_s in enumerate(moments_s):
+        name = f"early-{workers}-{number}"
+        data.apply(training_job(name, workers=workers, runPolicy={"stopGraceSeconds": GRACE_S}))
+        threading.Event().wait(moment_s)  # what is tried, not something that is waited for
+        clock = Clock()
+        if number % 2:
+            suspended = {"spec": {"runPolicy": {"suspend": True}}}
+            data.kubectl("patch", "bpj", name, "--type=merge", "-p", json.dumps(suspended))
+            RealJob(data, name).wait_phase("Stopped")
+        else:
+            data.kubectl("delete", "bpj", name, "--wait=false")
+        poll(lambda: not data.list("pods", f"bert-operator.dev/job={name}"), GRACE_S, "the pods to go")  # noqa: B023
+        took_s = clock.s
+        told.append(f"{took_s:.1f} s when {'suspended' if number % 2 else 'deleted'} after {moment_s} s")
+        assert took_s < GONE_S, told
+        if number % 2:
+            data.kubectl("delete", "bpj", name)
+    say(f"{workers} workers: pods gone after {', '.join(told)}")
