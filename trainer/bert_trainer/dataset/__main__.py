@@ -203,7 +203,8 @@ def _summary(root: Path, record: DatasetRecord) -> str:
     assert counts is not None, "a complete dataset has been counted"
     lines = [
         f"{root}: {counts.documents_training} documents to train on, {counts.documents_held_out} held out, "
-        f"{counts.duplicates_dropped} near-duplicates dropped; vocabulary of {record.vocabulary_entries}",
+        f"{counts.duplicates_dropped} near-duplicates dropped; vocabulary of {record.vocabulary_entries}, "
+        f"{record.unknown_share or 0:.3%} of the tokens are [UNK]",
         *(
             f"  {length.folder}: {length.samples_training} samples in {len(length.training)} shard(s), "
             f"{length.samples_held_out} held out"

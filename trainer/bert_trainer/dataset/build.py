@@ -28,7 +28,7 @@ from bert_trainer.dataset.record import DatasetRecord, LengthRecord, read_record
 from bert_trainer.dataset.sampling import NUM_SPECIAL_TOKENS, ShardTask, build_shard, groups_of_shard
 from bert_trainer.dataset.shards import LONGEST_ROW, ShardHeader, Split, read_header
 from bert_trainer.dataset.spool import expected_blocks
-from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
 from bert_trainer.dataset.worker_pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.folder_lock import exclusive
@@ -202,6 +202,7 @@ def _note_prepared(
         "vocabulary_entries": vocabulary.size,
         "counts": prepared.counts,
         "word_hit_rate": prepared.word_hit_rate,
+        "unknown_share": prepared.unknown_share,
         **progress.time_spent(),
     }
     for name in ("corpus_sha256", "vocabulary_sha256"):
@@ -212,6 +213,8 @@ def _note_prepared(
                 hint="delete the folder to build it anew",
             )
     logger.info("%s", ", ".join(f"{name} {count}" for name, count in prepared.counts.model_dump().items()))
+    if prepared.unknown_share > MOST_UNKNOWN:
+        logger.warning("%s: %s", root, describe_unknown(prepared.unknown_share))
     record = record.model_copy(update=found)
     if not record.complete:
         record.write(root)
@@ -245,6 +248,7 @@ def _shard_tasks(
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
         mask_id=vocabulary.mask_id,
+        unk_id=vocabulary.unk_id,
         continuations=vocabulary.continuations if stage.whole_word_masking else None,
     )
     num_training = prepared.num_training_shards

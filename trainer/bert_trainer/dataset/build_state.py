@@ -54,6 +54,11 @@ def open_record(
         settings = settings.model_copy(
             update={"vocabulary": known.vocabulary, "vocabulary_size": known.vocabulary_size}
         )
+    if record.settings.generator_version < GENERATOR_VERSION and is_complete(
+        record, root, vocabulary_path(dataset), lengths
+    ):
+        # An earlier release made all of it: nothing is added, so nothing is mixed.
+        settings = settings.model_copy(update={"generator_version": record.settings.generator_version})
     differing = _differences(record.settings, settings)
     if record.fingerprint != corpus.fingerprint:
         if record.corpus_sha256 is not None and digest_corpus(corpus) != record.corpus_sha256:

@@ -36,6 +36,8 @@ class DynamicMasking:
     cls_id: int
     sep_id: int
     mask_id: int
+    unk_id: int | None = None
+    """Never predicted: it stands for whatever word. Empty: it may be."""
     continuations: NDArray[np.bool_] | None = None
     """By token id, whether it goes on a word ("##ing"); given where whole words are masked together."""
 
@@ -52,6 +54,7 @@ class DynamicMasking:
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
             mask_id=vocabulary.mask_id,
+            unk_id=vocabulary.unk_id,
             continuations=vocabulary.continuations if whole_words else None,
         )
 
@@ -111,6 +114,8 @@ class DynamicMasking:
     ) -> NDArray[np.int64]:
         """Return the ascending places of the tokens to predict."""
         candidate = (samples.tokens != self.cls_id) & (samples.tokens != self.sep_id)
+        if self.unk_id is not None:
+            candidate &= samples.tokens != self.unk_id
         wanted = np.rint(samples.token_counts * self.probability).astype(np.int64)
         wanted = np.minimum(np.maximum(wanted, 1), self.max_predictions)
         if self.continuations is None:

@@ -110,7 +110,7 @@ def _vocabulary_size(group: Group, vocabularies: dict[Path, Vocabulary | None]) 
 
 def _verify(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
     files = _files(arguments.paths)
-    num_bad = 0
+    num_bad = num_warned = 0
     with open_stop() as stop, ProgressBar() as bar:
         bar.begin("verify", _num_bytes(files), unit="MB of shards")
         verdicts = verify(
@@ -125,7 +125,12 @@ def _verify(arguments: argparse.Namespace, open_stop: OpenStop) -> int:
                 num_bad += 1
                 _say(f"BAD {verdict.path}")
                 _say_all("    " + problem.replace("\n", "\n    ") for problem in verdict.problems)
-    _say(f"{len(files)} shard(s) checked, {num_bad or 'nothing'} bad")
+            if verdict.warnings:
+                num_warned += 1
+                _say(f"WARNING {verdict.path}")
+                _say_all(f"    {warning}" for warning in verdict.warnings)
+    warned = f", {num_warned} with a warning" if num_warned else ""
+    _say(f"{len(files)} shard(s) checked, {num_bad or 'nothing'} bad{warned}")
     return EXIT_FAILED if num_bad else 0
 
 
@@ -141,7 +146,9 @@ def _vocabularies(files: Sequence[Path], given: Path | None) -> dict[Path, Vocab
 
 
 def _count_task(file: Path, vocabulary: Vocabulary | None) -> CountTask:
-    return CountTask(file, vocabulary.size, vocabulary.mask_id) if vocabulary else CountTask(file, None, None)
+    if vocabulary is None:
+        return CountTask(file, None, None, None)
+    return CountTask(file, vocabulary.size, vocabulary.mask_id, vocabulary.unk_id)
 
 
 def _num_processes(arguments: argparse.Namespace, files: Sequence[Path]) -> int:

@@ -40,7 +40,8 @@ class CountTask:
     path: Path
     vocabulary_size: int | None
     mask_id: int | None
-    """Empty where the vocabulary is not known."""
+    """Empty where the vocabulary is not known, as the next one."""
+    unk_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,11 @@ def count_file(task: CountTask) -> CountedFile:
     for block in read_ragged_blocks(task.path, task.vocabulary_size):
         tokens = header.sequence_length or int(block.token_counts.max())
         most = header.max_predictions or int(block.prediction_counts.max())
-        parts.append(SampleStatistics.of([block], sequence_length=tokens, max_predictions=most, mask_id=task.mask_id))
+        parts.append(
+            SampleStatistics.of(
+                [block], sequence_length=tokens, max_predictions=most, mask_id=task.mask_id, unk_id=task.unk_id
+            )
+        )
         if len(parts) > 1:
             parts = [SampleStatistics.together(parts, of_one_file=True)]
     return CountedFile(task.path, header, task.path.stat().st_size, parts[0] if parts else None)
@@ -181,6 +186,8 @@ def describe_group(group: Group) -> list[str]:
             f"                       shown as [MASK] {masked:.1%}, as they were {unchanged:.1%}, as another token "
             f"{1 - masked - unchanged:.1%}"
         )
+    if counted.unknown_share is not None:
+        lines.append(f"  unknown words        {counted.unknown_share:7.3%} of the text's tokens are [UNK]")
     return [
         *lines,
         *_repeats(counted),
@@ -213,6 +220,7 @@ def describe_datasets(folders: Iterable[Path]) -> list[str]:
         f"{root}: {counts.documents_read:,} documents read, {counts.duplicates_dropped:,} of them dropped as "
         f"near-duplicates of an earlier one; {counts.documents_training:,} to train on, each drawn "
         f"{record.settings.dupe_factor} times (more or less by weight), {counts.documents_held_out:,} held out"
+        + ("" if record.unknown_share is None else f"; {record.unknown_share:.3%} of the text's tokens are [UNK]")
         for root, record in records.items()
         if (counts := record.counts) is not None
     ]
@@ -245,6 +253,8 @@ def group_document(group: Group) -> dict[str, Any]:
         "samples_by_predictions": counted.predictions.tolist(),
         "predictions_shown_as_mask": counted.masked,
         "predictions_unchanged": counted.unchanged,
+        "unknown_tokens": counted.unknown,
+        "unknown_share": counted.unknown_share,
         "random_next": counted.random_next,
         "duplicate_samples": round(counted.samples.repeated_share * counted.rows),
         "duplicate_texts": round(counted.texts.repeated_share * counted.rows),

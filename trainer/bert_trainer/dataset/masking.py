@@ -32,6 +32,8 @@ class MaskingRule:
     cls_id: int
     sep_id: int
     mask_id: int
+    unk_id: int | None = None
+    """Never predicted: it stands for whatever word. Empty: it may be."""
     continuations: NDArray[np.bool_] | None = None
     """(vocabulary,): entries that go on with a word ("##ing"); words are then masked whole or not at all.
     ``None``: every token for itself."""
@@ -59,12 +61,15 @@ def mask_tokens(
 ) -> MaskedTokens:
     """Return masked copies and their labels.
 
-    tokens: (N, T). candidates: (N, T), everything but [CLS], [SEP] and padding; at least one in each row.
+    tokens: (N, T). candidates: (N, T), everything but [CLS], [SEP] and padding; at least one in each row. A row of
+    nothing but [UNK] gets no prediction.
     """
-    num_candidates = candidates.sum(axis=1)
     # A row is its candidates, [CLS] and two [SEP].
     table = np.array([count_predictions(length, rule) for length in range(tokens.shape[1] + 4)])
-    wanted = np.minimum(table[num_candidates + 3], num_candidates)
+    wanted = table[candidates.sum(axis=1) + 3]
+    if rule.unk_id is not None:
+        candidates = candidates & (tokens != rule.unk_id)
+    wanted = np.minimum(wanted, candidates.sum(axis=1))
     if rule.continuations is None:
         positions, counts = _choose_tokens(candidates, wanted, rule.max_predictions, bits), wanted
     else:
@@ -133,7 +138,7 @@ def _choose_words(
         counts += np.where(fits, sizes[rows, word], 0)
         is_taken[rows[fits], word[fits]] = True
     # Short rows of long words: a row without a prediction teaches nothing, so one word is taken all the same.
-    empty = np.flatnonzero(counts == 0)
+    empty = np.flatnonzero((counts == 0) & candidates.any(axis=1))
     is_taken[empty, order[empty, 0]] = True
     counts[empty] = np.minimum(sizes[empty, order[empty, 0]], rule.max_predictions)
     is_taken[:, 0] = False

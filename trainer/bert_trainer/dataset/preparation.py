@@ -59,6 +59,8 @@ class Prepared:
     num_blocks: int
     word_hit_rate: float
     """Share of the words whose tokens were in the cache, in [0, 1]."""
+    unknown_share: float
+    """Share of the tokens that are [UNK], in [0, 1]."""
 
     @property
     def num_groups(self) -> int:
@@ -196,10 +198,13 @@ class Preparation:
         Documents without a token show only then; where there are any they are dealt out no more.
         """
         empty = np.zeros_like(held_out)
+        unknown_share: float | None = None
         while True:
             draws, undrawn = draw_documents(self.stage, texts, held_out)
             groups, num_training, num_held_out = deal_documents(self.stage, texts, held_out, empty | undrawn, draws)
-            tokens, hit_rate = self._encode_blocks(texts, groups, draws, num_training + num_held_out)
+            tokens, hit_rate, share = self._encode_blocks(texts, groups, draws, num_training + num_held_out)
+            # That of the whole text: documents of nothing but [UNK] are not there the second time.
+            unknown_share = share if unknown_share is None else unknown_share
             newly_empty = (groups >= 0) & (tokens == 0)
             if not newly_empty.any():
                 break
@@ -216,7 +221,16 @@ class Preparation:
             tokens_held_out=int(held.sum()),
         )
         sha256 = read_vocabulary(self.vocabulary_path).sha256
-        return Prepared(texts.corpus_sha256, sha256, counts, num_training, num_held_out, len(texts.blocks), hit_rate)
+        return Prepared(
+            corpus_sha256=texts.corpus_sha256,
+            vocabulary_sha256=sha256,
+            counts=counts,
+            num_training_shards=num_training,
+            num_held_out_shards=num_held_out,
+            num_blocks=len(texts.blocks),
+            word_hit_rate=hit_rate,
+            unknown_share=unknown_share,
+        )
 
     def _split_again(self, texts: _Texts, empty: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Split the documents that have a token; those of before stay on their side, unless one is empty now."""
@@ -231,7 +245,8 @@ class Preparation:
 
     def _encode_blocks(
         self, texts: _Texts, groups: NDArray[np.int32], draws: NDArray[np.int32], num_groups: int
-    ) -> tuple[NDArray[np.int64], float]:
+    ) -> tuple[NDArray[np.int64], float, float]:
+        """Return the tokens of each document, (D,), and the shares of words seen before and of [UNK]."""
         tasks = [
             EncodeTask(
                 block=block,
@@ -245,12 +260,13 @@ class Preparation:
             for number, block in enumerate(texts.blocks)
         ]
         tokens = np.zeros(len(groups), dtype=np.int64)
-        words = unseen = 0
+        words = unseen = num_tokens = num_unknown = 0
         for task, encoded in self.pool.run(encode_block, tasks):
             tokens[texts.in_block(task.block)] = encoded.tokens
             self.progress.advance()
             words, unseen = words + encoded.hit_rate.words, unseen + encoded.hit_rate.unseen
-        return tokens, round(1 - unseen / max(1, words), 6)
+            num_tokens, num_unknown = num_tokens + encoded.num_tokens, num_unknown + encoded.num_unknown
+        return tokens, round(1 - unseen / max(1, words), 6), round(num_unknown / max(1, num_tokens), 6)
 
 
 def _reader(blocks: list[TextBlock]) -> Callable[[int], list[str]]:

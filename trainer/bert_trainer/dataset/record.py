@@ -119,6 +119,8 @@ class DatasetRecord(_Part):
     lengths: tuple[LengthRecord, ...] = ()
     word_hit_rate: float | None = None
     """Share of the words of the text that were not new to the process that encoded them."""
+    unknown_share: float | None = None
+    """Share of the text's tokens that are [UNK], in [0, 1]."""
     seconds: float = 0.0
     """Spent on building, all attempts together."""
     cpu_seconds: float = 0.0

@@ -44,6 +44,8 @@ class SampleStatistics:
     """Predictions that show [MASK]."""
     unchanged: int
     """Predictions that show the original token."""
+    unknown: int | None
+    """[UNK] among the tokens before they were masked; empty where its id is not known."""
     sum_pp: int
     """Of p * p, as the next two for the standard error of the share of predicted tokens."""
     sum_pn: int
@@ -78,6 +80,11 @@ class SampleStatistics:
         return self.num_predictions / max(1, self.tokens)
 
     @property
+    def unknown_share(self) -> float | None:
+        """Share of the text's tokens, [CLS] and [SEP] left out, that are [UNK], where its id is known."""
+        return None if self.unknown is None else self.unknown / max(1, self.tokens - 3 * self.rows)
+
+    @property
     def times_in_a_file(self) -> float:
         """How often a piece of text comes in one file, on average; 0 where there are none."""
         together, different = self.pieces_of_files.tolist()
@@ -85,13 +92,20 @@ class SampleStatistics:
 
     @classmethod
     def of(
-        cls, blocks: Sequence[RaggedSamples], *, sequence_length: int, max_predictions: int, mask_id: int | None
+        cls,
+        blocks: Sequence[RaggedSamples],
+        *,
+        sequence_length: int,
+        max_predictions: int,
+        mask_id: int | None,
+        unk_id: int | None = None,
     ) -> SampleStatistics:
         """Count the samples of one file, given in blocks; at least one block.
 
         sequence_length, max_predictions: T and P; no row may exceed them. mask_id: empty: what predictions show most.
+        unk_id: empty: it is not counted.
         """
-        parts = [_count(block, sequence_length, max_predictions, mask_id) for block in blocks]
+        parts = [_count(block, sequence_length, max_predictions, mask_id, unk_id) for block in blocks]
         return cls.together(parts, of_one_file=True)
 
     @classmethod
@@ -110,12 +124,15 @@ class SampleStatistics:
             texts=Repeats.together(values["texts"], most=most),
             pieces=pieces,
             pieces_of_files=in_files,
+            unknown=None if None in values["unknown"] else sum(values["unknown"]),
             **added,
             **sums,
         )
 
 
-def _count(samples: RaggedSamples, sequence_length: int, max_predictions: int, mask_id: int | None) -> SampleStatistics:
+def _count(
+    samples: RaggedSamples, sequence_length: int, max_predictions: int, mask_id: int | None, unk_id: int | None
+) -> SampleStatistics:
     shown = samples.tokens[samples.prediction_places()]
     if mask_id is None and len(shown):
         mask_id = int(np.bincount(shown).argmax())
@@ -129,6 +146,7 @@ def _count(samples: RaggedSamples, sequence_length: int, max_predictions: int, m
         random_next=int(samples.next_sentence_labels.sum(dtype=np.int64)),
         masked=int((shown == mask_id).sum()) if len(shown) else 0,
         unchanged=int((shown == samples.masked_lm_ids).sum()),
+        unknown=None if unk_id is None else int((original.tokens == unk_id).sum()),
         sum_pp=int((p * p).sum()),
         sum_pn=int((p * n).sum()),
         sum_nn=int((n * n).sum()),

@@ -28,8 +28,8 @@ from bert_trainer.dataset.text_survey import forget_words
 from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.weights import walks_in_pass
 
-GENERATOR_VERSION = 2
-"""Raised whenever the same text and settings would give other samples."""
+GENERATOR_VERSION = 3
+"""Raised whenever the same text and settings would give other samples. From 3 on [UNK] is never predicted."""
 
 NUM_SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""

@@ -102,13 +102,14 @@ class SpecialIds:
     sep_id: int
     pad_id: int = 0
     mask_id: int | None = None
-    """Empty where the vocabulary is not known."""
+    """Empty where the vocabulary is not known, as the next one."""
+    unk_id: int | None = None
 
     @classmethod
     def of(cls, vocabulary: Vocabulary | None, samples: Samples) -> SpecialIds:
         """Take the ids of a vocabulary, or, where it is not known, those of [CLS] and [SEP] of the first row."""
         if vocabulary:
-            return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id, vocabulary.mask_id)
+            return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id, vocabulary.mask_id, vocabulary.unk_id)
         length = int(samples.input_mask[0].sum())
         return cls(int(samples.input_ids[0, 0]), int(samples.input_ids[0, length - 1]))
 
@@ -123,6 +124,8 @@ class Origin:
     """Made by this project's generator, whose text holds no special token."""
     masked_lm_probability: float | None = None
     """Share of tokens that is predicted, where single tokens are."""
+    predicts_unknown: bool = True
+    """Whether [UNK] may be predicted."""
 
 
 def describe_violations(broken: dict[str, tuple[int, int]]) -> list[str]:
@@ -138,13 +141,12 @@ def broken_rules(samples: Samples, ids: SpecialIds, origin: Origin) -> dict[str,
     """Return for every rule which rows break it, (N,); rules that all rows keep are left out."""
     lengths = samples.input_mask.sum(axis=1, dtype=np.int64)
     predicted = samples.masked_lm_positions > 0
-    # A random replacement may be any entry, [SEP] too: what stood there decides.
-    original = samples.input_ids.copy()
-    row_of, _ = np.nonzero(predicted)
-    original[row_of, samples.masked_lm_positions[predicted]] = samples.masked_lm_ids[predicted]
+    original = original_tokens(samples)
     rules = _segment_rules(samples, original, lengths, ids)
     if origin.masked:
-        rules |= _prediction_rules(samples, predicted, lengths, ids, origin)
+        # Of text that is nothing but [UNK] there may be nothing to predict.
+        known = lengths - 3 if ids.unk_id is None else lengths - 3 - count_unknown(samples, original, ids.unk_id)
+        rules |= _prediction_rules(samples, predicted, lengths, known, ids, origin)
     else:
         rules["has predictions, but the file says that it has none"] = np.any(predicted, axis=1)
     if origin.ours:
@@ -153,6 +155,21 @@ def broken_rules(samples: Samples, ids: SpecialIds, origin: Origin) -> dict[str,
         special[:, 0] = False
         rules |= {"holds [CLS], [PAD] or [MASK] inside its text": (special & (samples.input_mask == 1)).any(axis=1)}
     return {rule: rows for rule, rows in rules.items() if rows.any()}
+
+
+def original_tokens(samples: Samples) -> NDArray[np.int32]:
+    """Return the tokens as they were before they were masked, (N, T): a replacement may be any entry, [SEP] too."""
+    original = samples.input_ids.copy()
+    predicted = samples.masked_lm_positions > 0
+    row_of, _ = np.nonzero(predicted)
+    original[row_of, samples.masked_lm_positions[predicted]] = samples.masked_lm_ids[predicted]
+    return original
+
+
+def count_unknown(samples: Samples, original: NDArray[np.int32], unk_id: int) -> NDArray[np.int64]:
+    """Return how many tokens of each row are [UNK], (N,). original: as ``original_tokens`` returns them."""
+    counts: NDArray[np.int64] = ((original == unk_id) & (samples.input_mask == 1)).sum(axis=1)
+    return counts
 
 
 def _segment_rules(
@@ -179,23 +196,27 @@ def _prediction_rules(
     samples: Samples,
     predicted: NDArray[np.bool_],
     lengths: NDArray[np.int64],
+    known: NDArray[np.int64],
     ids: SpecialIds,
     origin: Origin,
 ) -> dict[str, Rows]:
-    # [UNK] may be predicted: it stands for a word.
+    """known: (N,), tokens of the text that are not [UNK]."""
     special_ids = [ids.cls_id, ids.sep_id, *(() if ids.mask_id is None else (ids.pad_id, ids.mask_id))]
     specials = np.isin(samples.masked_lm_ids, special_ids) & predicted
+    unknown = np.zeros_like(predicted) if origin.predicts_unknown else (samples.masked_lm_ids == ids.unk_id) & predicted
     steps = np.diff(samples.masked_lm_positions, axis=1)
     disordered = (((steps <= 0) | ~predicted[:, :-1]) & predicted[:, 1:]).any(axis=1)
     rules = {
-        "has no prediction": ~predicted.any(axis=1),
+        "has no prediction": ~predicted.any(axis=1) & (known > 0),
         "has predictions out of order or after a gap": disordered,
         "predicts a special token": specials.any(axis=1),
+        "predicts [UNK]": unknown.any(axis=1),
         "has labels behind its predictions": ((samples.masked_lm_ids != 0) & ~predicted).any(axis=1),
     }
     share = origin.masked_lm_probability
     if share is not None:
-        most = np.minimum(predicted.shape[1], np.maximum(lengths - 3, 1))
+        candidates = np.maximum(lengths - 3, 1) if origin.predicts_unknown else known
+        most = np.minimum(predicted.shape[1], candidates)
         wanted = np.minimum(np.maximum(1, np.rint(lengths * share).astype(np.int64)), most)
         rules[f"has another number of predictions than {share:g} of its tokens"] = predicted.sum(axis=1) != wanted
     return rules

@@ -72,6 +72,10 @@ class Encoded:
 
     tokens: NDArray[np.int64]
     """(D,): tokens of each document; 0 where it was left out."""
+    num_tokens: int
+    """Of all documents, those of the sentences that are left out included."""
+    num_unknown: int
+    """[UNK] among them."""
     hit_rate: HitRate
     """Of this block's words in the cache of the process that did it."""
 
@@ -101,15 +105,18 @@ def survey_block(task: SurveyTask) -> Survey:
 def encode_block(task: EncodeTask) -> Encoded:
     """Cut the documents of one block into tokens and write them, sorted by group.
 
-    Sentences without a token are left out, and so are documents without one.
+    Sentences without a token, or with nothing but [UNK], are left out, and so are documents without any other.
     """
-    cache, size = _token_cache(task.vocabulary_path, task.lower_case)
+    cache, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
     before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
     kept = np.flatnonzero(task.groups >= 0)
     wanted = set(kept.tolist())
     documents = [sentences for number, sentences in enumerate(task.block.read()) if number in wanted]
     ids, sentence_lengths = _encode_sentences([sentence for document in documents for sentence in document], cache)
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    num_tokens, num_unknown = len(ids), int((ids == unk_id).sum())
+    if num_unknown:
+        ids, sentence_lengths = _without_unknown_sentences(ids, sentence_lengths, unk_id)
     tokens = np.bincount(owners, weights=sentence_lengths, minlength=len(documents)).astype(np.int64)
     full = sentence_lengths > 0
     document_lengths = np.bincount(owners[full], minlength=len(documents))
@@ -125,7 +132,16 @@ def encode_block(task: EncodeTask) -> Encoded:
     all_tokens = np.zeros(len(task.groups), dtype=np.int64)
     all_tokens[kept] = tokens
     rate = HitRate(cache.hit_rate.words - before.words, cache.hit_rate.unseen - before.unseen)
-    return Encoded(all_tokens, rate)
+    return Encoded(all_tokens, num_tokens, num_unknown, rate)
+
+
+def _without_unknown_sentences(
+    ids: NDArray[np.int32], sentence_lengths: NDArray[np.int64], unk_id: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the ids without those of sentences of nothing but [UNK], and the sentences' lengths, 0 for these."""
+    known = np.concatenate([[0], np.cumsum(ids != unk_id)])[np.cumsum(sentence_lengths)]
+    lengths = np.where(np.diff(known, prepend=0) > 0, sentence_lengths, 0)
+    return ids[np.repeat(lengths > 0, sentence_lengths)], lengths
 
 
 def _encode_sentences(sentences: list[str], cache: WordCache) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -152,12 +168,12 @@ def _signatures(similarity: float) -> Signatures:
 
 
 @lru_cache(maxsize=1)
-def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, int]:
-    """Keep the words of one vocabulary from block to block."""
+def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, int, int]:
+    """Keep the words of one vocabulary from block to block; return also its size and the id of [UNK]."""
     # The other cache has done its part; a process need not hold both.
     _signatures.cache_clear()
     vocabulary = read_vocabulary(vocabulary_path)
-    return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size
+    return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size, vocabulary.unk_id
 
 
 def forget_words() -> None:

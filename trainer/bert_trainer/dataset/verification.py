@@ -13,16 +13,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from bert_trainer.dataset.record import DatasetRecord, check_complete, find_record
 from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.shard_checks import Origin, SpecialIds, broken_rules, describe_violations
+from bert_trainer.dataset.shard_checks import (
+    Origin,
+    SpecialIds,
+    broken_rules,
+    count_unknown,
+    describe_violations,
+    original_tokens,
+)
 from bert_trainer.dataset.shards import ShardHeader, Split, list_shards, read_blocks, read_header, split_of
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split
-from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
 from bert_trainer.dataset.worker_pool import run_in_order
 from bert_trainer.errors import InputError
 
 _VIOLATIONS_SHOWN = 10
+_NEVER_UNKNOWN = 3
+"""Version of the generator from which on [UNK] is not predicted."""
 _SHAPES_COMPARED = 9
 """Files of a folder that are looked at to tell what is usual there."""
 
@@ -39,6 +50,12 @@ class Verdict:
     """Empty for a folder, or where it cannot be read."""
     digest: bytes = b""
     """Of all rows; equal ones hold the same samples in the same order."""
+    num_tokens: int = 0
+    """Of the text of all rows, where the vocabulary is known."""
+    num_unknown: int = 0
+    """[UNK] among them."""
+    warnings: tuple[str, ...] = ()
+    """What is not wrong, but to be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,10 @@ def verify(
     tasks = [_task(file, vocabulary_of(file), recorded[file.parent]) for file in files]
     usual = _usual_shapes(files) if len(files) > 1 else {}
     seen: dict[tuple[Path, bytes], Path] = {}
+    counted: dict[Path, tuple[int, int]] = {}
     for verdict in run_in_order(verify_shard, tasks, num_processes=num_processes, check=check):
+        tokens, unknown = counted.get(verdict.path.parent, (0, 0))
+        counted[verdict.path.parent] = tokens + verdict.num_tokens, unknown + verdict.num_unknown
         problems = list(verdict.problems)
         if verdict.header is not None:
             problems += _strange_shape(verdict, usual.get(_beside(verdict.path)))
@@ -83,6 +103,9 @@ def verify(
                 twin = seen.setdefault((verdict.path.parent, verdict.digest), verdict.path)
                 problems += [f"holds the same samples as {twin.name}"] if twin != verdict.path else []
         yield replace(verdict, problems=tuple(problems))
+    for folder, (tokens, unknown) in counted.items():
+        if unknown > MOST_UNKNOWN * tokens:
+            yield Verdict(folder, warnings=(describe_unknown(unknown / tokens),))
 
 
 def verify_shard(task: VerifyTask) -> Verdict:
@@ -92,17 +115,18 @@ def verify_shard(task: VerifyTask) -> Verdict:
         size = task.path.stat().st_size
         vocabulary = _read_vocabulary(task.vocabulary_path)
         header = read_header(task.path)
-        problems, digest = _verify_rows(task, header, vocabulary)
+        found = _verify_rows(task, header, vocabulary)
     except InputError as error:
         return Verdict(task.path, (str(error),), size, header)
     except OSError as error:
         return Verdict(task.path, (f"cannot be read ({error.strerror})",), size)
+    problems = found.problems
     if len(problems) > _VIOLATIONS_SHOWN:
-        problems[_VIOLATIONS_SHOWN:] = [f"and {len(problems) - _VIOLATIONS_SHOWN} more"]
-    return Verdict(task.path, tuple(problems), size, header, digest)
+        problems = (*problems[:_VIOLATIONS_SHOWN], f"and {len(problems) - _VIOLATIONS_SHOWN} more")
+    return replace(found, problems=problems, num_bytes=size)
 
 
-def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary | None) -> tuple[list[str], bytes]:
+def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary | None) -> Verdict:
     problems = []
     if vocabulary and header.vocabulary_sha256 not in (None, vocabulary.sha256):
         problems.append(f"made with another vocabulary (SHA-256 {header.vocabulary_sha256})")
@@ -112,21 +136,33 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
         masked=header.masked,
         ours=header.generator_version is not None,
         masked_lm_probability=task.masked_lm_probability if header.masked else None,
+        predicts_unknown=(header.generator_version or 0) < _NEVER_UNKNOWN,
     )
     broken: dict[str, tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=16)
     ids: SpecialIds | None = None
-    num_rows = 0
+    num_rows = num_tokens = num_unknown = 0
     for block in read_blocks(task.path, vocabulary.size if vocabulary else None):
         ids = ids or SpecialIds.of(vocabulary, block)
         for rule, rows in broken_rules(block, ids, origin).items():
             count, first = broken.get(rule, (0, num_rows + int(rows.argmax())))
             broken[rule] = count + int(rows.sum()), first
+        if ids.unk_id is not None:
+            num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
+            num_unknown += int(count_unknown(block, original_tokens(block), ids.unk_id).sum())
         _add(digest, block)
         num_rows += len(block)
     if not num_rows:
         problems.append("holds no samples")
-    return [*problems, *describe_violations(broken)], digest.digest()
+    problems += describe_violations(broken)
+    return Verdict(
+        task.path,
+        tuple(problems),
+        header=header,
+        digest=digest.digest(),
+        num_tokens=num_tokens,
+        num_unknown=num_unknown,
+    )
 
 
 def _add(digest: hashlib.blake2b, block: Samples) -> None:

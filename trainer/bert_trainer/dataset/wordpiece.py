@@ -24,7 +24,13 @@ from bert_trainer.errors import InputError
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100
 """Characters; a longer word becomes [UNK]."""
-_MOST_CHARACTERS = 1000
+MOST_UNKNOWN = 0.005
+"""Share of [UNK] in a text's tokens from which on its vocabulary does not fit it well."""
+_COVERED_CHARACTERS = 0.9999
+"""Share of the text whose characters are entries, as far as the vocabulary has room: a word with a character that is
+none is [UNK] as a whole. The characters that are left out are typos and names from elsewhere."""
+_ALWAYS_COVERED = 1000
+"""Commonest characters that are entries whatever their share."""
 _LEAST_FREQUENCY = 2
 _WORDS = 4096
 """Words handed to the tokenizer at a time."""
@@ -124,6 +130,15 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
     return "".join(f"{token}\n" for token in sorted(ids, key=lambda token: ids[token])).encode()
 
 
+def describe_unknown(share: float) -> str:
+    """Say that a vocabulary does not fit a text. share: of its tokens that are [UNK]."""
+    return (
+        f"{share:.2%} of the tokens are [UNK], usual is less than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters "
+        "of the text (is it one of another language, or too small?), or its words are longer than "
+        f"{LONGEST_WORD} characters"
+    )
+
+
 def _normalizer(lower_case: bool) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower_case
@@ -139,19 +154,24 @@ def _alphabet(
 ) -> tuple[list[str], list[str]]:
     """Return the commonest characters, and those of them that can stand inside a word; both sorted.
 
-    budget: how many entries of the vocabulary the two lists may take together.
+    As many as make up ``_COVERED_CHARACTERS`` of the text. budget: entries that the two lists may take together.
     """
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(normalizer.normalize_str(sentence))
     ranked = sorted((item for item in counts.items() if not item[0].isspace()), key=lambda item: (-item[1], item[0]))
+    wanted = _COVERED_CHARACTERS * sum(count for _, count in ranked)
+    covered = 0
     starts: list[str] = []
     inner: list[str] = []
-    for character, _ in ranked[:_MOST_CHARACTERS]:
+    for character, count in ranked:
+        if covered >= wanted and len(starts) >= _ALWAYS_COVERED:
+            break
         # Punctuation and CJK characters are cut off from the letter before them: never inside a word.
         joins = len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{character}"))) == 1
         if len(starts) + len(inner) + 1 + joins > budget:
             break
+        covered += count
         starts.append(character)
         if joins:
             inner.append(character)

@@ -1,0 +1,200 @@
+"""Vocabularies cover the characters of a text, what they lack is counted, and [UNK] is never predicted."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.__main__ import main
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.random_bits import RandomBits
+from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.dataset.sampling import GENERATOR_VERSION
+from bert_trainer.dataset.shards import read_ragged, read_shard
+from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.errors import InputError
+from scripts_of_the_world import arabic, chinese, japanese, korean, mixed
+
+MOST = 0.005
+UNK = 1
+
+
+class Silent:
+    """Takes reports."""
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Say nothing."""
+
+
+def write(documents: list[list[str]], path: Path) -> Path:
+    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    return path
+
+
+def build(text: Path, root: Path, *lengths: tuple[int, int], **settings: object) -> DatasetRecord:
+    chosen = {"text": str(text), "num_shards": 2, "num_processes": 1, **settings}
+    stage = PrepareStage.model_validate(chosen)
+    return build_dataset(stage, DatasetConfig(folder=str(root)), list(lengths or [(64, 10)]), Silent())
+
+
+@pytest.mark.parametrize(
+    ("script", "lower_case"),
+    # Lower case takes syllables of Korean apart, so that they are few characters.
+    [(chinese, True), (japanese, True), (korean, True), (korean, False), (arabic, True), (mixed, False)],
+    ids=["Chinese", "Japanese", "Korean", "cased Korean", "Arabic", "cased mixture"],
+)
+def test_a_vocabulary_covers_the_characters_of_every_script(
+    tmp_path: Path, script: Callable[..., list[list[str]]], lower_case: bool
+) -> None:
+    sentences = [sentence for document in script(40_000) for sentence in document]
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(train_vocabulary(sentences, size=30522, lower_case=lower_case))
+    vocabulary = read_vocabulary(path)
+    ids = [token for found in Encoder(vocabulary, lower_case=lower_case).encode(sentences) for token in found]
+    assert ids.count(vocabulary.unk_id) < MOST * len(ids)
+    # Another text of the same kind; this one is too small to hold all of its characters.
+    others = [sentence for document in script(40_000, seed=9) for sentence in document]
+    ids = [token for found in Encoder(vocabulary, lower_case=lower_case).encode(others) for token in found]
+    assert ids.count(vocabulary.unk_id) < 0.05 * len(ids)
+
+
+def test_a_small_vocabulary_takes_the_commonest_characters(tmp_path: Path) -> None:
+    sentences = ["\u4e00" * 3 + "\u4e8c" * 2 + "\u4e09 a b"] * 2
+    tokens = train_vocabulary(sentences, size=9, lower_case=True).decode().split()
+    # A letter takes two entries, since it also stands inside words.
+    assert tokens[5:] == ["a", "\u4e00", "\u4e8c", "##a"]
+
+
+def test_the_share_is_recorded_shown_and_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = write(chinese(30_000), tmp_path / "text.txt")
+    root = tmp_path / "data"
+    with caplog.at_level(logging.WARNING):
+        record = build(text, root, vocabulary_size=1005)
+    share = record.unknown_share
+    assert share is not None
+    assert 0.05 < share < 0.2
+    assert f"{share:.2%} of the tokens are [UNK], usual is less than 0.5%" in caplog.text
+    assert main(["inspect", str(root)]) == 0
+    assert f"{share:.3%} of the text's tokens are [UNK]" in capsys.readouterr().out
+    assert main(["inspect", str(root), "--json"]) == 0
+    for group in json.loads(capsys.readouterr().out)["groups"]:
+        assert group["unknown_share"] == pytest.approx(share, rel=0.5)
+    assert main(["verify", str(root)]) == 0
+    told = capsys.readouterr().out
+    assert "WARNING" in told
+    assert "of the tokens are [UNK]" in told
+    assert "nothing bad, 1 with a warning" in told
+
+
+def test_a_text_that_is_covered_is_not_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = write(chinese(30_000), tmp_path / "text.txt")
+    with caplog.at_level(logging.WARNING):
+        record = build(text, tmp_path / "data", vocabulary_size=30522)
+    assert record.unknown_share is not None
+    assert record.unknown_share < MOST
+    assert record.vocabulary_entries is not None
+    assert record.vocabulary_entries > 2000
+    assert "[UNK]" not in caplog.text
+    assert main(["verify", str(tmp_path / "data")]) == 0
+    assert "WARNING" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_no_shard_predicts_an_unknown_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], whole_words: bool
+) -> None:
+    documents = chinese(20_000)
+    # A document of nothing but words that are too long.
+    documents.append(["x" * 101] * 30)
+    root = tmp_path / "data"
+    build(write(documents, tmp_path / "text.txt"), root, vocabulary_size=705, whole_word_masking=whole_words)
+    found = [read_shard(path) for path in sorted(root.rglob("*.hdf5"))]
+    assert sum(int((samples.input_ids == UNK).sum()) for samples in found) > 100
+    for samples in found:
+        assert not ((samples.masked_lm_ids == UNK) & (samples.masked_lm_positions > 0)).any()
+    assert main(["verify", str(root)]) == 0
+    assert "nothing bad" in capsys.readouterr().out
+
+
+def test_the_original_tokens_decide_and_rows_of_nothing_else_have_no_prediction() -> None:
+    tokens = np.full((3, 12), 7, dtype=np.int32)
+    tokens[:, 0], tokens[:, 5], tokens[:, 11] = 2, 3, 3
+    tokens[1, 1:5] = UNK
+    tokens[2, 1:5] = tokens[2, 6:11] = UNK
+    candidates = np.ones(tokens.shape, dtype=np.bool_)
+    candidates[:, [0, 5, 11]] = False
+    for continuations in (None, np.zeros(20, dtype=np.bool_)):
+        rule = MaskingRule(
+            probability=0.9,
+            max_predictions=9,
+            vocabulary_size=20,
+            cls_id=2,
+            sep_id=3,
+            mask_id=4,
+            unk_id=UNK,
+            continuations=continuations,
+        )
+        masked = mask_tokens(tokens, candidates, rule, RandomBits("x"))
+        assert (masked.positions > 0).sum(axis=1).tolist() == [9, 5, 0]
+        assert not (masked.labels == UNK).any()
+        assert (masked.tokens[2] == tokens[2]).all()
+
+
+def test_masks_drawn_while_reading_leave_unknown_words_alone(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    build(write(chinese(20_000), tmp_path / "text.txt"), root, vocabulary_size=705, masking="dynamic")
+    path = next(iter(sorted(root.rglob("training_*.hdf5"))))
+    bare = read_ragged(path, None).unmasked()
+    assert (bare.tokens == UNK).any()
+    for whole_words in (False, True):
+        rule = DynamicMasking.of(
+            read_vocabulary(root / "vocab.txt"),
+            seed=1,
+            probability=0.15,
+            max_predictions=10,
+            whole_words=whole_words,
+        )
+        masked = rule.mask(bare, 0, np.arange(len(bare)))
+        assert len(masked.masked_lm_ids) > 100
+        assert not (masked.masked_lm_ids == UNK).any()
+
+
+def test_a_vocabulary_of_another_language_is_named(tmp_path: Path) -> None:
+    vocabulary = tmp_path / "english.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##a\n")
+    text = write(chinese(2_000), tmp_path / "text.txt")
+    stage = PrepareStage(text=str(text), num_processes=1)
+    dataset = DatasetConfig(folder=str(tmp_path / "data"), vocabulary_file=str(vocabulary))
+    with pytest.raises(InputError, match="0 documents have a token of the vocabulary"):
+        build_dataset(stage, dataset, [(64, 10)], Silent())
+
+
+def test_a_whole_dataset_of_the_release_before_stays_as_it_is(tmp_path: Path) -> None:
+    text = write(arabic(3_000), tmp_path / "text.txt")
+    root = tmp_path / "data"
+    build(text, root, vocabulary_size=200)
+    path = root / "dataset.json"
+    document = json.loads(path.read_text())
+    document["settings"]["generator_version"] = GENERATOR_VERSION - 1
+    del document["unknown_share"]
+    path.write_text(json.dumps(document))
+    before = {file: file.stat().st_mtime_ns for file in root.rglob("*.hdf5")}
+    assert build(text, root, vocabulary_size=200).complete
+    assert {file: file.stat().st_mtime_ns for file in root.rglob("*.hdf5")} == before
+    with pytest.raises(InputError, match=r"generator_version: was \d, is \d"):
+        build(text, root, (64, 10), (32, 5), vocabulary_size=200)
+    next(iter(before)).unlink()
+    with pytest.raises(InputError, match=r"generator_version: was \d, is \d"):
+        build(text, root, vocabulary_size=200)
