@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,14 @@ from pathlib import Path
 
 from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.document import Document, digest_sentences
+from bert_trainer.dataset.file_search import shown
+from bert_trainer.dataset.languages import check_language
 from bert_trainer.dataset.python_docs import python_docs_fingerprint, read_python_docs
 from bert_trainer.dataset.sentences import SPLITTER_VERSION
 from bert_trainer.dataset.sources.json_lines import read_json_lines
 from bert_trainer.dataset.sources.mlperf_text import check_parts, find_checksums
 from bert_trainer.dataset.sources.plain_text import TextRules, read_plain_text
-from bert_trainer.dataset.sources.recognition import EXPECTED, FileFormat, Format, find_files
+from bert_trainer.dataset.sources.recognition import EXPECTED, FileFormat, Format, FoundFiles, find_files, name_some
 from bert_trainer.dataset.sources.streams import compression_of
 from bert_trainer.dataset.sources.wikipedia import read_wikipedia
 from bert_trainer.dataset.sources.wikitext import EXTRACTOR_VERSION
@@ -65,6 +68,8 @@ class Corpus:
     """Called now and then while files are read; may raise."""
     compared: Compared = _nobody
     """Told how much of the text was compared with published checksums."""
+    found: FoundFiles | None = None
+    """Where the files are from, and what lies beside them; empty for a builtin corpus."""
 
     @property
     def text_bytes(self) -> int:
@@ -75,25 +80,47 @@ class Corpus:
         """Yield every document.
 
         Raises:
-            InputError: a file cannot be read or is damaged, the text is not the published one, or there is no
-                document at all.
+            InputError: a file cannot be read or is damaged, the text is not the published one, the language is
+                unknown, or there is no document at all.
         """
+        check_language(self.settings.language)
+        self._name_files_left_out()
         left_out: Counter[str] = Counter()
+        without_text: list[Path] = []
         number = 0
-        for document in self._read(left_out):
+        for document in self._read(left_out, without_text):
             number += 1
             yield (
                 document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
             )
-        summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+        left_out[_WITHOUT_TEXT] = len(without_text)
+        summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted((+left_out).items()))
         if summary:
             logger.log(
-                logging.WARNING if _is_remarkable(left_out) else logging.INFO, "%s: left out %s", self.source, summary
+                logging.WARNING if _is_remarkable(left_out) else logging.INFO,
+                "%s: left out %s%s",
+                shown(self.source),
+                summary,
+                f" ({name_some(without_text)})" if without_text else "",
             )
         if not number:
             raise InputError(f"{self.source}: holds no text{f' (left out {summary})' if summary else ''}; {EXPECTED}")
 
-    def _read(self, left_out: Counter[str]) -> Iterator[Document]:
+    def _name_files_left_out(self) -> None:
+        """Say which files of the folder are not read: the first in one line, every one for whoever looks closely."""
+        if self.found is None:
+            return
+        reasons = Counter(reason for _, reason in self.found.left_out)
+        for reason, count in sorted(reasons.items()):
+            paths = [path for path, why in self.found.left_out if why == reason]
+            logger.warning("%s: left out %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, name_some(paths))
+        for path, reason in self.found.left_out:
+            logger.info("%s: left out, one of those %s", shown(path), reason)
+        for path in self.found.hidden:
+            logger.info("%s: left out (its name begins with a full stop)", shown(path))
+
+    def _read(self, left_out: Counter[str], without_text: list[Path]) -> Iterator[Document]:
+        """Yield the documents of all files. without_text: gets the files that give none."""
         if not self.files:
             yield from read_python_docs()
             return
@@ -105,18 +132,27 @@ class Corpus:
             check_parts(folder, given, self.check, self.compared)
             rules = replace(rules, lines="sentences", documents="emptyLines")
         for path, kind in zip(self.files, self.formats, strict=True):
-            if kind == "wikipedia":
-                yield from read_wikipedia(
-                    path,
-                    language=settings.language,
-                    num_processes=self.num_processes,
-                    check=self.check,
-                    left_out=left_out,
-                )
-            elif kind == "jsonLines":
-                yield from read_json_lines(path, settings.text_field, rules, left_out)
-            else:
-                yield from read_plain_text(path, rules, left_out)
+            number = 0
+            for document in self._read_file(path, kind, rules, left_out):
+                number += 1
+                yield document
+            if not number:
+                without_text.append(path)
+                logger.info("%s: left out (no text)", shown(path))
+
+    def _read_file(self, path: Path, kind: FileFormat, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
+        settings = self.settings
+        if kind == "wikipedia":
+            return read_wikipedia(
+                path,
+                language=settings.language,
+                num_processes=self.num_processes,
+                check=self.check,
+                left_out=left_out,
+            )
+        if kind == "jsonLines":
+            return read_json_lines(path, settings.text_field, rules, left_out)
+        return read_plain_text(path, rules, left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +231,22 @@ def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], Non
             raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
         return Corpus(settings.path, (), python_docs_fingerprint(), settings=settings)
     root = Path(settings.path)
-    kind, found = find_files(root, None if settings.format == "auto" else settings.format)
-    files, formats = tuple(path for path, _ in found), tuple(kind for _, kind in found)
+    found = find_files(root, None if settings.format == "auto" else settings.format)
+    files, formats = tuple(path for path, _ in found.files), tuple(kind for _, kind in found.files)
     base = root if root.is_dir() else root.parent
     fingerprint = _fingerprint(files, base, settings)
-    return Corpus(settings.path, files, fingerprint, formats, kind, settings, num_processes, check, compared)
+    return Corpus(
+        source=settings.path,
+        files=files,
+        fingerprint=fingerprint,
+        formats=formats,
+        kind=found.kind,
+        settings=settings,
+        num_processes=num_processes,
+        check=check,
+        compared=compared,
+        found=found,
+    )
 
 
 def digest_corpus(corpus: AnyCorpus) -> str:
@@ -216,7 +263,9 @@ def _fingerprint(files: Sequence[Path], base: Path, settings: CorpusConfig) -> s
     total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{EXTRACTOR_VERSION}\n".encode())
     for path in files:
         status = path.stat()
-        total.update(f"{path.relative_to(base).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        # A name need not be UTF-8.
+        total.update(os.fsencode(path.relative_to(base).as_posix()))
+        total.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return total.hexdigest()
 
 
@@ -225,6 +274,7 @@ def _text_bytes(path: Path, kind: FileFormat) -> int:
     return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
 
 
+_WITHOUT_TEXT = "files without text"
 _EXPECTED_LEFT_OUT = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
 
 

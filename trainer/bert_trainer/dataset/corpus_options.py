@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_trainer.config import CorpusConfig
+from bert_trainer.dataset.languages import check_language
+from bert_trainer.errors import InputError
 
 _FIELDS = tuple(name for name in CorpusConfig.model_fields if name != "path")
 
@@ -42,7 +44,11 @@ def parse_corpus(text: str) -> CorpusConfig:
         else:
             path += f",{part}"
     try:
+        if "language" in fields:
+            check_language(fields["language"])
         return CorpusConfig(path=path, **fields)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     except ValidationError as error:
         problems = "; ".join(f"{item['loc'][0]}: got {item['input']!r}; {item['msg']}" for item in error.errors())
         raise argparse.ArgumentTypeError(problems) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_trainer.errors import InputError
@@ -12,15 +13,39 @@ _SYSTEM_FOLDERS = frozenset({"lost+found"})
 """At the top of a volume; for nobody but its file system."""
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What lies below a folder, each list sorted by path."""
+
+    files: list[Path] = field(default_factory=list)
+    hidden: list[Path] = field(default_factory=list)
+    """Files and folders whose names begin with a full stop."""
+    no_files: list[Path] = field(default_factory=list)
+    """Links to nothing, and what is neither a file nor a folder."""
+
+
+def shown(path: Path | str) -> str:
+    """Return a path for a message: what cannot be printed, such as a line break or a byte that is no UTF-8, escaped."""
+    text = str(path)
+    if text.isprintable():
+        return text
+    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+
+
 def files_below(root: Path) -> list[Path]:
-    """Return all files at any depth, sorted by path; hidden ones, and those of hidden folders, are left out.
+    """Return the files that ``search_below`` finds; raises as that does."""
+    return search_below(root).files
+
+
+def search_below(root: Path) -> Search:
+    """Find all files at any depth; hidden ones, and those of hidden folders, are left out.
 
     Links to folders are followed, each folder once.
 
     Raises:
         InputError: a folder cannot be listed or entered.
     """
-    found: list[Path] = []
+    found = Search()
     seen: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(root, onerror=_refuse, followlinks=True):
         state = Path(folder).stat()
@@ -28,10 +53,13 @@ def files_below(root: Path) -> list[Path]:
             folders.clear()
             continue
         seen.add((state.st_dev, state.st_ino))
+        found.hidden.extend(Path(folder, name) for name in (*folders, *names) if name.startswith("."))
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS)
-        paths = (Path(folder, name) for name in names if not name.startswith("."))
-        found += [path for path in paths if _is_file(path)]
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+        for path in (Path(folder, name) for name in names if not name.startswith(".")):
+            (found.files if _is_file(path) else found.no_files).append(path)
+    for paths in (found.files, found.hidden, found.no_files):
+        paths.sort(key=lambda path: path.relative_to(root).as_posix())
+    return found
 
 
 def files_in(folder: Path) -> list[Path]:

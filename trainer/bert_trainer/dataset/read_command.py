@@ -16,6 +16,7 @@ from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.corpus import Corpora, open_corpora
 from bert_trainer.dataset.corpus_options import parse_corpus
 from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.file_search import shown
 from bert_trainer.dataset.progress_bar import ProgressBar
 from bert_trainer.dataset.worker_pool import usable_cores
 from bert_trainer.errors import InputError
@@ -71,7 +72,7 @@ def _describe(settings: CorpusConfig) -> str:
 
 
 def _show(document: Document, num_sentences: int) -> None:
-    _say(document.name)
+    _say(shown(document.name))
     for sentence in document.sentences[:num_sentences]:
         _say(f"    {sentence}")
     if len(document.sentences) > num_sentences:

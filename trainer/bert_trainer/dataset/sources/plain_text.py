@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.file_search import shown
 from bert_trainer.dataset.sentences import Lines, clean_line, detect_lines, sentences_of
 from bert_trainer.dataset.sources.streams import read_lines
+from bert_trainer.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,10 @@ Boundaries = Literal["emptyLines", "files"]
 
 _SURVEYED_LINES = 1000
 _SURVEYED_CHARACTERS = 1 << 20
+_LEAST_TABLE_LINES = 10
+_LEAST_TABLE_SHARE = 0.9
+"""Share of the lines that have the same number of tabs, from which on they are rows of a table."""
+_TABLE_SUFFIXES = (".tsv", ".tab", ".csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +45,20 @@ def read_plain_text(path: Path, rules: TextRules, left_out: Counter[str]) -> Ite
     """Yield the documents of one file. left_out: gets files without text counted.
 
     Raises:
-        InputError: the file cannot be read, is damaged or not UTF-8.
+        InputError: the file cannot be read, is damaged, not UTF-8, or a table.
     """
-    lines = (clean_line(line) for _, line in read_lines(path))
+    lines = (line for _, line in read_lines(path))
     head = list(_first_lines(lines))
+    named_table = path.name.lower().endswith(_TABLE_SUFFIXES)
+    if rules.lines == "auto" or named_table:
+        _refuse_table(path, head, 1 if named_table else _LEAST_TABLE_LINES)
+    head = [clean_line(line) for line in head]
     layout = rules.lines
     if layout == "auto":
         layout = detect_lines(head, rules.language)
-        logger.info("%s: lines are taken for %s", path, layout)
+        logger.info("%s: lines are taken for %s", shown(path), layout)
     number = 0
-    for document in _documents(chain(head, lines), rules.documents):
+    for document in _documents(chain(head, map(clean_line, lines)), rules.documents):
         sentences = tuple(sentences_of(document, layout, rules.language))
         if sentences:
             number += 1
@@ -65,6 +75,22 @@ def _first_lines(lines: Iterator[str]) -> Iterator[str]:
         characters += len(line)
         if characters >= _SURVEYED_CHARACTERS:
             return
+
+
+def _refuse_table(path: Path, head: list[str], least_lines: int) -> None:
+    """Refuse lines of columns: their numbers and labels would be trained on. head: lines as they are."""
+    # A tab before the text is an indentation.
+    tabs = Counter(line.lstrip().count("\t") for line in head if line.strip())
+    if tabs.total() < least_lines:
+        return
+    [(number, lines)] = tabs.most_common(1)
+    if number and lines >= _LEAST_TABLE_SHARE * tabs.total():
+        raise InputError(
+            f"{shown(path)}: {lines} of its first {tabs.total()} lines have {number + 1} columns, parted by tabs; "
+            "allowed: lines of text",
+            hint="take the column that holds the text, for example: cut -f 4 FILE; or say lines: sentences to read the "
+            "lines of a .txt file as they are",
+        )
 
 
 def _documents(lines: Iterator[str] | chain[str], boundaries: Boundaries) -> Iterator[Iterator[str] | list[str]]:
