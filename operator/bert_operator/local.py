@@ -66,7 +66,7 @@ class LocalExecutor:
         self._children: dict[int, Child] = {}
         self._process: ChildProcess | None = None
         self._progress: ProgressRecord | None = None
-        self._checkpoint: str | None = None
+        self._checkpoint: ProgressRecord | None = None
         self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
         self._launcher_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._stop_signals: list[int] = []
@@ -88,7 +88,7 @@ class LocalExecutor:
         return Outcome(
             status=self._status,
             last_lines=tuple(self._told()[-_LAST_LINES:]),
-            checkpoint=self._checkpoint,
+            checkpoint=_place(self._checkpoint),
             stop_signal=self._stop_signals[0] if self._stop_signals else None,
         )
 
@@ -113,6 +113,7 @@ class LocalExecutor:
             children=tuple(self._children.values()),
             stop_requested=bool(self._stop_signals),
             progress=self._progress,
+            checkpoint=self._checkpoint,
         )
 
     def _create(self, spec: ChildSpec) -> None:
@@ -158,7 +159,7 @@ class LocalExecutor:
         if record is not None:
             self._progress = record
             if record.event in ("checkpoint", "resumed"):
-                self._checkpoint = f"{record.stage}, step {record.text('step')}"
+                self._checkpoint = record
         elif line.from_rank:
             self._last_lines.append(line.text)
         else:
@@ -230,6 +231,10 @@ class LocalExecutor:
 
     def _record_path(self, attempt: int) -> Path:
         return self._folder / f"attempt-{attempt}.json"
+
+
+def _place(checkpoint: ProgressRecord | None) -> str | None:
+    return None if checkpoint is None else f"{checkpoint.stage}, step {checkpoint.text('step')}"
 
 
 def _read_record(path: Path) -> Mapping[str, Any] | None:

@@ -20,7 +20,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
 EXIT_INFRASTRUCTURE = 4
-"""Something around the program failed: workers that never answered."""
+"""Something around the program failed: workers that never answered, or storage."""
 
 ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Stopped"]
 
@@ -115,7 +115,7 @@ def read_ending(return_code: int, record: Mapping[str, Any] | None) -> Ending:
     """
     record = record or {}
     told = record.get("exitCode")
-    if return_code == EXIT_FAILED and told in (EXIT_BAD_INPUT, EXIT_STOPPED):
+    if return_code == EXIT_FAILED and told in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_INFRASTRUCTURE):
         return_code = told
     signal = -return_code if return_code < 0 else return_code - 128 if 128 < return_code < 193 else None
     reason, message = record.get("reason"), record.get("message")

@@ -7,14 +7,15 @@ and planned again, it comes out empty, so it may be called at any time and as of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator import status
-from bert_operator.api.conditions import FailureReason, Reason
+from bert_operator.api.conditions import FailureReason, ObstacleReason, Reason
 from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.names import TRAINING_RUN
-from bert_operator.observe import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Child, Observed
+from bert_operator.observe import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Child, Observed, Obstacle
 from bert_operator.runs import ChildSpec, Run, list_runs
 from bert_operator.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
@@ -80,7 +81,8 @@ def _gather(observed: Observed, now_s: float) -> Facts:
     children = sorted(observed.children, key=lambda child: child.attempt)
     failures = {failure.attempt: failure for failure in previous.failures}
     for child in children:
-        kind = _failure_kind(child, was_asked=_was_asked(child, observed))
+        has_trained = _has_trained(child, observed, failures)
+        kind = _failure_kind(child, was_asked=_was_asked(child, observed), has_trained=has_trained)
         if kind is not None and child.attempt not in failures:
             failures[child.attempt] = _failure(child, kind, now_s)
     if _is_lost(observed, set(failures)):
@@ -88,17 +90,39 @@ def _gather(observed: Observed, now_s: float) -> Facts:
     done = [child.run for child in children if child.state == "Succeeded"]
     newest = children[-1] if children else None
     newer = newest if newest is not None and newest.attempt >= previous.attempt else None
+    told = tuple(failures[attempt] for attempt in sorted(failures))
     return Facts(
         attempt=max([previous.attempt, *(child.attempt for child in children)]),
         run=newer.run if newer else previous.run,
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),
-        failures=tuple(failures[attempt] for attempt in sorted(failures)),
+        failures=told,
         progress=observed.progress,
         checkpoint=observed.checkpoint or observed.progress,
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
         obstacle=newest.obstacle if newest is not None and newest.is_active else observed.obstacle,
+        trouble=_trouble(told),
     )
+
+
+def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failure]) -> bool:
+    """Tell whether a training run had something to lose when a child began: its settings and rights were good."""
+    previous, seen = observed.status, observed.checkpoint or observed.progress
+    is_saved = previous.checkpoint is not None or seen is not None and seen.event in ("checkpoint", "resumed")
+    earlier = (failure for failure in failures.values() if failure.attempt < child.attempt)
+    return child.run == TRAINING_RUN and (is_saved or any(_is_storage(failure) for failure in earlier))
+
+
+def _is_storage(failure: Failure) -> bool:
+    return failure.reason == FailureReason.STORAGE_FAILED and failure.kind == "Infrastructure"
+
+
+def _trouble(failures: tuple[Failure, ...]) -> Obstacle | None:
+    if not failures or not _is_storage(failures[-1]):
+        return None
+    last = failures[-1]
+    message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
+    return Obstacle(reason=ObstacleReason.STORAGE_FAILED, message=message)
 
 
 def _is_over(child: Child, previous: JobStatus) -> bool:
@@ -227,7 +251,8 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     if leftovers:
         verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
         return _Step(verdict=verdict, remove=_untold(list(leftovers)), look_again_in_s=left_s)
-    reason = Reason.RETRYING_AT_ONCE if len(failures) == 1 else Reason.WAITING_TO_START
+    is_at_once = len(failures) == 1 and _back_off(failures) == 0.0
+    reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
     child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks)
     return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, look_again_in_s=left_s)
@@ -260,10 +285,14 @@ def _earliest(*moments_s: float | None) -> float | None:
 
 
 def _back_off(failures: list[Failure]) -> float:
-    """Return the seconds from the last failure to the next attempt: none, 10, 20, 40 ... 360."""
-    if len(failures) < 2:
+    """Return the seconds from the last failure to the next attempt: none, 10, 20, 40 ... 360.
+
+    Storage that has failed is never back at once: then it begins with 10.
+    """
+    waits = len(failures) if failures and _is_storage(failures[-1]) else len(failures) - 1
+    if waits < 1:
         return 0.0
-    doublings = min(len(failures) - 2, 16)
+    doublings = min(waits - 1, 16)
     return min(FIRST_BACK_OFF_S * 2.0**doublings, MAX_BACK_OFF_S)
 
 
@@ -301,13 +330,18 @@ def _are_sent_away(previous: JobStatus) -> bool:
     return previous.phase in ("Stopping", "Stopped") or previous.reason == Reason.REMOVING_PREVIOUS
 
 
-def _failure_kind(child: Child, *, was_asked: bool) -> FailureKind | None:
-    """Return the budget that a child's end counts against; None where it is no failure."""
+def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> FailureKind | None:
+    """Return the budget that a child's end counts against; None where it is no failure.
+
+    has_trained: the run had a checkpoint; then trouble with files says nothing of what the user wrote.
+    """
     asked = was_asked
     if child.state == "Stopped":
         return None if asked else "Infrastructure"
     if child.state != "Failed":
         return None
+    if child.reason == FailureReason.STORAGE_FAILED and has_trained:
+        return None if asked else "Infrastructure"
     if child.exit_code == EXIT_BAD_INPUT:
         return "InvalidInput"
     if child.signal is not None or child.exit_code in (None, EXIT_INFRASTRUCTURE):

@@ -59,6 +59,8 @@ class Facts:
     """The newest child that was seen."""
     obstacle: Obstacle | None = None
     """What keeps the next child, or the newest one, from running."""
+    trouble: Obstacle | None = None
+    """What ended the newest attempt and would end the next one, as long as it lasts."""
 
 
 def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation: int | None, now_s: float) -> JobStatus:
@@ -66,8 +68,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
     now = render_time(now_s)
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
-    # While the job pauses or cleans up, nothing is wanted that could be in the way.
-    obstacle = facts.obstacle if verdict.reason in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE) else None
+    obstacle = _obstacle(previous, facts, verdict)
     return JobStatus(
         observed_generation=generation,
         phase=verdict.phase,
@@ -110,6 +111,17 @@ def describe_obstacle(previous: JobStatus, obstacle: Obstacle, *, generation: in
     conditions = _Conditions(previous, generation, render_time(now_s))
     conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
     return previous.model_copy(update={"conditions": conditions.all()})
+
+
+def _obstacle(previous: JobStatus, facts: Facts, verdict: Verdict) -> Obstacle | None:
+    """Return what is in the way; while the job pauses or cleans up, nothing is wanted that could be."""
+    if verdict.reason == Reason.BACKING_OFF:
+        return facts.trouble
+    if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
+        return None
+    # Until the next attempt runs nobody knows whether it is over.
+    was_told = any(item.reason == ObstacleReason.STORAGE_FAILED for item in previous.conditions)
+    return facts.obstacle or (facts.trouble if was_told else None)
 
 
 def _cut(message: str) -> str:
@@ -238,7 +250,7 @@ def _conditions(
     conditions.say(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
     if obstacle is not None:
         conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
-    elif ConditionType.BLOCKED in conditions:
+    elif ConditionType.BLOCKED in conditions and not (facts.trouble and verdict.reason == Reason.REMOVING_PREVIOUS):
         conditions.say(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
     match verdict.phase:
         case "Stopped":

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import bert_trainer.checkpoint as checkpoint_module
 from bert_trainer.checkpoint import CheckpointStore, Environment, Position, read_checkpoint
 from bert_trainer.errors import TrainerError
 from bert_trainer.run_folder import FencedError, RunFolder
+from small_disk import mounted
 from tiny_run import run_config
 
 ENVIRONMENT = Environment(1, "fp32", "x86_64", 1, "AVX512", {"torch": "2.15.0"})
@@ -263,16 +263,8 @@ def test_an_error_that_may_pass_is_no_damage(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB; needs the right to mount."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("requires the right to mount a tmpfs (root)")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with mounted(tmp_path / "disk", size="256k") as disk:
+        yield disk
 
 
 def test_a_full_disk_is_named_and_harms_no_earlier_checkpoint(small_disk: Path) -> None:
@@ -291,7 +283,7 @@ def test_a_full_disk_is_named_and_harms_no_earlier_checkpoint(small_disk: Path) 
     assert found.position.step == 1
 
 
-def fill(store: CheckpointStore, *steps: int) -> None:
+def save_larger(store: CheckpointStore, *steps: int) -> None:
     """Save checkpoints of which three fit the small disk and four do not."""
     for step in steps:
         store.save(position(step), tensors(float(step), elements=5_000))
@@ -300,7 +292,7 @@ def fill(store: CheckpointStore, *steps: int) -> None:
 
 def test_on_a_full_disk_the_one_that_a_write_pushes_out_goes_before_it(small_disk: Path) -> None:
     store = make_store(small_disk, keep=3)
-    fill(store, 1, 2, 3, 4)
+    save_larger(store, 1, 2, 3, 4)
     assert names(store) == ["phase1-00000002", "phase1-00000003", "phase1-00000004"]
     for path in store.root.iterdir():
         read_checkpoint(path)
@@ -308,7 +300,7 @@ def test_on_a_full_disk_the_one_that_a_write_pushes_out_goes_before_it(small_dis
 
 def test_on_a_full_disk_a_lower_keep_helps(small_disk: Path) -> None:
     store = make_store(small_disk, keep=3)
-    fill(store, 1, 2, 3)
+    save_larger(store, 1, 2, 3)
     store.save(position(4), tensors(4.0, elements=10_000))
     with pytest.raises(TrainerError, match=r"No space left[\s\S]*hint: free space.*lower checkpoint\.keep"):
         store.wait()
@@ -321,11 +313,11 @@ def test_on_a_full_disk_a_lower_keep_helps(small_disk: Path) -> None:
 
 def test_on_a_full_disk_nothing_goes_on_the_word_of_a_damaged_one(small_disk: Path) -> None:
     store = make_store(small_disk, keep=2)
-    fill(store, 1, 2)
+    save_larger(store, 1, 2)
     flip_a_byte(store.root / "phase1-00000002" / "model.safetensors")
     (small_disk / "others").write_bytes(bytes(60_000))
     with pytest.raises(TrainerError, match="No space left"):
-        fill(store, 3)
+        save_larger(store, 3)
     found = store.newest_good()
     assert found is not None
     assert found.position.step == 1

@@ -11,7 +11,7 @@ import pytest
 import bert_trainer
 from bert_operator.api.conditions import FailureReason
 from bert_operator.cluster.metrics import KNOWN_REASONS, Metrics
-from bert_operator.observe import EXIT_BAD_INPUT, read_ending
+from bert_operator.observe import read_ending
 from bert_trainer.errors import NAMED
 from bert_trainer.last_words import render_error
 from bert_trainer.pod.lines import Line
@@ -26,7 +26,7 @@ def test_a_named_failure_of_any_rank_reaches_the_status(name: str) -> None:
         story.note(Line(3, line))
     record = json.loads(render_record(build_record(error.exit_code, story, None, None)))
     ending = read_ending(error.exit_code, record)
-    assert (ending.state, ending.exit_code) == ("Failed", EXIT_BAD_INPUT)
+    assert (ending.state, ending.exit_code) == ("Failed", error.exit_code)
     assert ending.reason in {reason.value for reason in FailureReason}
     assert ending.message == "spec.x: got 1; allowed: 2\nhint: write 2"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.job_status import ChildRef, Failure, JobStatus
+from bert_operator.api.job_status import CheckpointStatus, ChildRef, Failure, JobStatus
 from bert_operator.observe import Observed
 from bert_operator.plan import plan
 from bert_operator.runs import ChildSpec, list_runs
@@ -71,6 +71,72 @@ def test_a_failure_of_the_program_is_tried_again_at_once_and_only_once() -> None
     second = plan(TRAINING_ONLY, observed(child(1, exit_code=1), child(2, exit_code=1)), NOW_S)
     assert (second.status.phase, second.create) == ("Failed", None)
     assert reason_of(second.status, "Failed") == "ApplicationRetriesSpent"
+
+
+STORAGE: dict[str, Any] = {
+    "exit_code": 4,
+    "reason": "StorageFailed",
+    "message": "/out: the disk is full\nhint: free space",
+}
+
+
+def test_storage_that_fails_after_the_first_step_is_waited_for_and_told_as_blocking() -> None:
+    failed = plan(TRAINING_ONLY, observed(child(1, **STORAGE)), NOW_S)
+    assert [failure.kind for failure in failed.status.failures] == ["Infrastructure"]
+    assert (failed.status.phase, failed.status.reason, failed.look_again_in_s) == ("Pending", "StorageFailed", 10.0)
+    assert failed.create is None
+    blocked = [item for item in failed.status.conditions if item.type == "Blocked"]
+    assert [(item.status, item.reason) for item in blocked] == [("True", "StorageFailed")]
+    assert blocked[0].message == "training, attempt 1: /out: the disk is full\nhint: free space"
+
+    again = plan(TRAINING_ONLY, Observed(status=failed.status, children=(child(1, **STORAGE),)), NOW_S + 10)
+    assert again.create is not None
+    assert again.create.attempt == 2
+    waiting = Observed(status=again.status, children=(child(1, **STORAGE), child(2, state="Pending")))
+    assert reason_of(plan(TRAINING_ONLY, waiting, NOW_S + 11).status, "Blocked") == "StorageFailed"
+    running = Observed(status=again.status, children=(child(1, **STORAGE), child(2, state="Running")))
+    assert reason_of(plan(TRAINING_ONLY, running, NOW_S + 12).status, "Blocked") is None
+
+
+def test_waits_for_storage_grow_like_all_others() -> None:
+    waits = []
+    for count in (1, 2, 3):
+        children = [child(number, **STORAGE) for number in range(1, count + 1)]
+        waits.append(plan(TRAINING_ONLY, observed(*children), NOW_S).look_again_in_s)
+    assert waits == [10.0, 20.0, 40.0]
+
+
+@pytest.mark.parametrize("exit_code", [1, 2])
+def test_storage_that_still_fails_when_the_next_attempt_opens_it_is_no_bad_input(exit_code: int) -> None:
+    children = (child(1, **STORAGE), child(2, **{**STORAGE, "exit_code": exit_code}))
+    step = plan(TRAINING_ONLY, observed(*children), NOW_S)
+    assert [failure.kind for failure in step.status.failures] == ["Infrastructure", "Infrastructure"]
+    assert step.look_again_in_s == 20.0
+
+
+@pytest.mark.parametrize(("exit_code", "kind"), [(1, "Application"), (2, "InvalidInput")])
+def test_storage_that_fails_before_the_first_step_is_what_its_exit_code_says(exit_code: int, kind: str) -> None:
+    step = plan(TRAINING_ONLY, observed(child(1, **{**STORAGE, "exit_code": exit_code})), NOW_S)
+    assert [failure.kind for failure in step.status.failures] == [kind]
+    assert reason_of(step.status, "Blocked") is None
+
+
+def test_a_run_that_has_a_checkpoint_has_taken_its_first_step() -> None:
+    status = JobStatus(attempt=2, run="training", checkpoint=CheckpointStatus(stage="phase1", step=40))
+    refused = child(2, **{**STORAGE, "exit_code": 2})
+    step = plan(TRAINING_ONLY, observed(child(1, signal=9), refused, status=status), NOW_S)
+    assert [failure.kind for failure in step.status.failures] == ["Infrastructure", "Infrastructure"]
+
+
+def test_a_stop_long_after_storage_was_back_blocks_nothing() -> None:
+    failed = plan(TRAINING_ONLY, observed(child(1, **STORAGE)), NOW_S)
+    status = failed.status.model_copy(update={"attempt": 2, "phase": "Running", "reason": "ChildRunning"})
+    running = plan(TRAINING_ONLY, Observed(status=status, children=(child(2, state="Running"),)), NOW_S + 60)
+    stopped = Observed(status=running.status, children=(child(2, state="Stopped"),), stop_requested=True)
+    paused = plan(TRAINING_ONLY, stopped, NOW_S + 90)
+    resumed = plan(TRAINING_ONLY, Observed(status=paused.status), NOW_S + 100)
+    assert resumed.create is not None
+    assert reason_of(resumed.status, "Blocked") is None
 
 
 def test_no_retries_means_one_attempt() -> None:

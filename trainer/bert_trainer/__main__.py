@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 done, 1 failed, 2 bad input, 3 stopped on request with a checkpoint."""
+    """Return the exit code: 0 done, 1 failed, 2 bad input, 3 stopped on request with a checkpoint, 4 storage failed."""
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     # Rows are not padded, so nearly every step brings matrix shapes that oneDNN has not seen: its default of
@@ -69,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bert-train",
         description="Pretrain BERT as a run configuration says; start it by mpirun for more than one rank.",
-        epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request with a checkpoint.",
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request with a checkpoint, 4 files could "
+        "not be read or written after the first step.",
     )
     parser.add_argument("--config", type=Path, help="run configuration, a JSON document")
     parser.add_argument("--check", action="store_true", help="check the configuration and do nothing")

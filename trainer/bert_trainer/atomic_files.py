@@ -8,17 +8,23 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import EXIT_FAILED, EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 
 PARTIAL_SUFFIX = ".partial"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
+# What a volume answers with that is full, has become read-only, was taken away or cannot be reached.
+_TROUBLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
+    *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EREMOTEIO),
+)
 
 
 def is_full(error: OSError) -> bool:
@@ -49,6 +55,28 @@ def disk_errors(path: Path) -> Iterator[None]:
                 hint="check the folder's owner, rights and mount options",
             ) from error
         raise TrainerError(f"{path}: cannot be written ({reason})") from error
+
+
+@contextmanager
+def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
+    """Call trouble with files by its name, whichever error it came as; what was told already stays as it is.
+
+    has_trained: whether a step was taken, so that neither settings nor rights can be to blame.
+
+    Raises:
+        StorageFailed: with exit code 4 after the first step, with that of the error itself before it.
+    """
+    try:
+        yield
+    except (TrainerError, OSError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        is_told = isinstance(error, TrainerError) and error.told
+        if is_told or not isinstance(cause, OSError) or cause.errno not in _TROUBLE:
+            raise
+        message, exit_code = str(error), EXIT_FAILED
+        if isinstance(error, TrainerError):
+            exit_code = error.exit_code
+        raise StorageFailed(message, exit_code=EXIT_INFRASTRUCTURE if has_trained() else exit_code) from cause
 
 
 @contextmanager

@@ -301,8 +301,7 @@ class CheckpointConfig(Section):
     delete_after_success: bool = False
     """Whether all of them are deleted once every stage is done."""
     keep: Positive = 3
-    """Newest whole ones kept; the last one of every finished stage stays as well. There should be room for one more; on
-    a full disk the oldest goes before the next is written."""
+    """Newest whole ones kept; the last one of every finished stage stays as well."""
 
 
 class LoggingConfig(Section):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bert_trainer.atomic_files import storage_errors
 from bert_trainer.errors import TrainerError, WrongWorld
 from bert_trainer.last_words import tell_error
 
@@ -256,10 +257,11 @@ def lost_peer(error: Exception) -> bool:
     return type(error).__name__ == "HorovodInternalError"
 
 
-def on_rank_0(world: World, action: Callable[[], T]) -> T:
+def on_rank_0(world: World, action: Callable[[], T], *, has_trained: bool = False) -> T:
     """Run an action on rank 0 alone and return its result on every rank.
 
     An error is told before the other ranks learn of it: the first rank to leave makes mpirun end the rest.
+    has_trained: a step was taken, so that trouble with files is nobody's mistake.
 
     Raises:
         TrainerError: on rank 0, whatever the action raised; PeerFailed on the others.
@@ -268,7 +270,8 @@ def on_rank_0(world: World, action: Callable[[], T]) -> T:
     outcome: tuple[int | None, Any] = (None, None)
     if world.rank == 0:
         try:
-            outcome = (None, action())
+            with storage_errors(lambda: has_trained):
+                outcome = (None, action())
         except TrainerError as raised:
             error, outcome = raised, (raised.exit_code, None)
             tell_error("bert-train", raised)

@@ -7,11 +7,12 @@
     │   ├── WrongTopology         the machine has other sockets or NUMA nodes than the job says
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
     │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
+    ├── StorageFailed     files could not be read or written after the first step; exit code 4, worth another try
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt goes on
 
 A message is one sentence that names the file or field, what was found and what is allowed; an optional
 second line begins with ``hint:`` and says what to do next. Anything else that is raised is a bug and keeps
-its traceback. The class is the reason that an operator reads; those below ``InputError`` are told by name.
+its traceback. The class is the reason that an operator reads; those in ``NAMED`` are told by name.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
 """Stopped on request with everything saved: the next attempt goes on from there."""
+EXIT_INFRASTRUCTURE = 4
+"""The infrastructure has failed, not the program: worth another try unchanged."""
 
 
 class TrainerError(Exception):
@@ -61,10 +64,24 @@ class OutOfDeviceMemory(InputError):
     """A GPU has less memory than model, optimizer state and one pass need; the same run would fail again."""
 
 
-NAMED: dict[str, type[InputError]] = {
-    kind.__name__: kind for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision, OutOfDeviceMemory)
+class StorageFailed(TrainerError):
+    """Files could not be read or written: a full disk, a volume that is read-only or does not answer.
+
+    Once a step was taken nothing that the user wrote can be the reason. Before that the exit code is that of the error
+    which it stands for.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: int = EXIT_INFRASTRUCTURE) -> None:
+        """exit_code: 4 after the first step."""
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+NAMED: dict[str, type[TrainerError]] = {
+    kind.__name__: kind
+    for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision, OutOfDeviceMemory, StorageFailed)
 }
-"""Input errors whose name is told, since it says more than that the input is wrong."""
+"""Errors whose name is told, since it says more than the exit code."""
 
 
 class Stopped(TrainerError):

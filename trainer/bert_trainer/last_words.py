@@ -7,6 +7,7 @@ leave takes the others down, so whoever knows the cause must have said it before
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -59,5 +60,7 @@ def write_termination(
         # A container's termination message is cut at 4096 bytes; cut JSON would be no JSON.
         "message": message[:2000],
     }
-    # Written in place, not renamed: in a pod this file is a mount.
-    Path(target).write_text(json.dumps(record))
+    # The disk may be what has failed; then the exit code and standard error have to do.
+    with contextlib.suppress(OSError):
+        # Written in place, not renamed: in a pod this file is a mount.
+        Path(target).write_text(json.dumps(record))

@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from bert_trainer.atomic_files import disk_errors
 from bert_trainer.config import LoggingConfig
-from bert_trainer.errors import InputError
+from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.progress import Reporter, Value
 
 METRICS_FILE = "metrics.jsonl"
@@ -112,7 +112,7 @@ class MetricsWriter:
         """Append a record to ``metrics.jsonl`` and print its line.
 
         Raises:
-            TrainerError: the file cannot be written.
+            TrainerError: the file cannot be written. That a run has failed is told nevertheless: this may be why.
         """
         record: Record = {
             "event": event,
@@ -123,9 +123,13 @@ class MetricsWriter:
             "cpu_s": fields.get("cpu_s", time.process_time()),
         }
         path = self.folder / METRICS_FILE
-        with disk_errors(path), path.open("a") as file:
-            # One write per line: a killed run leaves at most one incomplete last line.
-            file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
+        try:
+            with disk_errors(path), path.open("a") as file:
+                # One write per line: a killed run leaves at most one incomplete last line.
+                file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
+        except TrainerError:
+            if event != "failed":
+                raise
         shown = {key: fields.get(key) for key in _ON_THE_LINE} if event == "progress" else fields
         self.reporter.report(event, **shown)
 

@@ -81,6 +81,8 @@ class Session:
     keeper: Keeper | None
     """None on every rank but 0."""
     resumed_at: Position | None = field(default=None)
+    has_trained: bool = False
+    """Whether a step was taken, by this attempt or by what it goes on from."""
     profiler: Profiler = field(default_factory=NoProfiler)
     micro_batch_sizes: dict[int, int] = field(default_factory=dict)
     """By index of the stage; one that is ``auto`` is missing until ``autotune`` has found it."""
@@ -140,6 +142,7 @@ class Session:
             if self.scaler.enabled:
                 self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
         self.resumed_at = found
+        self.has_trained = found is not None
 
     def _load_initial(self, moments: dict[str, Tensor]) -> None:
         """Take the weights that the configuration names, if it names any. For rank 0."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from bert_trainer.atomic_files import storage_errors
 from bert_trainer.autotune import resolve_micro_batch_sizes
 from bert_trainer.batch import Batch
 from bert_trainer.config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig, Stage
@@ -31,7 +32,7 @@ from bert_trainer.optimizer import StepResult
 from bert_trainer.processor import describe_processor
 from bert_trainer.report import write_report
 from bert_trainer.schedule import learning_rate
-from bert_trainer.session import Session, StageData
+from bert_trainer.session import Keeper, Session, StageData
 from bert_trainer.stage_progress import Interval, Progress
 
 
@@ -65,7 +66,7 @@ def train(config: RunConfig, *, attempt: int) -> None:
     stop = StopRequest()
     world = connect(config.world.ranks, config.world.hosts)
     try:
-        with device_memory_errors(config, doing="setting up", rank=world.rank):
+        with storage_errors(lambda: False), device_memory_errors(config, doing="setting up", rank=world.rank):
             session = Session.open(config, world, attempt=attempt)
             described = _describe_device(session)
         sys.stderr.write(described + "\n")
@@ -89,29 +90,32 @@ def _describe_device(session: Session) -> str:
 
 def run_stages(session: Session, stop: StopRequest) -> None:
     """Run what is left of the configuration's stages, in order, and report."""
-    config = session.config
     try:
-        resolve_micro_batch_sizes(session)
-        for index, stage in enumerate(config.stages):
-            if session.resumed_at is not None and index < session.resumed_at.stage_index:
-                continue
-            run_stage(session, index, stage, stop)
-        if session.keeper is not None:
-            session.keeper.store.wait()
-            session.keeper.folder.check_fence()
-            write_report(config, session.keeper.folder.path, ranks=session.world.size)
-            if config.checkpoint.delete_after_success:
-                session.keeper.store.remove_all()
-            write_termination("Succeeded", 0, "")
-            session.keeper.metrics.event("succeeded", message=f"{config.job.name} is trained")
+        with storage_errors(lambda: session.has_trained), contextlib.closing(session):
+            resolve_micro_batch_sizes(session)
+            for index, stage in enumerate(session.config.stages):
+                if session.resumed_at is not None and index < session.resumed_at.stage_index:
+                    continue
+                run_stage(session, index, stage, stop)
+            if session.keeper is not None:
+                finish(session, session.keeper)
     except TrainerError as error:
         if session.keeper is not None and not isinstance(error, Stopped):
-            # A full disk may be what has failed; then the sentence on standard error has to do.
-            with contextlib.suppress(TrainerError):
-                session.keeper.metrics.event("failed", reason=type(error).__name__, message=str(error))
+            reason, message = type(error).__name__, str(error)
+            session.keeper.metrics.event("failed", reason=reason, exit_code=error.exit_code, message=message)
         raise
-    finally:
-        session.close()
+
+
+def finish(session: Session, keeper: Keeper) -> None:
+    """Report what was trained. For rank 0."""
+    config = session.config
+    keeper.store.wait()
+    keeper.folder.check_fence()
+    write_report(config, keeper.folder.path, ranks=session.world.size)
+    if config.checkpoint.delete_after_success:
+        keeper.store.remove_all()
+    write_termination("Succeeded", 0, "")
+    keeper.metrics.event("succeeded", message=f"{config.job.name} is trained")
 
 
 def run_stage(session: Session, index: int, stage: Stage, stop: StopRequest) -> None:
@@ -175,6 +179,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
             _check_finite(session, stage, progress.step, result)
             interval.add_balance(reader.most_tokens)
             progress.advance(session, stage, data)
+            session.has_trained = True
             interval.note_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
@@ -265,7 +270,7 @@ def export_and_tell(session: Session, stage: ExportStage) -> None:
         export(session.model, session.vocabulary, target, lower_case=lower_case)
         session.keeper.metrics.event("exported", stage=stage.name, path=str(target))
 
-    on_rank_0(session.world, write)
+    on_rank_0(session.world, write, has_trained=session.has_trained)
 
 
 def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: StageData) -> Progress:
@@ -297,7 +302,7 @@ def _save_and_stop(session: Session, progress: Progress) -> None:
         path = keeper.store.path_of(position)
         raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
-    on_rank_0(session.world, save)
+    on_rank_0(session.world, save, has_trained=session.has_trained)
 
 
 def _check_finite(session: Session, stage: PretrainStage, step: int, result: StepResult) -> None:

@@ -136,6 +136,10 @@ class ObstacleReason(_Described):
     )
     UNSCHEDULABLE = "Unschedulable", "No node fits the pods."
     VOLUME_FAILED = "VolumeFailed", "A volume cannot be mounted."
+    STORAGE_FAILED = (
+        "StorageFailed",
+        "The newest attempt could not read or write its files; another one follows after a pause.",
+    )
 
 
 class FailureReason(_Described):
@@ -159,6 +163,11 @@ class FailureReason(_Described):
     OUT_OF_DEVICE_MEMORY = (
         "OutOfDeviceMemory",
         "A GPU's memory ran out; the message names settings that need less. Not tried again unchanged.",
+    )
+    STORAGE_FAILED = (
+        "StorageFailed",
+        "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "
+        "first step it counts as infrastructure.",
     )
     EXITED = "Exited", "The child ended with another exit code than 0, 2 and 3."
     KILLED = "Killed", "The child ended by a signal."

@@ -1,7 +1,7 @@
 """How a pod's program ended: exit codes. Pure, but for one look at the user database.
 
-0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 a worker was not reached or was lost, 128 + n ended by
-signal n.
+0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 a worker was not reached or was lost or storage failed,
+128 + n ended by signal n.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import pwd
 import signal
 from dataclasses import dataclass
 
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_STOPPED, InputError, TrainerError
-
-EXIT_INFRASTRUCTURE = 4
-"""The infrastructure has failed, not the program: worth another try unchanged."""
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INFRASTRUCTURE, EXIT_STOPPED, InputError, TrainerError
 
 _SIGNALLED = 128
 
@@ -51,6 +48,8 @@ class Evidence:
     """Ranks found another one gone that had told of no failure."""
     left_early: bool = False
     """Rank 0 reported progress and then nothing that could be its end."""
+    said_code: int | None = None
+    """With which rank 0 reported that it fails. Another rank may leave before it and be the one that is counted."""
     told_stop: bool = False
     """Rank 0 reported that it has stopped."""
     asked_to_stop: bool = False
@@ -72,6 +71,8 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
         return EXIT_STOPPED
     if evidence.mixes_codes and code == EXIT_STOPPED and not evidence.asked_to_stop:
         code = EXIT_FAILED
+    if evidence.said_code is not None and (code == EXIT_FAILED or evidence.mixes_codes and code < _SIGNALLED):
+        code = evidence.said_code
     if (evidence.lost_worker or evidence.killed_peer and evidence.failed_by_signal is None) and code not in (
         EXIT_BAD_INPUT,
         EXIT_STOPPED,

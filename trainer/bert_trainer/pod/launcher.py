@@ -133,6 +133,7 @@ def _run(
         killed_peer=story.killed_peer is not None,
         left_early=story.left_early,
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
+        said_code=story.said_code,
         asked_to_stop=stop.count > 0,
         never_began=not listener.muster.is_complete,
     )

@@ -76,6 +76,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         failed_by_signal=failure.signal if failure else None,
         told_code=listener.muster.told_code,
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
+        said_code=story.said_code,
         asked_to_stop=stop.count > 0,
         never_began=not listener.muster.is_complete,
     )

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_STOPPED, NAMED
-from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, EXIT_STOPPED, NAMED, StorageFailed
 from bert_trainer.pod.hostfile import short_name
 from bert_trainer.pod.lines import Line
 from bert_trainer.pod.source import Source
@@ -28,6 +27,7 @@ _LONGEST_LINE = 1_000  # characters; a longer one says nothing more
 _LONGEST_WORD = 80  # characters; of a reason or a stage
 _FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
 _STEP = re.compile(r"[0-9]{1,15}")
+_FAILING = ("1", "2", "4")
 _TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
 _RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
 _FRAME = re.compile(r"[-=]{60,}")
@@ -126,6 +126,12 @@ class Story:
         return self.told_stop and is_sure
 
     @property
+    def said_code(self) -> int | None:
+        """The exit code with which rank 0 said that it fails."""
+        said = (self.final or {}).get("exit_code", "") if (self.final or {}).get("event") == "failed" else ""
+        return int(said) if said in _FAILING else None
+
+    @property
     def left_early(self) -> bool:
         """Whether rank 0 reported something, and nothing that could be the end of a good run of ours."""
         return self.source.is_ours and self.last_event is not None and self.last_event not in _GOOD_ENDS
@@ -220,14 +226,15 @@ def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tupl
     if exit_code in (0, EXIT_STOPPED):
         reason = "Succeeded" if exit_code == 0 else "Stopped"
         return reason, final.get("message", "") if agrees and exit_code else ""
-    if exit_code == EXIT_INFRASTRUCTURE:
+    lines = story.last_lines(failure.rank if failure else None)
+    told = _find_told(lines)
+    has_said = story.said_code == exit_code or told is not None and told[0] == StorageFailed.__name__
+    if exit_code == EXIT_INFRASTRUCTURE and not has_said:
         host = failure.host if failure and failure.host else "a worker"
         rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
         return "WorkerLost", f"the connection to {rank}{host} failed or broke"
-    lines = story.last_lines(failure.rank if failure else None)
     if agrees and exit_code < 128:
         return final.get("reason", _default_reason(exit_code)), final.get("message", "")
-    told = _find_told(lines)
     raised = _find_raised(lines)
     if exit_code < 128 and told:
         return told[0] or _default_reason(exit_code), told[1]

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from bert_trainer.pod.endings import EXIT_INFRASTRUCTURE, check_user
+from bert_trainer.errors import EXIT_INFRASTRUCTURE
+from bert_trainer.pod.endings import check_user
 from bert_trainer.pod.ranks import adopt_orphans, find_descendants, find_ranks, signal_process
 from bert_trainer.pod.scratch import fresh_folder
 from bert_trainer.pod.sshd import check_keys, choose_environment, find_sshd, render_config
