@@ -76,7 +76,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         message=_cut(obstacle.message if obstacle else verdict.message or verdict.reason.sentence),
         frozen_hash=previous.frozen_hash,
         run=facts.run,
-        stage=_stage(previous, facts),
+        stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
         attempt=facts.attempt,
         child=facts.child,
         logs=_logs(facts.child),
@@ -117,6 +117,10 @@ def _obstacle(previous: JobStatus, facts: Facts, verdict: Verdict) -> Obstacle |
     """Return what is in the way; while the job pauses or cleans up, nothing is wanted that could be."""
     if verdict.reason == Reason.BACKING_OFF:
         return facts.trouble
+    if verdict.reason == Reason.CHILD_RUNNING:
+        # What runs already is hindered by a pod that does not answer only.
+        is_unready = facts.obstacle is not None and facts.obstacle.reason == ObstacleReason.POD_NOT_READY
+        return facts.obstacle if is_unready else None
     if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
         return None
     # Until the next attempt runs nobody knows whether it is over.
@@ -143,12 +147,15 @@ def _logs(child: ChildRef | None) -> str | None:
 
 
 def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
-    """Return the newest report in figures; that of an earlier attempt stays until the next one reports."""
-    before, record = previous.progress, facts.progress
-    if record is None or record.event != "progress" or record.attempt != facts.attempt:
-        progress = before
-    else:
-        progress = _figures(record, now)
+    """Return the newest attempt's newest report in figures; nothing is known of an attempt, or a stage, before that."""
+    before = previous.progress if previous.attempt == facts.attempt else None
+    record = facts.progress
+    progress = before
+    if record is not None and record.attempt == facts.attempt:
+        if record.event == "progress":
+            progress = _figures(record, now)
+        elif record.event == "stage_started":
+            progress = Progress(total_steps=record.count("steps"), last_updated_time=now)
     if progress is not None and TRAINING_RUN in facts.completed_runs:
         progress = _finished(progress)
     if before is None or progress is None:
@@ -182,7 +189,7 @@ def _finished(progress: Progress) -> Progress:
     """Return the last report of a run that is done: its end is not reported as an interval."""
     return progress.model_copy(
         update={
-            "step": progress.total_steps,
+            "step": progress.step if progress.total_steps is None else progress.total_steps,
             "progress_percentage": 100,
             "estimated_remaining_seconds": 0,
             "eta": None,

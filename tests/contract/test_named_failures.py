@@ -32,7 +32,7 @@ def test_a_named_failure_of_any_rank_reaches_the_status(name: str) -> None:
 
 
 def test_every_error_of_the_trainer_is_a_label_of_its_own() -> None:
-    errors = re.compile(r"^class (\w+)\((?:TrainerError|InputError|Stopped)\):", re.MULTILINE)
+    errors = re.compile(r"^class (\w+)\((?:TrainerError|InputError|FencedError|Stopped)\):", re.MULTILINE)
     sources = Path(bert_trainer.__file__).parent.rglob("*.py")
     names = {name for path in sources for name in errors.findall(path.read_text())}
     assert {"InputError", "WorkersUnreachable", "FencedError"} <= names

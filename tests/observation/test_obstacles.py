@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from bert_operator.api.job_status import JobStatus
 from bert_operator.cluster.entries import Warning as Told
 from bert_operator.cluster.entries import read_child, read_pod, read_warning
+from bert_operator.cluster.observation import observe_child
 from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal, find_obstacle
-from bert_operator.observe import Obstacle
-from child_documents import CREATED_S, child_document, event_document, pod_document
+from bert_operator.observe import Observed, Obstacle
+from bert_operator.plan import plan
+from child_documents import CREATED_S, at, child_document, event_document, pod_document
+from sample_job import sample_job
 
 Document = dict[str, Any]
 
@@ -95,6 +99,78 @@ def test_pods_that_cannot_be_created_are_told_of_by_events(
     cause, _, told = obstacle.message.partition(". Next: ")
     assert cause == message
     assert remedy in told
+
+
+@pytest.mark.parametrize(
+    ("told", "remedies"),
+    [
+        ("1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }", ["one is not ready"]),
+        ("1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }", ["one is not ready"]),
+        ("1 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }", ["short of memory, disk"]),
+        ("1 node(s) were unschedulable", ["cordoned"]),
+        ("2 node(s) had untolerated taint {nvidia.com/gpu: present}", ["spec.scheduling.tolerations"]),
+        ("2 node(s) had untolerated taint(s)", ["any other taint needs an entry"]),
+        ("3 node(s) didn't match Pod's node affinity/selector", ["spec.scheduling.nodeSelector"]),
+        ("1 node(s) didn't match pod anti-affinity rules", ["topologySpreadConstraints"]),
+        ("pod has unbound immediate PersistentVolumeClaims", ["kubectl get pvc"]),
+        (
+            "1 Insufficient cpu, 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }",
+            ["lower spec.resources", "one is not ready"],
+        ),
+        ("who knows", ["lower spec.resources, or correct spec.scheduling"]),
+    ],
+)
+def test_a_pod_without_a_node_is_told_what_would_give_it_one(told: str, remedies: list[str]) -> None:
+    message = f"0/3 nodes are available: {told}. preemption: 0/3 nodes are available: 3 No preemption victims found"
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    obstacle = find(child_document(true=LOOKED_AT), pod_document(phase="Pending", node="", conditions=(scheduled,)))
+    assert obstacle is not None
+    advice = obstacle.message.partition(" Next: ")[2]
+    assert all(remedy in advice for remedy in remedies), advice
+    assert ("lower spec.resources" in advice) == any("lower" in remedy for remedy in remedies)
+
+
+def unready(number: int, since: float, started: float = 0) -> Document:
+    condition = {"type": "Ready", "status": "False", "lastTransitionTime": at(since)}
+    return pod_document(number=number, conditions=(condition,), state={"running": {"startedAt": at(started)}})
+
+
+def leaving(pod: Document) -> Document:
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": at(50)}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "after", "told"),
+    [
+        ([unready(0, 0), unready(1, 0)], 29, None),
+        ([unready(0, 20), unready(1, 10)], 41, "Pod demo-a1-worker-1 on node node-1 runs"),
+        (
+            [unready(0, 0), unready(1, 0)],
+            60,
+            "worker-0 on node node-1 runs and has not been ready for 30 s. Next",
+        ),
+        # While an image is being pulled nobody is ready.
+        ([unready(0, 0, started=100)], 129, None),
+        ([pod_document(conditions=({"type": "Ready", "status": "True", "lastTransitionTime": at(0)},))], 99, None),
+        ([leaving(unready(0, 0))], 99, None),
+    ],
+)
+def test_a_worker_that_is_not_ready_is_told_though_the_child_runs(
+    pods: list[Document], after: float, told: str | None
+) -> None:
+    known = read_child(child_document(true={"Running": "MPIJobRunning"}))
+    assert known is not None
+    entries = [read[1] for read in map(read_pod, pods) if read is not None]
+    child = observe_child(known[1], entries, {}, workers=2, now_s=CREATED_S + after)
+    assert child.state == "Running"
+    assert (child.obstacle and child.obstacle.reason) == (told and "PodNotReady")
+    assert child.obstacle is None or str(told) in child.obstacle.message
+    again = observe_child(known[1], entries, {}, workers=2, now_s=CREATED_S + 9999)
+    if child.obstacle is not None:
+        assert again.obstacle == child.obstacle
+        seen = Observed(status=JobStatus(phase="Running", attempt=1, run="training"), children=(child,))
+        status = plan(sample_job(), seen, CREATED_S + after).status
+        assert (status.phase, status.reason, status.message) == ("Running", "PodNotReady", child.obstacle.message)
 
 
 def test_events_no_longer_count_once_all_pods_are_there() -> None:

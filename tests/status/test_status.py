@@ -149,6 +149,54 @@ def test_progress_is_told_in_figures_and_left_alone_while_it_says_the_same() -> 
     assert describe(first, late, RUNNING, generation=1, now_s=NOW_S + 60).progress == told
 
 
+def test_a_new_attempt_starts_without_the_figures_of_the_one_before() -> None:
+    prepared = describe(
+        JobStatus(),
+        facts(attempt=1, run="prepare", progress=line("event=progress stage=prepare attempt=1 step=25 steps=25")),
+        RUNNING,
+        generation=1,
+        now_s=NOW_S,
+    )
+    assert prepared.progress is not None
+    # The last lines of the preparation are still the newest that were read.
+    late = line("event=progress stage=prepare attempt=1 step=25 steps=25")
+    training = describe(prepared, facts(progress=late), RUNNING, generation=1, now_s=NOW_S + 1)
+    assert (training.stage, training.progress) == (None, None)
+    started = facts(progress=line("event=stage_started stage=phase1 kind=pretrain steps=200 attempt=2"))
+    begun = describe(training, started, RUNNING, generation=1, now_s=NOW_S + 2)
+    assert begun.progress is not None
+    assert (begun.stage, begun.progress.step, begun.progress.total_steps) == ("phase1", None, 200)
+    assert describe(begun, started, RUNNING, generation=1, now_s=NOW_S + 60) == begun
+    reported = describe(begun, facts(progress=line(REPORT.format(step=195))), RUNNING, generation=1, now_s=NOW_S + 3)
+    # A failed attempt's figures stay as long as it is the newest.
+    backing_off = Verdict(phase="Pending", reason=Reason.BACKING_OFF)
+    assert describe(reported, facts(), backing_off, generation=1, now_s=NOW_S + 4).progress == reported.progress
+    assert describe(reported, facts(attempt=3), RUNNING, generation=1, now_s=NOW_S + 5).progress is None
+    next_stage = facts(progress=line("event=stage_started stage=phase2 steps=50 attempt=2"))
+    second = describe(reported, next_stage, RUNNING, generation=1, now_s=NOW_S + 6)
+    assert second.progress is not None
+    assert (second.stage, second.progress.step, second.progress.loss) == ("phase2", None, None)
+
+
+def test_a_job_that_has_succeeded_is_in_no_stage() -> None:
+    reported = describe(JobStatus(), facts(progress=line(REPORT.format(step=200))), RUNNING, generation=1, now_s=NOW_S)
+    assert reported.stage == "phase1"
+    done = Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE)
+    ended = describe(reported, facts(completed_runs=("training",)), done, generation=1, now_s=NOW_S + 1)
+    assert (ended.stage, ended.progress and ended.progress.step) == (None, 200)
+    failed = Verdict(phase="Failed", reason=Reason.INVALID_INPUT)
+    assert describe(reported, facts(), failed, generation=1, now_s=NOW_S + 1).stage == "phase1"
+
+
+def test_a_program_that_knows_no_end_keeps_its_last_step() -> None:
+    reported = describe(
+        JobStatus(), facts(progress=line("event=progress step=7 attempt=2")), RUNNING, generation=1, now_s=NOW_S
+    )
+    ended = describe(reported, facts(completed_runs=("training",)), RUNNING, generation=1, now_s=NOW_S + 1).progress
+    assert ended is not None
+    assert (ended.step, ended.progress_percentage) == (7, 100)
+
+
 def test_the_end_of_training_keeps_the_last_report() -> None:
     reported = describe(JobStatus(), facts(progress=line(REPORT.format(step=195))), RUNNING, generation=1, now_s=NOW_S)
     done = facts(progress=line(REPORT.format(step=200) + " loss=6.5"), completed_runs=("training",))

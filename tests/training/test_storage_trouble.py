@@ -47,6 +47,9 @@ class AtStep:
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self._left, self._action = step, action
 
+    def listen(self) -> None:
+        """Install nothing."""
+
     @property
     def received(self) -> bool:
         self._left -= 1

@@ -135,6 +135,10 @@ class ObstacleReason(_Described):
         "A container cannot be set up: a Secret or ConfigMap is missing, or the image's user is root.",
     )
     UNSCHEDULABLE = "Unschedulable", "No node fits the pods."
+    POD_NOT_READY = (
+        "PodNotReady",
+        "A pod that runs has not been ready for half a minute: its node does not answer, or its ssh server.",
+    )
     VOLUME_FAILED = "VolumeFailed", "A volume cannot be mounted."
     STORAGE_FAILED = (
         "StorageFailed",

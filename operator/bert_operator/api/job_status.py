@@ -161,7 +161,7 @@ class JobStatus(_Part):
     run: Word | None = None
     """``prepare`` or ``training``: what the newest attempt does."""
     stage: Word | None = None
-    """The stage that the newest attempt reported last."""
+    """The stage that the newest attempt reported last; empty once the job has succeeded."""
     attempt: Annotated[int, Field(ge=0)] = 0
     """Number of the newest attempt, counted over all runs; written before its child is created."""
     child: ChildRef | None = None
@@ -171,7 +171,7 @@ class JobStatus(_Part):
     completed_runs: Annotated[tuple[Word, ...], Field(max_length=8)] = ()
     """Runs that ended with success."""
     progress: Progress | None = None
-    """How far the current stage is."""
+    """How far the newest attempt is with its stage; empty until it has reported."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint that was reported."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()

@@ -286,9 +286,9 @@ class OutputSpec(Section):
     """In a cluster: what is mounted, shared by all workers. Required there, unless a volume of spec.volumes
     holds the path."""
     if_exists: Literal["Fail", "Resume", "New"] = "Fail"
-    """What to do where the folder already holds a run of this job: ``Fail``, so that nothing is overwritten
-    unasked; ``Resume`` from its newest good checkpoint; ``New``: move its content into ``previous/`` and
-    start over."""
+    """What to do where an earlier job of this name has left a run in the folder: ``Fail``, so that nothing is
+    overwritten unasked; ``Resume`` from its newest good checkpoint; ``New``: move its content into ``previous/`` and
+    start over. Another attempt of the same job goes on in any case."""
 
 
 class RunPolicy(Section):

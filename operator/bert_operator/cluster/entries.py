@@ -77,7 +77,8 @@ class PodEntry(NamedTuple):
     phase: str
     is_deleting: bool
     node: str
-    is_ready: bool
+    unready_since_s: float | None
+    """Since when it has run without being ready; empty where it is ready, or not running."""
     waiting: tuple[str, str]
     """Reason and message of a container that cannot start; empty strings otherwise."""
     unschedulable: str
@@ -187,7 +188,7 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
         phase=sys.intern(status.get("phase", "")),
         is_deleting="deletionTimestamp" in metadata,
         node=sys.intern((body.get("spec") or {}).get("nodeName") or ""),
-        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        unready_since_s=_unready_since(status, conditions.get("Ready", {}), state),
         waiting=(sys.intern(waiting.get("reason") or ""), (waiting.get("message") or "")[:_LONGEST_NOTE]),
         unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_LONGEST_NOTE]
         if scheduled.get("status") == "False"
@@ -234,6 +235,14 @@ def _failed_at(status: Document, kind: str) -> float | None:
         return None
     failed = [item for item in status.get("conditions") or () if item.get("type") == "Failed"]
     return _time(failed[0].get("lastTransitionTime")) if failed else None
+
+
+def _unready_since(status: Document, condition: Document, state: Document) -> float | None:
+    changed_at_s = _time(condition.get("lastTransitionTime"))
+    if status.get("phase") != "Running" or condition.get("status") != "False" or changed_at_s is None:
+        return None
+    # Nobody is ready while an image is being pulled.
+    return max(changed_at_s, _time((state.get("running") or {}).get("startedAt")) or 0.0)
 
 
 def _disruption(status: Document, condition: Document) -> str:

@@ -18,8 +18,8 @@ OTHER_REASON = "Other"
 KNOWN_REASONS = frozenset(
     {reason.value for reason in FailureReason}
     # What programs of ours call an end, and what ends them from outside.
-    | {"Failed", "FencedError", "InputError", "PeerFailed", "Stopped", "TrainerError", "WorkerLost"}
-    | {"WorkersUnreachable", "HorovodInternalError", "OutOfMemoryError"}
+    | {"Failed", "FencedError", "InputError", "PeerFailed", "Stopped", "TakenOverError", "TrainerError"}
+    | {"WorkerLost", "WorkersUnreachable", "HorovodInternalError", "OutOfMemoryError"}
     | {known.name for known in signal.Signals}
     | {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 )

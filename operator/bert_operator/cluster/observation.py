@@ -10,7 +10,7 @@ from typing import Any
 from bert_operator.api.conditions import FailureReason
 from bert_operator.api.job_status import ChildRef
 from bert_operator.cluster.entries import ChildEntry, PodEntry, Warning
-from bert_operator.cluster.obstacles import find_obstacle
+from bert_operator.cluster.obstacles import find_obstacle, find_unready
 from bert_operator.observe import Child, read_ending, read_record
 from bert_operator.render import names
 
@@ -48,7 +48,7 @@ def observe_child(
     if child.is_suspended:
         return replace(base, state="Queued")
     if _has_begun(child, pods, workers, conditions):
-        return replace(base, state="Running")
+        return replace(base, state="Running", obstacle=None if child.is_deleting else find_unready(pods, now_s))
     obstacle = None if child.is_deleting else find_obstacle(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, obstacle=obstacle)
 

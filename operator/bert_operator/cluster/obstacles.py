@@ -6,6 +6,7 @@ Job, or the MPIJob, for which there is no condition at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from bert_operator.api.conditions import ObstacleReason
@@ -13,7 +14,7 @@ from bert_operator.cluster.entries import ChildEntry, PodEntry, Warning
 from bert_operator.observe import Obstacle
 
 SILENCE_S = 30.0
-"""Seconds after which an MPIJob that nobody has looked at is reported."""
+"""Seconds after which an MPIJob that nobody has looked at is reported, and a pod that runs and is not ready."""
 
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -21,6 +22,45 @@ _IMAGE_REASONS = frozenset(
 _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _CREATION_EVENTS = frozenset({"FailedCreate", "MPIJobFailed", "ValidationError", "ErrResourceExists"})
+
+_TAINT = r"untolerated taint(?:\(s\))? \{"
+# What the scheduler says of nodes that it passes over, and what to do about it.
+_NODE_REMEDIES = (
+    (re.compile(r"Insufficient"), "lower spec.resources; with an autoscaler, wait"),
+    (
+        re.compile(_TAINT + r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
+        "kubectl get nodes: one is not ready; have it mended, or wait until it is back",
+    ),
+    (
+        re.compile(_TAINT + r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
+        "kubectl describe node: one is short of memory, disk or processes; have it cleaned up, or wait",
+    ),
+    (
+        re.compile(rf"were unschedulable|{_TAINT}node\.kubernetes\.io/unschedulable"),
+        "kubectl get nodes: one is cordoned; kubectl uncordon it, or wait",
+    ),
+    (
+        re.compile(_TAINT + r"(?!node\.kubernetes\.io/)"),
+        "add the taint that is named to spec.scheduling.tolerations, or use nodes without it",
+    ),
+    (
+        re.compile(r"untolerated taint(?:\(s\))?(?!\(s\))(?! \{)"),  # newer schedulers name none
+        "kubectl describe nodes: those of node.kubernetes.io go once a node is ready again, any other taint needs an "
+        "entry in spec.scheduling.tolerations",
+    ),
+    (
+        re.compile(r"node affinity/selector|node selector"),
+        "correct spec.scheduling.nodeSelector and affinity: no node has these labels",
+    ),
+    (
+        re.compile(r"anti-affinity|affinity rules|topology spread"),
+        "correct spec.scheduling.affinity and topologySpreadConstraints, or add nodes",
+    ),
+    (
+        re.compile(r"[Pp]ersistent[Vv]olume|volume node affinity"),
+        "check the claims of dataset, output and volumes: kubectl get pvc",
+    ),
+)
 
 
 def find_obstacle(
@@ -57,6 +97,30 @@ def find_obstacle(
             "not watch this namespace. Next: kubectl get deployments -A | grep mpi-operator",
         )
     return None
+
+
+def find_unready(pods: Sequence[PodEntry], now_s: float) -> Obstacle | None:
+    """Return the first pod that has run for a while without being ready: its ranks cannot be started, or have gone."""
+    found = [
+        pod
+        for pod in pods
+        if not pod.is_deleting and pod.unready_since_s is not None and now_s - pod.unready_since_s >= SILENCE_S
+    ]
+    if not found:
+        return None
+    pod = min(found, key=lambda pod: (pod.unready_since_s or 0.0, pod.name))
+    # Without its age, with which every look would find something new to write.
+    return Obstacle(
+        reason=ObstacleReason.POD_NOT_READY,
+        message=f"Pod {pod.name} on node {pod.node} runs and has not been ready for {SILENCE_S:.0f} s. Next: "
+        f"kubectl get node {pod.node}, and kubectl describe pod {pod.name}",
+    )
+
+
+def _how_to_fit(unschedulable: str) -> str:
+    """Return what to do about each of the scheduler's reasons."""
+    remedies = [remedy for words, remedy in _NODE_REMEDIES if words.search(unschedulable)]
+    return "; or ".join(remedies) or "lower spec.resources, or correct spec.scheduling; with an autoscaler, wait"
 
 
 def _about(uid: str, warnings: Sequence[Warning]) -> list[Warning]:
@@ -107,8 +171,7 @@ def _pod_obstacle(pod: PodEntry, warnings: Sequence[Warning]) -> Obstacle | None
     if pod.unschedulable:
         return Obstacle(
             reason=ObstacleReason.UNSCHEDULABLE,
-            message=f"Pod {pod.name}: {pod.unschedulable}. Next: lower spec.resources, or correct spec.scheduling; "
-            "with an autoscaler, wait",
+            message=f"Pod {pod.name}: {pod.unschedulable}. Next: {_how_to_fit(pod.unschedulable)}",
         )
     mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
     if mount is not None:

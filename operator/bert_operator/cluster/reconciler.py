@@ -249,11 +249,17 @@ class Reconciler:
             raise Retry(again_in_s)
 
     def _look_again_in_s(self, ref: JobRef, entry: JobEntry, step: Plan) -> float | None:
-        """Return when time alone changes something: a deadline, or a controller that stays silent."""
+        """Return when time alone changes something: a deadline, or a controller or a pod that stays silent."""
         silent = [
             child.created_at_s + SILENCE_S - self._now_s()
             for child in self._own_children(ref, entry)
             if child.kind == "MPIJob" and not child.was_looked_at
+        ]
+        silent += [
+            pod.unready_since_s + SILENCE_S - self._now_s()
+            for child in self._own_children(ref, entry)
+            for pod in self._index.pods(ref, child.name)
+            if pod.unready_since_s is not None
         ]
         settling = [
             1.0

@@ -58,6 +58,8 @@ class Recorder:
             try:
                 await self._write(render_event(ref, uid, news, now))
             except ApiError as error:
+                if _is_namespace_gone(error):
+                    continue  # and with it everybody who could miss the Event
                 self._metrics.event_dropped()
                 _log.info("%s: the Event %s could not be written (%s)", ref, news.reason, error)
 
@@ -71,6 +73,12 @@ class Recorder:
             path = path_of("Event", metadata["namespace"], metadata["name"])
             count = (await self._api.get(path)).get("count") or 1
             await self._api.patch(path, {"count": count + 1, "lastTimestamp": event["lastTimestamp"]})
+
+
+def _is_namespace_gone(error: ApiError) -> bool:
+    """Tell whether a namespace has been deleted, or is being deleted."""
+    is_gone = error.status == 404 and error.message.startswith("namespaces ")
+    return is_gone or error.status == 403 and "is being terminated" in error.message
 
 
 def render_event(ref: JobRef, uid: str, news: News, now: str) -> Document:

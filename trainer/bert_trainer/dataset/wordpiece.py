@@ -72,7 +72,13 @@ def read_vocabulary(path: Path) -> Vocabulary:
         # Not splitlines(): a token may hold what Unicode calls a line break.
         lines = content.decode().split("\n")
     except OSError as error:
-        raise InputError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
+        hint = None
+        if isinstance(error, FileNotFoundError):
+            hint = (
+                "a run that prepares data writes the vocabulary beside it: let that run succeed first, add a prepare "
+                "stage, or name a file in spec.dataset.vocabularyFile"
+            )
+        raise InputError(f"{path}: cannot read the vocabulary ({error.strerror})", hint=hint) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the vocabulary is not UTF-8 at byte offset {error.start}") from error
     tokens = [line.strip() for line in lines]
