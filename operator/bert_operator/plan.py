@@ -22,6 +22,8 @@ from bert_operator.timestamps import parse_time, render_time
 
 FIRST_BACK_OFF_S = 10.0
 MAX_BACK_OFF_S = 360.0
+SAME_TIME_S = 1.0
+"""Clocks that are no further apart agree: what they tell is cut to whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,12 @@ class _Step:
 
 
 def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
-    """Decide what comes next. now_s: seconds since 1970, not earlier than any time observed."""
+    """Decide what comes next.
+
+    now_s: seconds since 1970, by the API server's clock in a cluster. Times on record that lie after it are taken for
+    it, and written anew: a clock that was ahead costs one back-off, not the hours until what it said has come.
+    """
+    observed = replace(observed, status=_without_future(observed.status, now_s))
     active = [child for child in observed.children if child.is_active]
     if observed.status.phase in TERMINAL_PHASES:
         left_s = _seconds_to_live(job, observed.status, now_s)
@@ -123,6 +130,23 @@ def _trouble(failures: tuple[Failure, ...]) -> Obstacle | None:
     last = failures[-1]
     message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
     return Obstacle(reason=ObstacleReason.STORAGE_FAILED, message=message)
+
+
+def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
+    """Return a status without times that are still to come, as a clock that is ahead has written them."""
+    now, latest_s = render_time(now_s), now_s + SAME_TIME_S
+    failures = tuple(
+        failure.model_copy(update={"finished_at": now}) if parse_time(failure.finished_at) > latest_s else failure
+        for failure in previous.failures
+    )
+    ahead = [
+        field
+        for field in ("start_time", "completion_time")
+        if (text := getattr(previous, field)) is not None and parse_time(text) > latest_s
+    ]
+    if failures == previous.failures and not ahead:
+        return previous
+    return previous.model_copy(update={"failures": failures, **dict.fromkeys(ahead, now)})
 
 
 def _is_over(child: Child, previous: JobStatus) -> bool:

@@ -212,7 +212,7 @@ def test_a_child_that_a_queue_holds_back_is_queued(kind: str, spec: Document) ->
 
 def test_waiting_counts_from_the_last_time_that_a_queue_let_it_go() -> None:
     assert see(child_document()).waiting_since_s == CREATED_S
-    assert see(child_document(startTime=at(3600))).waiting_since_s == CREATED_S + 3600
+    assert see(child_document(startTime=at(3600)), now_s=CREATED_S + 4000).waiting_since_s == CREATED_S + 3600
     let_go_unseen = child_document(true={"Suspended": "MPIJobSuspended"}, startTime=at(0))
     assert see(let_go_unseen).waiting_since_s is None
 
@@ -221,3 +221,16 @@ def test_a_deleted_child_is_leaving_and_hindered_by_nothing() -> None:
     blocked = pod_document("single", phase="Pending", state={"waiting": {"reason": "ErrImagePull"}})
     child = see(gone_with(child_document("Job")), blocked)
     assert (child.state, child.stopping, child.obstacle) == ("Pending", True, None)
+
+
+@pytest.mark.parametrize(("off_s", "told_s"), [(3600, 200), (-3600, 0), (0, 90)])
+def test_a_child_ended_between_its_creation_and_now_whatever_its_node_says(off_s: float, told_s: float) -> None:
+    child = see(child_document("Job", true=FAILED_JOB), single(1, after=90 + off_s))
+    assert child.finished_at_s == CREATED_S + told_s
+
+
+def test_a_child_that_was_let_go_in_an_hour_waits_since_its_pods_were_made() -> None:
+    let_go = child_document(startTime=at(3600))
+    assert see(let_go, now_s=CREATED_S + 200).waiting_since_s == CREATED_S + 200
+    pod = pod_document(phase="Pending", created=150)
+    assert see(let_go, pod, now_s=CREATED_S + 200).waiting_since_s == CREATED_S + 150

@@ -1,7 +1,7 @@
 """An API server of nothing but lists, objects and open watches, to be as slow, or as wrong about time, as a test wants.
 
-It has no rules and no controllers, and its watches never tell of a change: tests/api_server runs against a real one.
-Runs in a thread of its own.
+It has no rules and no controllers, and its watches tell of changes only if they shall: tests/api_server runs against
+a real one. Runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from typing import Any
 
 from aiohttp import web
 
+from bert_operator.timestamps import render_time
 from fake_cluster import merged
 
 Json = dict[str, Any]
 
 START_DEADLINE_S = 10.0
+POLL_S = 0.02
 # Kopf does not begin without the last two.
 RESOURCES = {
     "bert-operator.dev/v1alpha1": {"bertpretrainjobs": "BertPretrainJob"},
@@ -47,6 +49,8 @@ class ApiStandIn:
         """By path."""
         self.logs: dict[str, str | None] = {}
         """By the pod's name; None: its kubelet hangs."""
+        self.tells = False
+        """Whether watches tell of changes."""
         self.watches = 0
         """Open ones."""
         self.hanging = 0
@@ -55,6 +59,7 @@ class ApiStandIn:
         """By method."""
         self.url = ""
         self._versions = itertools.count(1)
+        self._changes: list[tuple[str, str, Json]] = []
         self._loop = asyncio.new_event_loop()
         self._is_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="api-stand-in", daemon=True)
@@ -84,15 +89,25 @@ class ApiStandIn:
     def put(self, collection: str, document: Json) -> Json:
         """Have an object, at the path of its collection."""
         namespace = collection.partition("/namespaces/")[2].split("/")[0]
-        metadata = {
-            "uid": f"uid-{next(self._versions)}",
-            "generation": 1,
-            **document["metadata"],
-            "namespace": namespace,
-        }
-        metadata["resourceVersion"] = str(next(self._versions))
-        stored = {**document, "metadata": metadata}
-        self.objects[f"{collection}/{metadata['name']}"] = stored
+        created = render_time(time.time() + self.ahead_s)
+        metadata = {"uid": f"uid-{next(self._versions)}", "generation": 1, "creationTimestamp": created}
+        stored = {**document, "metadata": {**metadata, **document["metadata"], "namespace": namespace}}
+        return self._store("ADDED", f"{collection}/{document['metadata']['name']}", stored)
+
+    def update(self, path: str, change: Json) -> Json:
+        """Merge into an object."""
+        return self._store("MODIFIED", path, merged(self.objects[path], change))
+
+    def remove(self, path: str) -> Json:
+        """Take an object away."""
+        removed = self._store("DELETED", path, self.objects[path])
+        del self.objects[path]
+        return removed
+
+    def _store(self, how: str, path: str, document: Json) -> Json:
+        stored = {**document, "metadata": {**document["metadata"], "resourceVersion": str(next(self._versions))}}
+        self.objects[path] = stored
+        self._changes.append((how, path, stored))
         return stored
 
     def _run(self) -> None:
@@ -133,10 +148,8 @@ class ApiStandIn:
             return 201, self.put(path, body)
         if name in self.objects:
             if method == "PATCH":
-                change = {key: value for key, value in body.items() if key != "metadata"}
-                metadata = {**self.objects[name]["metadata"], "resourceVersion": str(next(self._versions))}
-                self.objects[name] = merged({**self.objects[name], "metadata": metadata}, change)
-            return 200, self.objects.pop(name) if method == "DELETE" else self.objects[name]
+                return 200, self.update(name, {key: value for key, value in body.items() if key != "metadata"})
+            return 200, self.remove(name) if method == "DELETE" else self.objects[name]
         if method == "GET" and path.rpartition("/")[2] in {plural for kinds in RESOURCES.values() for plural in kinds}:
             items = [item for at, item in list(self.objects.items()) if _is_in(at, path)]
             return 200, {"metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
@@ -147,6 +160,8 @@ class ApiStandIn:
         self.watches += 1
         try:
             await response.prepare(request)
+            if self.tells:
+                await self._tell_changes(request, response)
             while not self._stop.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), self._bookmark_s)
@@ -157,6 +172,16 @@ class ApiStandIn:
         finally:
             self.watches -= 1
         return response
+
+    async def _tell_changes(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        since, told = int(request.query.get("resourceVersion", "0")), 0
+        while not self._stop.is_set():
+            for how, path, document in self._changes[told:]:
+                told += 1
+                if _is_in(path, request.path) and int(document["metadata"]["resourceVersion"]) > since:
+                    await response.write(json.dumps({"type": how, "object": document}).encode() + b"\n")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), POLL_S)
 
     async def _show_log(self, pod: str, date: dict[str, str]) -> web.StreamResponse:
         text = self.logs.get(pod, "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -18,6 +19,8 @@ import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
+
+from bert_operator.cluster.server_clock import ServerClock
 
 Document = dict[str, Any]
 
@@ -57,6 +60,7 @@ class ApiClient:
         configuration.retries = None
         self._configuration = configuration
         self._turns = asyncio.Semaphore(MAX_REQUESTS)
+        self._clock = ServerClock()
         self._rest = RESTClientObject(configuration)
 
     async def __aenter__(self) -> ApiClient:
@@ -66,6 +70,10 @@ class ApiClient:
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self._rest.close()
+
+    def now_s(self) -> float:
+        """Return the time by the API server's clock, in seconds since 1970."""
+        return self._clock.now_s()
 
     async def get(self, path: str, **query: str) -> Document:
         """Return an object or a list; raises ApiError."""
@@ -129,12 +137,14 @@ class ApiClient:
         accept: str = _JSON,
     ) -> Document:
         async with self._turns:
+            sent_s = time.monotonic()
             answer, data = await self._exchange(method, path, body, query or {}, content, accept, REQUEST_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         if not (document := _parse(data)):
             # What stands between may answer in the API server's place.
             raise ApiError(0, "NotJSON", f"{method} {path}: {data[:200].decode(errors='replace')!r}")
+        self._clock.hear(answer.headers.get("Date"), sent_s)
         return document
 
     async def _exchange(

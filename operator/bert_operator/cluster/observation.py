@@ -28,14 +28,30 @@ def observe_child(
 ) -> Child:
     """Return how a child is.
 
-    pods: those of this child. warnings: events by the name of what they are about. workers: of its run.
+    pods: those of this child. warnings: events by the name of what they are about. workers: of its run. now_s: by the
+    clock of the API server, which also wrote when objects were created; nodes and controllers have clocks of their own.
     """
+    seen = _observe(child, pods, warnings, workers=workers, now_s=now_s)
+    if seen.finished_at_s is None:
+        return seen
+    # It did not end before it was created, nor later than now: a wrong clock costs a back-off at most.
+    return replace(seen, finished_at_s=min(max(seen.finished_at_s, child.created_at_s), max(now_s, child.created_at_s)))
+
+
+def _observe(
+    child: ChildEntry,
+    pods: Sequence[PodEntry],
+    warnings: Mapping[str, Sequence[Warning]],
+    *,
+    workers: int,
+    now_s: float,
+) -> Child:
     base = Child(
         run=child.run,
         attempt=child.attempt,
         state="Pending",
         stopping=child.is_deleting,
-        waiting_since_s=child.waiting_since_s,
+        waiting_since_s=_waiting_since(child, pods, now_s),
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
     )
     conditions = dict(child.conditions)
@@ -51,6 +67,16 @@ def observe_child(
         return replace(base, state="Running", obstacle=None if child.is_deleting else find_unready(pods, now_s))
     obstacle = None if child.is_deleting else find_obstacle(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, obstacle=obstacle)
+
+
+def _waiting_since(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> float | None:
+    """Return since when a child may start, by the API server's clock as far as that can be known."""
+    since_s = child.waiting_since_s
+    if since_s is None or since_s <= now_s:
+        return since_s
+    # The controller that let it go is ahead; the pods that it made then have a time that it did not write.
+    made = [pod.created_at_s for pod in pods if not pod.is_deleting]
+    return min(*made, now_s) if made else now_s
 
 
 def _has_succeeded(child: ChildEntry, conditions: Mapping[str, str]) -> bool:

@@ -102,7 +102,7 @@ class Reconciler:
         metrics: ReconcileMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Clock: returns seconds since 1970."""
+        """Clock: returns seconds since 1970, by the API server's clock."""
         self._api = api
         self._index = index
         self._settings = settings
@@ -335,8 +335,10 @@ class Reconciler:
             if refusal is None or refusal.obstacle != leftover:
                 raise Retry(0.0)  # to put it into the status
             return  # the watch tells when it is gone
-        if refusal is not None and refusal.again_at_s > self._now_s():
-            raise Retry(refusal.again_at_s - self._now_s())
+        left_s = refusal.again_at_s - self._now_s() if refusal is not None else 0.0
+        # More than the pause is left only where the clock was set back.
+        if refusal is not None and 0.0 < left_s <= refusal.pause_s:
+            raise Retry(left_s)
         obstacle = await self._create(job, entry, before, step)
         if obstacle is None:
             self._refusals.pop(job.ref, None)

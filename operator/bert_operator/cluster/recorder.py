@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.news import News
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import API_VERSION, KIND, JobRef
+from bert_operator.timestamps import render_time
 
 Document = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Recorder:
 
     def tell(self, ref: JobRef, uid: str, news: News) -> None:
         """Have an Event about a job written."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = render_time(self._api.now_s())
         try:
             self._waiting.put_nowait((ref, uid, news, now))
         except asyncio.QueueFull:

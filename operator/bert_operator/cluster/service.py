@@ -70,7 +70,8 @@ class _Service:
         async with ApiClient(configuration) as api:
             self._recorder = Recorder(api, self._metrics)
             self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
-            reconciler = Reconciler(api, self._index, self._settings, self._recorder, self._log_reader, self._metrics)
+            told = self._recorder, self._log_reader, self._metrics
+            reconciler = Reconciler(api, self._index, self._settings, *told, clock=api.now_s)
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
             self._sweeper = Sweeper(api, self._index, self._settings, self._queue.add, self._metrics.swept)
             self._reflectors = list(self._make_reflectors(api))
