@@ -23,6 +23,9 @@ class Refusing(ApiClient):
         self.error = error
         self.asked = asyncio.Event()
 
+    def now_s(self) -> float:
+        return 0.0
+
     async def create(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         self.asked.set()
         raise self.error
