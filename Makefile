@@ -55,6 +55,9 @@ test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
 	@$(BIN)/pytest -m api_server tests/api_server tests/planning $(PYTEST_ARGS)
 
+test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 minutes)
+	@LARGE_JOBS=2000 $(BIN)/pytest -s tests/large_jobs $(PYTEST_ARGS)
+
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
 
@@ -93,4 +96,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-cluster test-stops test-manifests check lint types layers generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-memory test-cluster test-stops test-manifests check lint types layers generated generate format lock clean bench-gpu

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from bert_operator import names
+from bert_operator.api import size_bound
 from bert_operator.api.cel import CEL_RULES, CelRule, immutability_rules
 from bert_operator.api.job_status import JobStatus
 from bert_operator.api.profiles import PLATFORM_FIELDS
@@ -211,6 +212,8 @@ class _Translator:
 
 
 def _rules_of(kind: type[Section]) -> Iterator[CelRule]:
+    if kind is JobSpec:
+        yield CelRule(size_bound.spec_size_expression(), f"allowed: {size_bound.ALLOWED}; next: {size_bound.NEXT_STEP}")
     yield from CEL_RULES.get(kind, ())
     for rule in SECTION_RULES.get(kind, ()):
         if rule.cel == COMPLETED_BY_PROFILES:

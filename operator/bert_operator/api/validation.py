@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_operator.api import job_rules, schema_problems, section_rules, stage_rules
+from bert_operator.api import job_rules, schema_problems, section_rules, size_bound, stage_rules
 from bert_operator.api.json_values import normalise
 from bert_operator.api.soundness import Soundness
 from bert_operator.api.v1alpha1 import BertPretrainJob
@@ -31,6 +31,8 @@ def parse_job(document: dict[str, Any]) -> BertPretrainJob:
     except ValidationError as error:
         raise InvalidJob(_all_problems(document, error)) from None
     check_rules(job)
+    if problems := size_bound.size_problems(document):
+        raise InvalidJob(problems)
     return job
 
 
@@ -38,19 +40,20 @@ def parse_started_job(document: dict[str, Any]) -> BertPretrainJob:
     """Read a job that has started: fields that only a newer release knows, and has filled in, are left aside.
 
     Raises:
-        InvalidJob: with all other problems.
+        InvalidJob: with all other problems. What has started is not too large.
     """
     document = {key: value for key, value in document.items() if key != "status"}
     for _ in range(_MAX_REPAIRS):
         try:
-            _validate(document)
+            job = _validate(document)
         except ValidationError as error:
             unknown = [item for item in error.errors() if item["type"] == "extra_forbidden"]
             if not unknown:
-                break
-            document, _paths = schema_problems.repair(document, unknown)
+                raise InvalidJob(_all_problems(document, error)) from None
+            document, _ = schema_problems.repair(document, unknown)
         else:
-            break
+            check_rules(job)
+            return job
     return parse_job(document)
 
 

@@ -86,7 +86,7 @@ class ApiClient:
             raise _error_of(answer, data)
         return data.decode(errors="replace")
 
-    async def list_metadata(self, path: str, *, resume: str = "", limit: int = 500) -> Document:
+    async def list_metadata(self, path: str, *, limit: int, resume: str = "") -> Document:
         """Return a page of a list with nothing but metadata; resume: the page's ``continue``."""
         query = {"limit": str(limit), "continue": resume}
         given = {key: value for key, value in query.items() if value}

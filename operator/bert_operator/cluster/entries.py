@@ -18,6 +18,8 @@ from bert_operator.timestamps import parse_time
 Document = Mapping[str, Any]
 ChildKind = Literal["Job", "MPIJob"]
 
+MAX_KEPT_BYTES = 16 * 1024
+"""Of a job's document. Few are larger; those are read again whenever they are looked at."""
 _LONGEST_NOTE = 500
 
 
@@ -30,11 +32,12 @@ class JobEntry(NamedTuple):
     generation: int
     is_deleting: bool
     phase: str
-    content: bytes
-    """The document as compact JSON, without what only other tools read."""
+    content: bytes | None
+    """The document as compact JSON, without what only other tools read; None where it is too large to be kept."""
 
     def document(self) -> dict[str, Any]:
-        """Return a fresh copy of the document."""
+        """Return a fresh copy of the document, which has been kept."""
+        assert self.content is not None, "what was not kept is read anew"
         document: dict[str, Any] = json.loads(self.content)
         return document
 
@@ -106,8 +109,8 @@ class Warning(NamedTuple):  # noqa: A001 - Kubernetes' own word for this kind of
     """Of what it is about: names are used again."""
 
 
-def read_job(body: Document) -> JobEntry:
-    """Return the entry of a BertPretrainJob."""
+def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobEntry:
+    """Return the entry of a BertPretrainJob. most_bytes: of a document that is kept."""
     metadata = body.get("metadata", {})
     kept = {
         "apiVersion": body.get("apiVersion"),
@@ -116,13 +119,15 @@ def read_job(body: Document) -> JobEntry:
         "spec": body.get("spec", {}),
         "status": body.get("status") or {},
     }
+    # Escaped, a character could take twelve bytes.
+    content = json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
     return JobEntry(
         uid=metadata.get("uid", ""),
         version=read_version(body),
         generation=metadata.get("generation", 0),
         is_deleting="deletionTimestamp" in metadata,
         phase=sys.intern(kept["status"].get("phase") or "Pending"),
-        content=json.dumps(kept, separators=(",", ":")).encode(),
+        content=content if len(content) <= most_bytes else None,
     )
 
 

@@ -8,18 +8,19 @@ against the version that was read, so that of two operators one is refused and l
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bert_operator.api.conditions import FailureReason, ObstacleReason
-from bert_operator.api.job_status import TERMINAL_PHASES, ChildRef, JobStatus
+from bert_operator.api.job_status import MAX_MESSAGE, TERMINAL_PHASES, ChildRef, JobStatus
 from bert_operator.api.profiles import complete
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_started_job
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
+from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry, read_job
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
@@ -126,6 +127,11 @@ class Reconciler:
             self._refusals.pop(ref, None)
             self._created.pop(ref, None)
             return
+        if entry.content is None:
+            large = await self._read_job(ref, entry)
+            if large is None or large.is_deleting:
+                raise Retry(CONFLICT_PAUSE_S)
+            entry = large
         document = entry.document()
         status = JobStatus.model_validate(document.get("status") or {})
         try:
@@ -301,13 +307,17 @@ class Reconciler:
         # What the watch brought in the meantime is newer still, and will be looked at for its own sake.
         return replace_version(entry, answer)
 
-    async def _read_job(self, ref: JobRef, entry: JobEntry) -> None:
+    async def _read_job(self, ref: JobRef, entry: JobEntry) -> JobEntry | None:
+        """Read a job from the API server itself, as a whole; None where it is gone."""
         try:
-            self._index.put_job(await self._api.get(job_path(ref)))
+            answer = await self._api.get(job_path(ref))
         except ApiError as error:
             if error.status != 404:
                 raise
             self._index.drop_uid("BertPretrainJob", ref.namespace, ref.name, entry.uid)
+            return None
+        self._index.put_job(answer)
+        return read_job(answer, most_bytes=math.inf)
 
     async def _delete_child(self, ref: JobRef, child: Child) -> None:
         assert child.ref is not None, "children in a cluster have a name"
@@ -344,6 +354,8 @@ class Reconciler:
             self._refusals.pop(job.ref, None)
             self._metrics.attempt_started(step.create.run if step.create else "")
             return
+        # Refusals repeat what they refuse, however long that is.
+        obstacle = replace(obstacle, message=obstacle.message[:MAX_MESSAGE])
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
         self._refusals[job.ref] = _Refusal(obstacle, pause_s, self._now_s() + pause_s)
         if refusal is None or refusal.obstacle != obstacle:

@@ -23,7 +23,8 @@ from bert_operator.names import JobRef
 
 Document = dict[str, Any]
 
-PAGE_SIZE = 250
+PAGE_SIZE = 50
+"""A pod of a large job is as large as that."""
 STREAM_SECONDS = 300
 """After which the API server ends a stream; the next one goes on where it ended."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 15.0

@@ -24,6 +24,8 @@ from bert_operator.names import JobRef
 KIND = "BertPretrainJob"
 _LISTS_AT_ONCE = 8
 """Of the client's requests; looks at jobs need the others."""
+JOBS_PER_PAGE = 100
+"""Metadata alone; annotations may be 256 KiB, and are never kept."""
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +124,7 @@ class Sweeper:
         """Return the same of one namespace; empty: of all."""
         jobs, resume = {}, ""
         while True:
-            page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume)
+            page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume, limit=JOBS_PER_PAGE)
             for item in page.get("items") or ():
                 metadata = item["metadata"]
                 ref = JobRef(metadata["namespace"], metadata["name"])

@@ -21,6 +21,9 @@ from bert_operator.names import API_GROUP, API_VERSION, JobRef
 
 Body = Mapping[str, Any]
 
+JOBS_PER_PAGE = 10
+"""A job may be 256 KiB, its annotations as much again, its status a little more: some 8 MB a page at most."""
+
 
 def build_registry(
     index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[Body], None]
@@ -69,12 +72,12 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     kopf_settings.scanning.disabled = True
     kopf_settings.posting.enabled = False
     kopf_settings.peering.standalone = True
-    # Kopf keeps a task per object for this long after its last change.
-    kopf_settings.queueing.idle_timeout = 0.5
+    # Kopf keeps a task per object, and the object, for this long after its last change.
+    kopf_settings.queueing.idle_timeout = 0.1
     watching = kopf_settings.watching
     watching.server_timeout, watching.client_timeout, watching.connect_timeout = 300, 330, 10
     watching.inactivity_timeout = settings.watch_silence_seconds
-    watching.chunk_size = 100
+    watching.chunk_size = JOBS_PER_PAGE
     kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
     kopf_settings.networking.error_backoffs = _EndlessPauses()
     # Never used while there are only event handlers; named after us so that it never appears under kopf's name.

@@ -1,0 +1,72 @@
+"""However large jobs are, the operator's memory is not: 2,000 of the largest allowed fit into half of its limit.
+
+``make test`` shows it with fewer of them; LARGE_JOBS asks for another number, and ``make test-memory`` for all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bert_operator.api.size_bound import MAX_BYTES, spec_size
+from bert_operator.api.validation import parse_job
+from cluster_api import wait_until
+from many_jobs import ManyJobs
+from operator_process import OperatorProcess
+from sample_job import Document, sample_document
+
+COUNT = int(os.environ.get("LARGE_JOBS", "120"))
+MOST_BYTES = 256 * 10**6
+ANNOTATIONS = 256 * 1024 - 64  # the API server's limit
+
+
+def largest_job() -> Document:
+    """A suspended job as large as it may be, of characters that are the largest in memory."""
+    job = sample_document(
+        lambda spec: spec.update(
+            runPolicy={"suspend": True},
+            output={"path": "/x", "volume": {"nfs": {"server": "a", "path": "/"}, "mountPath": "/x"}},
+        )
+    )
+    job["metadata"] = {
+        "name": "any",
+        "namespace": "default",
+        "generation": 1,
+        "annotations": {"a": "😀" * (ANNOTATIONS // 4)},
+    }
+    env = job["spec"]["env"] = []
+    while True:
+        env.append({"name": f"N{len(env)}", "value": "😀" * 1000})
+        if spec_size(job["spec"]) > MAX_BYTES:
+            env.pop()
+            parse_job(job)
+            return job
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + COUNT)
+def test_the_largest_jobs_take_little_memory(tmp_path: Path) -> None:
+    with ManyJobs(largest_job(), COUNT) as server:
+        operator = OperatorProcess(tmp_path, server.kubeconfig(tmp_path))
+        operator.launch()
+        try:
+            wait_until(
+                lambda: all(status.get("phase") == "Stopped" for status in server.statuses),
+                40 + COUNT,
+                "a look at each",
+            )
+            operator.wait_ready()
+            operator.wait_sweeps(2)
+            taken = peak_bytes(operator.process.pid)
+        finally:
+            operator.kill()
+    print(f"{COUNT} jobs of 256 KiB and as much in annotations: {taken / 1e6:.0f} MB")
+    assert taken < MOST_BYTES
