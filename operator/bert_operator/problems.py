@@ -14,6 +14,8 @@ Path = tuple[PathPart, ...]
 ABSENT = "nothing"
 """What a problem says it got where a field is missing."""
 
+UNKNOWN_FIELD = "a field that does not exist here"
+
 _LONGEST_VALUE = 60
 
 

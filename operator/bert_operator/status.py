@@ -11,6 +11,7 @@ from bert_operator.api.conditions import ConditionType, ObstacleReason, Reason
 from bert_operator.api.job_status import (
     MAX_FAILURES,
     MAX_MESSAGE,
+    OLDEST_OPERATOR,
     TERMINAL_PHASES,
     CheckpointStatus,
     ChildRef,
@@ -74,6 +75,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         phase=verdict.phase,
         reason=obstacle.reason.value if obstacle else verdict.reason.value,
         message=_cut(obstacle.message if obstacle else verdict.message or verdict.reason.sentence),
+        min_operator_version=OLDEST_OPERATOR,
         frozen_hash=previous.frozen_hash,
         run=facts.run,
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
@@ -98,6 +100,7 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
     return previous.model_copy(
         update={
             "observed_generation": generation,
+            "min_operator_version": OLDEST_OPERATOR,
             "phase": "Invalid",
             "reason": Reason.SPEC_INVALID.value,
             "message": _cut(message),

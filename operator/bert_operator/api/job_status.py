@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -21,6 +22,10 @@ MAX_MESSAGE = 1024
 """Characters of any message in the status; longer ones are cut."""
 MAX_FAILURES = 512
 """More than all retry budgets together allow."""
+
+OLDEST_OPERATOR = "0.2.0"
+"""Oldest release that can carry on a job whose status this release has written, and would describe it alike. To be
+raised with whatever an older one would misread, undo or say otherwise."""
 
 _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -150,6 +155,8 @@ class JobStatus(_Part):
 
     observed_generation: int | None = None
     """The spec that this status belongs to."""
+    min_operator_version: Word | None = None
+    """Oldest release of the operator that can carry this job on; older ones leave it alone. Empty: any."""
     phase: Phase = "Pending"
     """Where the job stands."""
     reason: Word | None = None
@@ -182,3 +189,16 @@ class JobStatus(_Part):
     """When the first child was created, RFC 3339; the deadline counts from here."""
     completion_time: Time | None = None
     """When the job ended, RFC 3339; its TTL counts from here."""
+
+
+def wants_newer(status: Mapping[str, Any], *, own: str) -> str | None:
+    """Return the release that a job has to be left to, None where this one can carry it on. own: this release."""
+    wanted = status.get("minOperatorVersion")
+    if wanted is None or _numbers(str(wanted)) <= max(_numbers(own), _numbers(OLDEST_OPERATOR)):
+        return None
+    return str(wanted)
+
+
+def _numbers(version: str) -> tuple[float, ...]:
+    """Return a version as numbers; a word, which no release uses yet, is newer than any."""
+    return tuple(int(part) if part.isdecimal() else math.inf for part in version.split("."))

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from bert_operator.api import cluster, corpora, scheduling
 from bert_operator.api.section import NAME_PATTERN
 from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.problems import ABSENT, Path, Problem, render_path, render_value
+from bert_operator.problems import ABSENT, UNKNOWN_FIELD, Path, Problem, render_path, render_value
 
 Schema = Mapping[str, Any]
 
@@ -141,7 +141,7 @@ def _unknown_field(path: Path) -> Problem:
     fields = sorted(_subschema(path[:-1]).get("properties", ()))
     return Problem(
         path=render_path(path),
-        got="a field that does not exist here",
+        got=UNKNOWN_FIELD,
         allowed=", ".join(fields) or "no field",
         next_step=_field_advice(path, fields),
     )

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from bert_operator import __version__
 from bert_operator.api.conditions import FailureReason, ObstacleReason
-from bert_operator.api.job_status import MAX_MESSAGE, TERMINAL_PHASES, ChildRef, JobStatus
+from bert_operator.api.job_status import MAX_MESSAGE, TERMINAL_PHASES, ChildRef, JobStatus, wants_newer
 from bert_operator.api.profiles import complete
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_started_job
@@ -114,6 +115,7 @@ class Reconciler:
         self._now_s = clock
         self._refusals: dict[JobRef, _Refusal] = {}
         self._created: dict[JobRef, tuple[str, ChildRef]] = {}
+        self._left_alone: dict[JobRef, tuple[str, str]] = {}
 
     async def reconcile(self, ref: JobRef) -> None:
         """Bring a job one or more steps forward.
@@ -126,6 +128,7 @@ class Reconciler:
         if entry is None or entry.is_deleting:
             self._refusals.pop(ref, None)
             self._created.pop(ref, None)
+            self._left_alone.pop(ref, None)
             return
         if entry.content is None:
             large = await self._read_job(ref, entry)
@@ -133,6 +136,9 @@ class Reconciler:
                 raise Retry(CONFLICT_PAUSE_S)
             entry = large
         document = entry.document()
+        if (wanted := wants_newer(document.get("status") or {}, own=__version__)) is not None:
+            self._leave_alone(ref, entry, wanted)
+            return
         status = JobStatus.model_validate(document.get("status") or {})
         try:
             job = await self._read(document, status)
@@ -149,6 +155,17 @@ class Reconciler:
             await self._read_last_words(ref, entry)
         step = await self._plan(job, entry, status)
         await self._carry_out(job, entry, status, step)
+
+    def _leave_alone(self, ref: JobRef, entry: JobEntry, wanted: str) -> None:
+        """Say once that a newer release has to carry a job on; its status may be that one's at this moment."""
+        if self._left_alone.get(ref) != (entry.uid, wanted):
+            self._left_alone[ref] = (entry.uid, wanted)
+            message = (
+                f"A newer release has carried this job on. It wants bert-operator {wanted} or newer; this "
+                f"is {__version__}, which leaves it alone. Next: run that release, and no other beside it"
+            )
+            _log.warning("%s: %s", ref, message)
+            self._recorder.tell(ref, entry.uid, News("Warning", "OperatorTooOld", message))
 
     async def _read(self, document: Document, status: JobStatus) -> BertPretrainJob:
         """Return the job with what its profile adds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from bert_operator.api import mounts
@@ -12,7 +13,7 @@ from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
 from bert_operator.api.validation import parse_job
 from bert_operator.cluster.settings import Settings
 from bert_operator.errors import InvalidJob
-from bert_operator.problems import ABSENT, Problem, render_value
+from bert_operator.problems import ABSENT, UNKNOWN_FIELD, Problem, render_value
 
 Document = dict[str, Any]
 
@@ -23,11 +24,23 @@ def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
     Raises:
         InvalidJob: with everything that keeps it from running in this cluster.
     """
-    job = parse_job(complete(document, settings.profiles, settings.default_profile))
+    try:
+        job = parse_job(complete(document, settings.profiles, settings.default_profile))
+    except InvalidJob as invalid:
+        raise InvalidJob([_of_this_release(problem) for problem in invalid.problems]) from None
     problems = [*privilege_problems(document, settings), *cluster_problems(job, settings)]
     if problems:
         raise InvalidJob(problems)
     return job
+
+
+def _of_this_release(problem: Problem) -> Problem:
+    """Return a problem as it is meant in a cluster, where the API server takes no field that its definition lacks."""
+    if problem.got != UNKNOWN_FIELD:
+        return problem
+    return replace(
+        problem, next_step="have the newer release of the operator run whose definition has it, or leave it out"
+    )
 
 
 def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Problem]:
