@@ -74,13 +74,13 @@ def test_a_watch_that_stays_dead_costs_no_job_and_is_told_by_readiness(tmp_path:
             operator.start()
             # The watches of this API server bring nothing.
             unheard = server.put(path_of("BertPretrainJob", "demo"), job_document("unheard"))
-            wait_until(lambda: any("/jobs/unheard-" in path for path in list(server.objects)), 20, "its child")
-            wait_until(lambda: operator.page("/readyz")[0] == 503, 20, "readiness to be denied")
+            wait_until(lambda: any("/jobs/unheard-" in path for path in list(server.objects)), 30, "its child")
+            wait_until(lambda: operator.page("/readyz")[0] == 503, 30, "readiness to be denied")
             assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob has owed a change for")
             assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 0.5
             assert operator.page("/healthz") == (200, "ok\n")
             del server.objects[path_of("BertPretrainJob", "demo", unheard["metadata"]["name"])]
-            wait_until(operator.is_ready, 20, "it to be ready again")
+            wait_until(operator.is_ready, 30, "it to be ready again")
         finally:
             operator.kill()
 

@@ -114,6 +114,10 @@ class ObstacleReason(_Described):
         "The namespace's Pod Security standard forbids the pods as the job asks for them.",
     )
     FORBIDDEN = "Forbidden", "The operator, or a controller, lacks a right in this namespace."
+    NAMESPACE_TERMINATING = (
+        "NamespaceTerminating",
+        "The namespace is being deleted, and nothing can be created in it any more.",
+    )
     POD_CREATION_FAILED = "PodCreationFailed", "The pods cannot be created for another reason."
     NAME_TAKEN = "NameTaken", "An object of the child's name exists and is not this job's."
     FROZEN_CONFIGURATION_MISSING = (

@@ -146,6 +146,9 @@ def classify_refusal(message: str, event: str = "") -> Obstacle:
     elif event in ("ValidationError", "MPIJobFailed"):
         reason = ObstacleReason.MPI_JOB_REJECTED
         remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
+    elif "because it is being terminated" in lower:
+        reason = ObstacleReason.NAMESPACE_TERMINATING
+        remedy = "apply the job in another namespace"
     elif "is forbidden" in lower or "cannot create" in lower:
         reason = ObstacleReason.FORBIDDEN
         remedy = "have the missing right granted to the service account that is named"

@@ -52,6 +52,9 @@ ENDED_PHASES = ("Succeeded", "Failed")
 # What the API server says of a resource that it does not serve, and of a whole group.
 _UNKNOWN_API = ("could not find the requested resource", "404 page not found")
 
+# What etcd says, which the API server passes on as an error of its own.
+_TOO_LARGE = "request is too large"
+
 _log = logging.getLogger(__name__)
 
 
@@ -479,6 +482,9 @@ def _obstacle_of(error: ApiError) -> Obstacle:
         return classify_refusal(error.message)
     if error.status == 409 and error.reason == "AlreadyExists":
         return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=error.message)
+    if error.status == 413 or _TOO_LARGE in error.message:
+        message = f"{error.message}. Next: make the spec smaller, delete the job and apply it again"
+        return Obstacle(reason=ObstacleReason.REJECTED, message=message)
     if error.status in (400, 404, 422):
         message = f"{error.message}. Next: correct the field that is named, or delete the job"
         return Obstacle(reason=ObstacleReason.REJECTED, message=message)
