@@ -133,6 +133,27 @@ def test_defaults_are_resolved() -> None:
     assert (config.checkpoint.every_steps, config.checkpoint.every_seconds) == (None, 600)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "given", "rendered"),
+    [
+        ("adamw", None, "keepWithStepCount"),
+        ("lamb", None, "keep"),
+        ("adamw", "keep", "keep"),
+        ("lamb", "keepWithStepCount", "keepWithStepCount"),
+        ("adamw", "reset", "reset"),
+    ],
+)
+def test_warm_moments_keep_their_step_count_with_adamw(optimizer: str, given: str | None, rendered: str) -> None:
+    def change(spec: Spec) -> None:
+        spec.update(optimizer={"name": optimizer})
+        if given is not None:
+            pretrain(optimizerState=given)(spec)
+
+    phase1 = load(sample_job(change)).stages[PHASE1]
+    assert isinstance(phase1, trainer.PretrainStage)
+    assert phase1.optimizer_state == rendered
+
+
 def test_an_evaluation_takes_the_lengths_of_the_phase_before_it() -> None:
     def change(spec: Spec) -> None:
         phase2 = {

@@ -223,6 +223,34 @@ def test_phase_2_starts_with_warm_moments_and_step_0(name: str) -> None:
     assert pair.worst_error() < WORST[torch.float64]
 
 
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_phase_2_may_go_on_with_the_step_count_of_its_moments(name: str) -> None:
+    pair = Pair.create(name=name)
+    pair.run(norm=AROUND_THE_LIMIT)
+    pair.optimizer.start_stage(keep_moments=True, keep_step_count=True)
+    pair.run(norm=AROUND_THE_LIMIT)
+    assert (pair.optimizer.num_applied, pair.optimizer.moment_steps) == (STEPS, 2 * STEPS)
+    assert pair.worst_error() < WORST[torch.float64]
+
+
+@pytest.mark.parametrize(("keep_step_count", "size"), [(False, 0.153), (True, 1.0)])
+def test_adamw_s_tenth_update_of_phase_2(keep_step_count: bool, size: float) -> None:
+    """Of a constant gradient, with moments of 10,000 steps: 1 / (1 - 0.9^10) over the root of 1 / (1 - 0.999^10)."""
+    pair = Pair.create(name="adamw", epsilon=1e-12, weight_decay=0.0, max_gradient_norm=None)
+    optimizer = pair.optimizer
+    constant = {name: np.full_like(weight, 1e-3) for name, weight in pair.reference.weights.items()}
+    optimizer.first_moment.fill_(1e-3)
+    optimizer.second_moment.fill_(1e-6)
+    optimizer.moment_steps = 10_000
+    optimizer.start_stage(keep_moments=True, keep_step_count=keep_step_count)
+    bias = optimizer.parameters.named(optimizer.parameters.values)["dense.bias"]
+    for _ in range(10):
+        before = bias.clone()
+        pair.hand_over(constant)
+        optimizer.step(1.0)
+    np.testing.assert_allclose((before - bias).numpy(), size, rtol=0.01)
+
+
 def test_phase_2_may_start_with_cold_moments() -> None:
     pair = Pair.create()
     pair.run(norm=AROUND_THE_LIMIT)

@@ -107,6 +107,23 @@ def test_settings_that_have_come_since_count_as_what_the_run_was_made_with(tmp_p
     assert json.loads(file.read_text())["stages"][0]["masking"] == "static"
 
 
+def test_a_run_that_was_begun_with_the_former_default_of_the_optimizer_state_goes_on_with_it(tmp_path: Path) -> None:
+    def stages(state: str) -> list[dict[str, Any]]:
+        return [pretrain_stage("phase1"), pretrain_stage("phase2", optimizer_state=state)]
+
+    def states(config: RunConfig) -> list[object]:
+        return [getattr(stage, "optimizer_state", None) for stage in config.stages]
+
+    RunFolder.claim(config(tmp_path / "begun", stages=stages("keep")), attempt=1)
+    wanted = config(tmp_path / "begun", uid="uid-2", if_exists="Resume", stages=stages("keepWithStepCount"))
+    claimed = RunFolder.claim(wanted, attempt=1)
+    assert states(claimed.config) == ["keep", "keep"]
+    assert claimed.changed == ()
+    assert json.loads((tmp_path / "begun" / "run-config.json").read_text())["stages"][1]["optimizer_state"] == "keep"
+    fresh = RunFolder.claim(config(tmp_path / "fresh", stages=stages("keepWithStepCount")), attempt=1)
+    assert states(fresh.config) == ["keep", "keepWithStepCount"]
+
+
 def test_who_runs_it_and_where_may_change(tmp_path: Path) -> None:
     RunFolder.claim(config(tmp_path), attempt=1)
     changed = {"world": {"ranks": 4, "hosts": 2}, "checkpoint": {"keep": 9}, "logging": {"every_steps": 5}}

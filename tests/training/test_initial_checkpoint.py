@@ -111,6 +111,16 @@ def test_with_the_moments_it_goes_on_as_the_next_stage_would_have(
     assert told(tmp_path / "warm") == f"Started from the weights and moments of {source}"
 
 
+def test_moments_bring_their_step_count_where_the_first_stage_goes_on_with_it(
+    tmp_path: Path, dataset: Path, written: Path
+) -> None:
+    for state, held in (("keep", 2), ("keepWithStepCount", 4 + 2)):
+        stage = pretrain_stage(length={"steps": 2}, optimizer_state=state, schedule={"learning_rate": 1e-3})
+        start = start_from(written, load="weights_and_optimizer")
+        session = train(run_config(tmp_path / state, dataset, stages=[stage], **start))
+        assert (session.optimizer.num_applied, session.optimizer.moment_steps) == (2, held)
+
+
 @pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/phase2-00000002"])
 def test_a_run_its_checkpoints_or_one_of_them_can_be_named(
     tmp_path: Path, dataset: Path, written: Path, place: str

@@ -243,3 +243,22 @@ def test_the_moments_are_kept_into_phase_2_unless_told_otherwise(
     name = "second_moment.layers.0.ffn_in.weight"
     # After one step from zero, v = (1 - beta2) g^2; warm moments are much larger.
     assert float(kept[name].mean()) > 5 * float(reset[name].mean())
+
+
+@pytest.mark.parametrize("newest", ["phase1-00000025", "phase2-00000012"])
+def test_a_step_count_that_goes_on_survives_a_kill(tmp_path: Path, dataset: Path, newest: str) -> None:
+    def document(folder: Path) -> dict[str, Any]:
+        every_step = {"every_steps": 1, "keep": 100}
+        whole = two_phases(folder, dataset, optimizer={"name": "adamw"}, checkpoint=every_step)
+        whole["stages"][1]["optimizer_state"] = "keepWithStepCount"
+        return whole
+
+    train(parse_run_config(document(tmp_path / "whole")), attempt=1)
+    keep_checkpoints_up_to(tmp_path / "whole", tmp_path / "resumed", newest)
+    train(parse_run_config(document(tmp_path / "resumed")), attempt=2)
+    assert_bit_identical(tmp_path / "whole" / FINAL, tmp_path / "resumed" / FINAL)
+    held = [
+        json.loads((tmp_path / "whole" / "checkpoints" / name / "manifest.json").read_text())["position"]
+        for name in ("phase1-00000025", "phase2-00000001", FINAL.rpartition("/")[2])
+    ]
+    assert [position.get("moment_steps") for position in held] == [None, STEPS + 1, 2 * STEPS]

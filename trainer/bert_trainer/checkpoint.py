@@ -59,7 +59,7 @@ class Position:
     """Steps taken in this stage; skipped ones (fp16 overflow) count, since their samples are used up."""
     total_steps: int
     num_applied: int
-    """Optimizer updates applied in this stage; the schedule and bias correction count these."""
+    """Optimizer updates applied in this stage; the schedule counts these."""
     samples_seen: int
     """Samples of this stage's order that are behind it."""
     sample_hash: str
@@ -67,6 +67,9 @@ class Position:
     loss_scale: float
     finite_steps: int
     """Steps since the loss scale last changed."""
+    moment_steps: int | None = None
+    """Updates that bias correction counts, where they are not ``num_applied``. Only then it is in the manifest, which
+    releases up to 0.1 would otherwise refuse."""
 
     @property
     def stage_finished(self) -> bool:
@@ -262,7 +265,7 @@ class CheckpointStore:
         manifest = {
             "contract_version": CONTRACT_VERSION,
             "run": json.loads(self.folder.claim_record),
-            "position": asdict(position),
+            "position": {name: value for name, value in asdict(position).items() if value is not None},
             "environment": asdict(self.environment),
             "sha256": {name: _sha256(aside / name) for name in (_MODEL, _OPTIMIZER)},
         }

@@ -223,8 +223,8 @@ class PretrainStage(Section):
     """Sequences of one forward and backward pass on one rank, at most; ``auto``: found at the start, by trying."""
     length: Length
     schedule: Schedule
-    optimizer_state: Literal["keep", "reset"] = "keep"
-    """What happens to the moments of the stage before; the step count starts at 0 either way."""
+    optimizer_state: Literal["keep", "keepWithStepCount", "reset"] = "keep"
+    """``keep``: the moments of the stage before, as published; ``keepWithStepCount``: bias correction counts on."""
     loss_normalization: Literal["global", "microBatchMean"] = "global"
     """``global``: divided by the step's masked tokens and sequences over all ranks; ``microBatchMean``: the
     mean of each micro-batch's mean, as in the original scripts."""
@@ -283,7 +283,7 @@ class InitialCheckpoint(Section):
     format: Literal["bert-trainer", "huggingface"] = "bert-trainer"
     load: Literal["weights", "weights_and_optimizer", "none"] = "weights"
     """``weights``: moments start at 0; heads that the source lacks, at random. ``weights_and_optimizer``: the
-    moments too, with the step count at 0, as between two stages; of ``bert-trainer`` only. ``none``: the path is
+    moments too, as between two stages (``optimizer_state``); of ``bert-trainer`` only. ``none``: the path is
     verified and nothing is loaded."""
 
 

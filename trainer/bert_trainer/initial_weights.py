@@ -58,8 +58,8 @@ def load(
     vocabulary: Vocabulary,
     parameters: FlatParameters,
     moments: Mapping[str, Tensor],
-) -> str:
-    """Load what ``start`` names into the flat buffers and return what was loaded, as a sentence.
+) -> tuple[str, int]:
+    """Load what ``start`` names into the flat buffers; return a sentence on it, and the updates that moments hold.
 
     Raises:
         InputError: there is nothing to load there, or it is another model's.
@@ -67,7 +67,7 @@ def load(
     path = Path(start.path)
     try:
         if start.format == "huggingface":
-            return _load_huggingface(path, start.load, model, vocabulary, parameters)
+            return _load_huggingface(path, start.load, model, vocabulary, parameters), 0
         return _load_checkpoint(path, start.load, model, parameters, moments)
     except OSError as error:
         raise InputError(
@@ -91,10 +91,10 @@ def _load_huggingface(path: Path, what: str, model: Bert, vocabulary: Vocabulary
 
 def _load_checkpoint(
     path: Path, what: str, model: Bert, parameters: FlatParameters, moments: Mapping[str, Tensor]
-) -> str:
+) -> tuple[str, int]:
     checkpoint = _find_checkpoint(path)
     if what == "none":
-        return f"{checkpoint.path} is whole; nothing was loaded from it"
+        return f"{checkpoint.path} is whole; nothing was loaded from it", 0
     _check_settings(checkpoint.path, model)
     loaded = checkpoint.load()
     source = _Source(checkpoint.path, loaded["model"], str)
@@ -102,10 +102,12 @@ def _load_checkpoint(
     fitted = _fit(source, model)
     _copy(fitted, parameters.named(parameters.values))
     if what == "weights":
-        return _describe("weights", checkpoint.path, fitted)
+        return _describe("weights", checkpoint.path, fitted), 0
     for part, flat in moments.items():
         _copy(_fit(_Source(checkpoint.path, loaded[part], str), model), parameters.named(flat))
-    return _describe("weights and moments", checkpoint.path, fitted)
+    # Heads that it lacks have cold moments, which need their correction.
+    steps = 0 if fitted.fresh else checkpoint.position.moment_steps or checkpoint.position.num_applied
+    return _describe("weights and moments", checkpoint.path, fitted), steps
 
 
 def _find_checkpoint(path: Path) -> Checkpoint:

@@ -32,7 +32,7 @@ class StepResult:
 
 
 class Optimizer:
-    """Moments and the update of one run; the state is ``num_applied``, ``first_moment`` and ``second_moment``.
+    """Moments and the update of one run; the state is both moments, ``num_applied`` and ``moment_steps``.
 
     Works on this rank's rows of the flat buffers: all of them, or a share where the state is partitioned. Norms are
     taken by row on the rank that holds it and put together in the order of rows, so they are the same to the bit
@@ -45,7 +45,9 @@ class Optimizer:
         self.parameters = parameters
         self.partition = partition or Partition.whole(parameters.num_rows)
         self.num_applied = 0
-        """Updates applied in this stage; bias correction and the schedule count it."""
+        """Updates applied in this stage; the schedule counts them."""
+        self.moment_steps = 0
+        """Updates that bias correction takes the moments to hold."""
         self.gradients = self.partition.take(parameters.gradients)
         """This rank's rows of the reduced gradients, (rows, ROW); a view of the flat ones where it has all."""
         own = self.partition.num_own * ROW
@@ -88,9 +90,16 @@ class Optimizer:
             else:
                 world.broadcast_(own)
 
-    def start_stage(self, *, keep_moments: bool) -> None:
-        """Set the step to 0, as the recipes do at phase 2; the moments stay warm unless told otherwise."""
+    def start_stage(self, *, keep_moments: bool, keep_step_count: bool = False) -> None:
+        """Set the step to 0, as the recipes do at phase 2; the moments stay warm unless told otherwise.
+
+        keep_step_count: of bias correction. From 0 it divides warm moments as if they were cold: AdamW's updates are
+        0.32 of what they should be at step 1 and 0.15 at step 10, a second warm-up. LAMB's trust ratio takes that out,
+        but for biases and LayerNorms.
+        """
         self.num_applied = 0
+        if not (keep_moments and keep_step_count):
+            self.moment_steps = 0
         if not keep_moments:
             self.first_moment.zero_()
             self.second_moment.zero_()
@@ -111,7 +120,8 @@ class Optimizer:
             factor *= config.max_gradient_norm / norm
 
         self.num_applied += 1
-        numbers = Coefficients.of(config, self.num_applied, factor)
+        self.moment_steps += 1
+        numbers = Coefficients.of(config, self.moment_steps, factor)
         first, second = self.first_moment.view(-1, ROW), self.second_moment.view(-1, ROW)
         values = self.partition.take(self.parameters.values)
         norms = gradients_to_update_(gradients, first, second, values, numbers, self._decayed_own)

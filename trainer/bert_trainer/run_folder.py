@@ -60,6 +60,8 @@ class RunFolder:
     path: Path
     claim_record: str
     """The exact text of ``run.json`` while the folder is ours."""
+    config: RunConfig
+    """What the run goes on with."""
     changed: tuple[str, ...] = ()
     """Settings that changed since the claim before this one and round sums otherwise, as ``name before -> now``."""
 
@@ -83,12 +85,12 @@ class RunFolder:
             _check_owner(path, owner, job, config, attempt)
             if owner["uid"] != config.job.uid and config.if_exists == "New":
                 _archive(path)
-        changed = _freeze(path / _CONFIG_FILE, config)
+        config, changed = _freeze(path / _CONFIG_FILE, config)
         launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}
         text = json.dumps(record, indent=2) + "\n"
         write_atomically(path / _RUN_FILE, text.encode())
-        return cls(path, text, changed)
+        return cls(path, text, config, changed)
 
     def check_fence(self) -> None:
         """Make sure that the folder is still ours; to be called right before every commit and deletion.
@@ -148,9 +150,11 @@ def _archive(path: Path) -> None:
             entry.rename(target / entry.name)
 
 
-def _freeze(path: Path, config: RunConfig) -> tuple[str, ...]:
-    """Write the configuration, if it goes on with what is there; return changes that round sums otherwise."""
-    frozen, wanted = _read_json(path), config.model_dump(mode="json")
+def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """Write the configuration, if it goes on with what is there; return it, and changes that round sums otherwise."""
+    frozen = _read_json(path)
+    config = config if frozen is None else _as_begun(frozen, config)
+    wanted = config.model_dump(mode="json")
     rounding: list[str] = []
     if frozen is not None:
         refused = []
@@ -165,7 +169,25 @@ def _freeze(path: Path, config: RunConfig) -> tuple[str, ...]:
                 hint="put them back, or set output.ifExists to New, or choose another output folder",
             )
     write_json_atomically(path, wanted)
-    return tuple(rounding)
+    return config, tuple(rounding)
+
+
+def _as_begun(frozen: dict[str, Any], config: RunConfig) -> RunConfig:
+    """Let stages that were begun with ``keep`` go on with it: it was the default up to 0.1, of AdamW as well."""
+    try:
+        begun = parse_run_config(frozen).stages
+    except InputError:
+        return config
+    if len(begun) != len(config.stages):
+        return config
+    stages = tuple(
+        stage.model_copy(update={"optimizer_state": "keep"})
+        if getattr(old, "optimizer_state", None) == "keep"
+        and getattr(stage, "optimizer_state", None) == "keepWithStepCount"
+        else stage
+        for old, stage in zip(begun, config.stages, strict=True)
+    )
+    return config.model_copy(update={"stages": stages})
 
 
 def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:

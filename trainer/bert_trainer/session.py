@@ -96,6 +96,7 @@ class Session:
         """
         device = choose_device(config, world)
         folder = on_rank_0(world, lambda: RunFolder.claim(config, attempt=attempt))
+        config = folder.config
         vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
         training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
         model = Bert(config.model, len(vocabulary.tokens))
@@ -134,23 +135,25 @@ class Session:
         moments = self.optimizer.moments_to_load(self.world.rank)
         found = on_rank_0(self.world, lambda: _load_newest(store, self, moments) if store else None)
         if found is None:
-            on_rank_0(self.world, lambda: self._load_initial(moments))
+            self.optimizer.moment_steps = on_rank_0(self.world, lambda: self._load_initial(moments))
         self.world.broadcast_(self.parameters.values)
         self.optimizer.hand_out_moments(moments, self.world)
         if found is not None:
             self.optimizer.num_applied = found.num_applied
+            self.optimizer.moment_steps = found.num_applied if found.moment_steps is None else found.moment_steps
             if self.scaler.enabled:
                 self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
         self.resumed_at = found
         self.has_trained = found is not None
 
-    def _load_initial(self, moments: dict[str, Tensor]) -> None:
-        """Take the weights that the configuration names, if it names any. For rank 0."""
+    def _load_initial(self, moments: dict[str, Tensor]) -> int:
+        """Take the weights that the configuration names, if any; return the updates that moments hold. For rank 0."""
         start = self.config.initial_checkpoint
         if start is None or self.keeper is None:
-            return
-        message = initial_weights.load(start, self.model, self.vocabulary, self.parameters, moments)
+            return 0
+        message, moment_steps = initial_weights.load(start, self.model, self.vocabulary, self.parameters, moments)
         self.keeper.metrics.event("initialized", path=start.path, message=message)
+        return moment_steps
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return the context in which forward passes run."""

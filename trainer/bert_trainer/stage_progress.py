@@ -49,16 +49,18 @@ class Progress:
         """Return what a checkpoint records."""
         stage = session.config.stages[self.stage_index]
         assert isinstance(stage, PretrainStage), "only pretraining stages have positions"
+        optimizer = session.optimizer
         return Position(
             stage_index=self.stage_index,
             stage=stage.name,
             step=self.step,
             total_steps=data.total_steps,
-            num_applied=session.optimizer.num_applied,
+            num_applied=optimizer.num_applied,
             samples_seen=self.step * stage.global_batch_size,
             sample_hash=self.sample_hash,
             loss_scale=session.scaler.scale,
             finite_steps=session.scaler.finite_steps,
+            moment_steps=None if optimizer.moment_steps == optimizer.num_applied else optimizer.moment_steps,
         )
 
 

@@ -283,7 +283,9 @@ def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: S
                 hint="the data set has changed; restore it or start anew (output.ifExists: New)",
             )
         return Progress(index, at.step, at.sample_hash)
-    session.optimizer.start_stage(keep_moments=stage.optimizer_state == "keep")
+    session.optimizer.start_stage(
+        keep_moments=stage.optimizer_state != "reset", keep_step_count=stage.optimizer_state == "keepWithStepCount"
+    )
     return Progress(index, 0, "")
 
 

@@ -36,7 +36,7 @@ class Coefficients:
 
     @classmethod
     def of(cls, config: OptimizerConfig, step: int, gradient_factor: float) -> Coefficients:
-        """step: counted from 1 within the stage."""
+        """step: updates that the moments hold, this one included."""
         corrected = config.bias_correction
         return cls(
             gradient_factor=gradient_factor,

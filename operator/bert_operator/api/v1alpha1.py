@@ -169,8 +169,11 @@ class PretrainSpec(Section):
     scripts; ``continuous``: it counts from the end of the warm-up."""
     length: LengthSpec
     """How long this stage trains."""
-    optimizer_state: Literal["keep", "reset"] = "keep"
-    """What happens to the moments of the stage before; the step count starts at 0 either way."""
+    optimizer_state: Literal["keep", "keepWithStepCount", "reset"] | None = None
+    """Of the stage before. ``keep``: its moments, while bias correction counts steps from 0, as in NVIDIA's trainer;
+    ``keepWithStepCount``: its moments and that count; ``reset``: neither. The schedule starts at 0 either way. Empty:
+    ``keepWithStepCount`` with AdamW, whose updates would otherwise be 0.15 of their size at step 10, a second warm-up;
+    ``keep`` with LAMB, whose trust ratio makes up for most of that."""
     loss_normalization: Literal["global", "microBatchMean"] = "global"
     """``global``: by the step's masked tokens over all ranks, so that ranks and micro-batches change nothing;
     ``microBatchMean``: the mean of the means, as in the original scripts."""

@@ -35,6 +35,8 @@ TOKENS_PER_PASS = 4096
 """What one pass on one rank takes by default: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
 
+_DEFAULT_OPTIMIZER_STATES = {"lamb": "keep", "adamw": "keepWithStepCount"}
+
 Document = dict[str, Any]
 Place = Callable[[str | None], str | None]
 
@@ -71,7 +73,7 @@ def render_run_config(
             "vocabulary_file": place(spec.dataset.vocabulary_file),
         },
         "initial_checkpoint": _initial_checkpoint(spec.initial_checkpoint, place),
-        "stages": [_stage(stage, spec.stages[:number], place, processes) for number, stage in enumerate(spec.stages)],
+        "stages": [_stage(stage, spec, number, place, processes) for number, stage in enumerate(spec.stages)],
         "checkpoint": _checkpoint(spec),
         "logging": spec.logging.model_dump(),
         "profile_steps": None if spec.profile_steps is None else spec.profile_steps.model_dump(),
@@ -137,17 +139,17 @@ def _checkpoint(spec: JobSpec) -> Document:
     }
 
 
-def _stage(stage: Stage, before: tuple[Stage, ...], place: Place, processes: int | None) -> Document:
+def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: int | None) -> Document:
     """Render one stage; from those before it an evaluate stage takes its lengths.
 
-    processes: of every worker that prepares data; None: its cores decide.
+    number: its place among the job's. processes: of every worker that prepares data; None: its cores decide.
     """
     if stage.prepare is not None:
         body = _prepare(stage.prepare, place, processes)
     elif stage.pretrain is not None:
-        body = _pretrain(stage.pretrain, place)
+        body = _pretrain(stage.pretrain, spec.optimizer.name, place)
     elif stage.evaluate is not None:
-        trained = [earlier.pretrain for earlier in before if earlier.pretrain is not None]
+        trained = [earlier.pretrain for earlier in spec.stages[:number] if earlier.pretrain is not None]
         body = _evaluate(stage.evaluate, trained[-1], place)
     else:
         assert stage.export is not None, "a valid stage has a kind"
@@ -170,7 +172,7 @@ def _prepare(prepare: PrepareSpec, place: Place, processes: int | None) -> Docum
     }
 
 
-def _pretrain(pretrain: PretrainSpec, place: Place) -> Document:
+def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
     length = pretrain.sequence_length
     # The default must not depend on the number of ranks: a job may go on with another one.
     micro_batch_size = min(default_micro_batch_size(length), pretrain.global_batch_size)
@@ -187,7 +189,7 @@ def _pretrain(pretrain: PretrainSpec, place: Place) -> Document:
             "decay": pretrain.decay,
             "after_warmup": pretrain.after_warmup,
         },
-        "optimizer_state": pretrain.optimizer_state,
+        "optimizer_state": pretrain.optimizer_state or _DEFAULT_OPTIMIZER_STATES[optimizer],
         "loss_normalization": pretrain.loss_normalization,
         "masking": pretrain.masking,
         "masked_lm_probability": pretrain.masked_lm_probability or PUBLISHED_MASKED_LM_PROBABILITY,
