@@ -136,13 +136,45 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         RunFolder.claim(config(tmp_path / "file" / "out"), attempt=1)
 
 
-def test_a_damaged_owner_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(InputError, match=r"run\.json: cannot be read"):
-        RunFolder.claim(config(tmp_path), attempt=1)
+DAMAGE = [b"{", b"", b"[1]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000]
 
 
-@pytest.mark.parametrize("record", ['{"job": "default/tiny"}', "[1]"])
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: repr(damage[:6]))
+@pytest.mark.parametrize("name", ["run.json", "run-config.json"])
+def test_a_damaged_file_is_named_with_a_remedy_that_works(tmp_path: Path, name: str, damage: bytes) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    (tmp_path / name).write_bytes(damage)
+    with pytest.raises(InputError, match=rf"{name}: (cannot be read|does not say)[\s\S]*hint: .*delete it") as error:
+        RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume"), attempt=1)
+    assert "restore" not in str(error.value)
+    (tmp_path / name).unlink()
+    RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume"), attempt=1).check_fence()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"stages": {}},
+        {"stages": [1]},
+        {"dataset": []},
+        {"dataset": {"folder": 5}},
+        {"contract_version": 0},
+        {"seed": {"x": []}},
+    ],
+    ids=str,
+)
+def test_a_frozen_configuration_of_another_shape_is_other_settings(tmp_path: Path, damage: dict[str, Any]) -> None:
+    RunFolder.claim(config(tmp_path), attempt=1)
+    frozen = json.loads((tmp_path / "run-config.json").read_text())
+    (tmp_path / "run-config.json").write_text(json.dumps({**frozen, **damage}))
+    with pytest.raises(InputError, match=f"made with other settings[\\s\\S]*{next(iter(damage))}"):
+        RunFolder.claim(config(tmp_path), attempt=2)
+
+
+@pytest.mark.parametrize(
+    "record",
+    ['{"job": "default/tiny"}', '{"job": "default/tiny", "uid": 1, "attempt": "x", "launcher": null}'],
+)
 def test_an_owner_record_that_names_no_owner_is_named(tmp_path: Path, record: str) -> None:
     before = RunFolder.claim(config(tmp_path), attempt=1)
     (tmp_path / "run.json").write_text(record)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,7 @@ def write_report(config: RunConfig, folder: Path, *, ranks: int) -> None:
 
 def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any], *, ranks: int) -> dict[str, Any]:
     """Build the report. dataset: the content of ``dataset.json``, empty where shards were given ready."""
-    attempts: dict[tuple[Any, Any], Record] = {}
-    for record in records:
-        last = attempts.setdefault((record["attempt_uid"], record["attempt"]), {"run_s": 0.0, "cpu_s": 0.0})
-        for key in ("run_s", "cpu_s"):
-            last[key] = max(float(last[key] or 0), float(record.get(key) or 0))
+    attempts = _working_attempts(records)
     return {
         "job": f"{config.job.namespace}/{config.job.name}",
         "ranks": ranks,
@@ -47,11 +44,38 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
         "heldOut": _held_out_report(config, records),
         "checkpoint": _last(records, "checkpoint", "path"),
         "export": _last(records, "exported", "path"),
-        "attempts": len(attempts),
+        "attempts": _count_attempts(attempts),
         "prepareSeconds": dataset.get("seconds"),
-        "seconds": float(dataset.get("seconds", 0)) + sum(float(a["run_s"] or 0) for a in attempts.values()),
-        "cpuSeconds": float(dataset.get("cpu_seconds", 0)) + sum(float(a["cpu_s"] or 0) for a in attempts.values()),
+        "seconds": float(dataset.get("seconds", 0)) + sum(it["run_s"] for it in attempts.values()),
+        "cpuSeconds": float(dataset.get("cpu_seconds", 0)) + sum(it["cpu_s"] for it in attempts.values()),
     }
+
+
+def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, float]]:
+    """Return what each attempt took, by uid and number, without those that came after success and trained nothing."""
+    attempts: dict[tuple[Any, Any], dict[str, float]] = {}
+    late, trained = set(), set()
+    is_done = False
+    for record in records:
+        key = (record["attempt_uid"], record["attempt"])
+        if key not in attempts:
+            attempts[key] = {"run_s": 0.0, "cpu_s": 0.0}
+            if is_done:
+                late.add(key)
+        for name in ("run_s", "cpu_s"):
+            attempts[key][name] = max(attempts[key][name], float(record.get(name) or 0))
+        if record["event"] == "progress":
+            trained.add(key)
+        is_done = is_done or record["event"] == "succeeded"
+    return {key: took for key, took in attempts.items() if key not in late - trained}
+
+
+def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
+    """Count them as logs do, which number those of each start from 1, the preparation's and early deaths included."""
+    newest: dict[Any, int] = {}
+    for uid, attempt in keys:
+        newest[uid] = max(newest.get(uid, 0), int(attempt))
+    return sum(newest.values())
 
 
 def _by_step(records: list[Record], stage: str) -> list[Record]:

@@ -23,6 +23,12 @@ from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 _RUN_FILE = "run.json"
 _CONFIG_FILE = "run-config.json"
 _ARCHIVE = "previous"
+_REMEDIES = {
+    _RUN_FILE: "if no other run is using this folder, delete it: the run then goes on from its newest checkpoint; "
+    "otherwise choose another output folder",
+    _CONFIG_FILE: "delete it: it is written anew with the settings of now, which nothing compares then, so they must "
+    "be those that the run began with; otherwise choose another output folder",
+}
 AUTOTUNE_FOLDER = "autotune"
 """What was measured of the hardware; it outlives the run."""
 
@@ -208,8 +214,10 @@ def _only_rounds(key: str, config: RunConfig) -> bool:
 
 def _without_place(document: dict[str, Any]) -> dict[str, Any]:
     """Name a dataset that lies in the output folder from there: the two may be moved together."""
-    dataset, output = document.get("dataset", {}), document.get("output_folder", "")
-    if not output or not Path(dataset.get("folder", "")).is_relative_to(output):
+    dataset, output = document.get("dataset"), document.get("output_folder")
+    if not isinstance(dataset, dict) or not all(isinstance(it, str) for it in (output, dataset.get("folder"))):
+        return document
+    if not output or not Path(dataset["folder"]).is_relative_to(output):
         return document
     return {**document, "dataset": {**dataset, "folder": str(Path(dataset["folder"]).relative_to(output))}}
 
@@ -247,10 +255,11 @@ def _make_folder(path: Path) -> None:
 def _read_owner(path: Path) -> dict[str, Any] | None:
     """Return the ownership record; None where the folder has no owner."""
     owner = _read_json(path)
-    if owner is not None and not (isinstance(owner, dict) and {"job", "uid", "attempt", "launcher"} <= owner.keys()):
+    wanted = {"job": str, "uid": str, "attempt": int, "launcher": str}
+    if owner is not None and not all(isinstance(owner.get(name), kind) for name, kind in wanted.items()):
         raise InputError(
             f"{path}: does not say whose folder this is; it must name job, uid, attempt and launcher",
-            hint="restore it, or choose another output folder",
+            hint=_REMEDIES[path.name],
         )
     return owner
 
@@ -258,12 +267,16 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError(f"got {content!r:.40}; allowed: an object")  # noqa: TRY301, TRY004 - as if it were no JSON
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error})", hint="restore it, or choose another output folder"
+            f"{path}: cannot be read ({error})", hint="check the output volume, and that this user may read it"
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({error})", hint=_REMEDIES[path.name]) from error
     return content
 
 

@@ -1,0 +1,59 @@
+"""The report of a run that was started several times. Inputs: records; observed: its sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_trainer.report import make_report
+from tiny_run import run_config
+
+CONFIG = run_config(Path("out"), Path("data"))
+
+
+def record(event: str, uid: str, attempt: int, run_s: float) -> dict[str, Any]:
+    fields: dict[str, Any] = {"path": "export"} if event == "exported" else {"when": "after", "stage": "evaluate"}
+    if event == "progress":
+        fields = {"stage": "phase1", "step": 6, "loss": 1.0, "interval_s": 8.0, "interval_sequences": 96}
+        fields["interval_tokens"] = 1000
+    return {"event": event, "attempt_uid": uid, "attempt": attempt, "run_s": run_s, "cpu_s": 2 * run_s, **fields}
+
+
+FIRST = [
+    record("stage_started", "uid-1", 2, 1.0),
+    record("progress", "uid-1", 2, 9.0),
+    record("evaluated", "uid-1", 2, 10.0),
+]
+DONE = record("succeeded", "uid-1", 2, 10.5)
+
+
+def report(*records: dict[str, Any]) -> dict[str, Any]:
+    return make_report(CONFIG, list(records), {}, ranks=1)
+
+
+def test_attempts_are_numbered_as_in_the_log_where_the_preparation_was_the_first() -> None:
+    assert report(*FIRST)["attempts"] == 2
+
+
+def test_runs_that_find_nothing_to_do_add_nothing() -> None:
+    again = [
+        record(event, uid, 1, 7.0)
+        for uid in ("uid-2", "uid-3")
+        for event in ("resumed", "evaluated", "exported", "succeeded")
+    ]
+    after = report(*FIRST, DONE, *again)
+    assert (after["attempts"], after["seconds"], after["cpuSeconds"]) == (2, 10.5, 21.0)
+
+
+@pytest.mark.parametrize("event", ["evaluated", "progress"])
+def test_an_attempt_before_success_counts_whatever_it_did(event: str) -> None:
+    later = [record("resumed", "uid-1", 3, 1.0), record(event, "uid-1", 3, 4.0)]
+    assert (report(*FIRST, *later)["attempts"], report(*FIRST, *later)["seconds"]) == (3, 14.0)
+
+
+def test_a_run_that_trains_again_after_success_counts() -> None:
+    later = [record("stage_started", "uid-2", 1, 1.0), record("progress", "uid-2", 1, 4.0)]
+    assert report(*FIRST, DONE, *later)["seconds"] == 14.5
+    assert report(*FIRST, DONE, *later)["attempts"] == 3
