@@ -46,6 +46,7 @@ _EXPORTED_FAMILIES = (
 _GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
 _SHELL_WORDS = ("Killed", "Terminated")  # of the shell that horovodrun puts around every rank
 _MPI_FRAME = re.compile(r"-{60,}")
+_GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine
 _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d+)\.|Exit code: (-?\d+))$")
 
 
@@ -225,7 +226,8 @@ def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
 
 
 def drop_banner(lines: list[str]) -> list[str]:
-    """Remove the framed paragraph with which mpirun ends a failed run; it names no cause."""
+    """Remove what names no cause: the framed paragraph with which mpirun ends a failed run, and ranks' first words."""
+    lines = [line for line in lines if not _GREETING.match(line)]
     edges = [number for number, line in enumerate(lines) if _MPI_FRAME.fullmatch(line)]
     if len(edges) < 2 or any(lines[edges[-1] + 1 :]):
         return lines

@@ -208,7 +208,7 @@ class LocalExecutor:
             exit_code=ending.exit_code,
             signal=ending.signal,
             reason=ending.reason,
-            message=ending.message or next((line for line in reversed(self._told()) if line.strip()), ""),
+            message=ending.message or next((line for line in reversed(self._told()) if line.strip(" -=")), ""),
             finished_at_s=time.time(),
         )
 

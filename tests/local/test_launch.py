@@ -210,6 +210,7 @@ def test_mpirun_s_last_paragraph_is_left_out_of_what_went_wrong() -> None:
     assert launch.drop_banner([*lines, ""]) == ["ValueError: no"]
     assert launch.drop_banner([*lines, "after all"]) == [*lines, "after all"]
     assert launch.drop_banner(["a", frame]) == ["a", frame]
+    assert launch.drop_banner(["rank 1 on vm: processors 1 (1 cores), 1 threads", "a"]) == ["a"]
 
 
 def test_a_host_file_holds_names_and_addresses() -> None:

@@ -106,12 +106,25 @@ def test_an_exception_is_told_by_the_rank_that_failed_first() -> None:
     assert record["firstFailure"] == {"rank": 3, "host": "worker-1", "exitCode": 1}
 
 
-def test_a_killed_rank_s_last_lines_are_the_message() -> None:
+GREETING = "rank 3 on worker-1: processors 1 (1 cores), 1 threads, allocator system, OpenMP libgomp.so.1"
+KILLED = "rank 3 on worker-1 was ended by SIGKILL after step 40 of phase1; most often memory has run out"
+
+
+def test_a_killed_rank_s_end_is_told_and_then_its_last_lines() -> None:
     lines = [(3, f"line {number}") for number in range(30)]
-    record = build(137, (0, PROGRESS), *lines, (None, OPEN_MPI_SIGNAL))
+    record = build(137, (0, PROGRESS), (3, GREETING), *lines, (None, OPEN_MPI_SIGNAL))
     assert record["reason"] == "SIGKILL"
-    assert record["message"] == "\n".join(f"line {number}" for number in range(10, 30))
+    assert record["message"] == "\n".join([KILLED, *(f"line {number}" for number in range(10, 30))])
     assert record["step"] == 40
+    long = build(137, (0, PROGRESS), *[(3, "x" * 1000) for _ in range(20)], (None, OPEN_MPI_SIGNAL))
+    assert str(long["message"]).startswith(KILLED)
+    assert len(str(long["message"])) < 1024
+
+
+def test_what_a_killed_rank_has_got_of_its_machine_is_not_the_message() -> None:
+    assert build(137, (0, PROGRESS), (3, GREETING), (None, OPEN_MPI_SIGNAL))["message"] == KILLED
+    aborted = build_record(134, story((0, GREETING)), FirstFailure(rank=0, host="vm", signal=6), None)
+    assert aborted["message"] == "rank 0 on vm was ended by SIGABRT"
 
 
 def test_records_of_other_ranks_do_not_count() -> None:

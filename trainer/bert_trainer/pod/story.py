@@ -25,12 +25,14 @@ MAX_RECORD_BYTES = 3_500
 _KEPT_LINES = 20
 _LONGEST_LINE = 1_000  # characters; a longer one says nothing more
 _LONGEST_WORD = 80  # characters; of a reason or a stage
+_LAST_WORDS = 900  # characters; with a sentence before them they fit into a status
 _FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
 _STEP = re.compile(r"[0-9]{1,15}")
 _FAILING = ("1", "2", "4")
 _TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
 _RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
 _FRAME = re.compile(r"[-=]{60,}")
+_GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine, before it begins
 _TRACEBACK = "Traceback (most recent call last):"
 
 # Open MPI wraps its sentences at 80 characters, so white space is any.
@@ -178,7 +180,7 @@ class Story:
         nothing: deque[str] = deque()
         own = nothing if rank is None else self._last.get(rank, nothing)
         lines = own or self._everybody or self._last.get(None, nothing)
-        return [line for line in lines if not _FRAME.fullmatch(line)][-_KEPT_LINES:]
+        return [line for line in lines if not (_FRAME.fullmatch(line) or _GREETING.match(line))][-_KEPT_LINES:]
 
 
 def _read_failure(text: str) -> FirstFailure | None:
@@ -240,7 +242,19 @@ def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tupl
         return told[0] or _default_reason(exit_code), told[1]
     if exit_code < 128 and raised:
         return raised
-    return _default_reason(exit_code), "\n".join(lines)
+    reason, last = _default_reason(exit_code), "\n".join(lines)
+    if exit_code <= 128:
+        return reason, last
+    return reason, f"{_tell_signal(reason, story, failure)}\n{last[-_LAST_WORDS:]}".rstrip()
+
+
+def _tell_signal(name: str, story: Story, failure: FirstFailure | None) -> str:
+    """Return a sentence about a rank that cannot tell what has ended it."""
+    rank = "a rank" if failure is None or failure.rank is None else f"rank {failure.rank}"
+    host = "" if failure is None or failure.host is None else f" on {failure.host}"
+    when = "" if story.step is None else f" after step {story.step} of {story.stage}"
+    why = "; most often memory has run out" if name == "SIGKILL" else ""
+    return f"{rank}{host} was ended by {name}{when}{why}"
 
 
 def _default_reason(exit_code: int) -> str:
