@@ -1,0 +1,41 @@
+"""What the guide tells others to print is what the operator reads and the launcher believes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bert_operator.cluster.log_reader import Report, read_report
+from bert_trainer.pod.lines import Line
+from bert_trainer.pod.source import read_source
+from bert_trainer.pod.story import Story
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own-program.md"
+
+
+def test_the_program_of_the_guide_reports_progress(tmp_path: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    config = tmp_path / "run.json"
+    config.write_text(json.dumps({"job": {"name": "demo", "uid": "uid-1"}}))
+    environment = {**os.environ, "BERT_RUN_CONFIG": str(config), "BERT_ATTEMPT": "2"}
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=20, check=True
+    ).stdout
+    report = read_report(told, "uid-1", 2, Report())
+    assert not report.refused
+    assert report.progress is not None
+    assert (report.progress.stage, report.progress.count("step"), report.progress.number("loss")) == (
+        "finetune",
+        120,
+        6.104,
+    )
+    assert report.checkpoint is not None
+    assert report.checkpoint.text("path") == "/mnt/output/my-job/step-120"
+    story = Story(read_source(("python3", "mine.py"), environment))
+    for line in told.splitlines():
+        story.note(Line(0, line))
+    assert (story.step, story.checkpoint) == (120, "/mnt/output/my-job/step-120")
