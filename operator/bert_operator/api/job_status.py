@@ -32,11 +32,19 @@ _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def _fit(limit: int) -> Callable[[Any], Any]:
     """Return what makes text fit: pods and programs are quoted in a status, which must be written whatever they say."""
-    return lambda text: _UNSPEAKABLE.sub("\ufffd", text[:limit]) if isinstance(text, str) else text
+
+    def fit(text: Any) -> Any:
+        if not isinstance(text, str) or len(text) <= limit and text.isprintable():
+            return text
+        return _UNSPEAKABLE.sub("\ufffd", text[:limit])
+
+    return fit
 
 
 Message = Annotated[str, BeforeValidator(_fit(MAX_MESSAGE)), Field(max_length=MAX_MESSAGE)]
-Word = Annotated[str, BeforeValidator(_fit(63)), Field(max_length=63)]
+Word = Annotated[str, Field(max_length=63)]
+Quoted = Annotated[str, BeforeValidator(_fit(63)), Field(max_length=63)]
+"""A word that a program has chosen."""
 Name = Annotated[str, BeforeValidator(_fit(253)), Field(max_length=253)]
 Time = Annotated[str, Field(max_length=32)]
 
@@ -101,7 +109,7 @@ class ChildRef(_Part):
 
     kind: ChildKind
     """``Job`` for a single pod, ``MPIJob`` otherwise; ``Process`` without a cluster."""
-    name: Name
+    name: Annotated[str, Field(max_length=253)]
     """In the job's namespace."""
     uid: Word
     """Tells it from another object of the same name."""
@@ -144,7 +152,7 @@ class Progress(_Part):
 class CheckpointStatus(_Part):
     """The newest checkpoint that was reported."""
 
-    stage: Word
+    stage: Quoted
     """Stage that it was written in."""
     step: Annotated[int, Field(ge=0)]
     """Optimizer step of that stage."""
@@ -167,7 +175,7 @@ class JobStatus(_Part):
     """SHA-256 of what ``<job>-frozen`` holds; written before that is created, and nothing else is run."""
     run: Word | None = None
     """``prepare`` or ``training``: what the newest attempt does."""
-    stage: Word | None = None
+    stage: Quoted | None = None
     """The stage that the newest attempt reported last; empty once the job has succeeded."""
     attempt: Annotated[int, Field(ge=0)] = 0
     """Number of the newest attempt, counted over all runs; written before its child is created."""
