@@ -50,7 +50,7 @@ test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
 	@$(BIN)/pytest -m "not api_server and not cluster and not manifests" $(TESTS) $(PYTEST_ARGS)
 
 test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (CONTRIBUTING.md; 40 minutes)
-	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py $(PYTEST_ARGS)
+	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py tests/pod/test_kills.py $(PYTEST_ARGS)
 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
 	@$(BIN)/pytest -m api_server tests/api_server tests/planning $(PYTEST_ARGS)

@@ -41,13 +41,13 @@ def test_other_ranks_or_hosts_are_a_problem_as_soon_as_it_is_known(found: Muster
     assert words in (found.problem or "")
 
 
-def test_the_first_bad_end_counts_and_a_requested_one_is_none() -> None:
+def test_bad_ends_are_kept_in_their_order_and_a_requested_one_is_none() -> None:
     found = muster(3, 1, "a", "a", "a")
     for rank, code in ((0, 3), (1, -9), (2, 1)):
         assert found.take(render_end({"OMPI_COMM_WORLD_RANK": str(rank)}, code))
-    assert found.first_failure is not None
-    assert found.first_failure.to_json() == {"rank": 1, "host": "a", "signal": 9}
-    assert found.told_code == 137
+    first, second = found.failures
+    assert first.to_json() == {"rank": 1, "host": "a", "signal": 9}
+    assert second.to_json() == {"rank": 2, "host": "a", "exitCode": 1}
 
 
 def test_a_program_s_own_lines_are_none_of_its_business() -> None:

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from bert_trainer.pod.blame import find_failure
 from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
 from bert_trainer.pod.lines import Line
 from bert_trainer.pod.story import MAX_RECORD_BYTES, FirstFailure, Story, build_record, render_record
@@ -232,14 +233,68 @@ def test_a_rank_that_others_found_gone_was_killed() -> None:
     told = story((0, PROGRESS), (None, PEER_GONE))
     failure = told.first_failure(("run-worker-0", "run-worker-1"), 1)
     assert failure == FirstFailure(rank=1, host="run-worker-1")
-    code = settle_exit_code(14, Evidence(killed_peer=told.killed_peer is not None, left_early=told.left_early))
+    code = settle_exit_code(14, Evidence(lost_peer=told.has_lost_peer, left_early=told.left_early))
     assert code == 4
     record = build_record(code, told, failure, None)
     assert record["reason"] == "WorkerLost"
     assert "rank 1 on run-worker-1" in str(record["message"])
 
 
+SOCKET_CLOSED = """\0[run-worker-0:00000] *** An error occurred in Socket closed
+[run-worker-0:00000] *** on a NULL communicator
+[run-worker-0:00000] *** Unknown error
+[run-worker-0:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+"""
+MPICH_LOST = "Abort(1) on node 0 (rank 0 in comm 0): Fatal error in internal_Allreduce: Other MPI error, error stack:"
+HOROVOD_LOST = "Traceback (most recent call last):\nhorovod.common.exceptions.HorovodInternalError: rank 1 has gone"
+TRUNCATED = SOCKET_CLOSED.replace("Socket closed", "MPI_Recv").replace("Unknown error", "MPI_ERR_TRUNCATE: truncated")
+
+
+def end(rank: int, code: int) -> FirstFailure:
+    return FirstFailure(rank=rank, signal=-code) if code < 0 else FirstFailure(rank=rank, exit_code=code)
+
+
+def judge(code: int, told: list[FirstFailure], *lines: tuple[int | None, str], names_all: bool = False) -> int:
+    heard = story((0, PROGRESS), *lines)
+    failure = find_failure(told, heard, hosts=("worker-0", "worker-1"), slots=2, names_all=names_all)
+    evidence = Evidence(
+        failed_by_signal=failure.signal if failure else None,
+        told_code=failure.exit_code if failure in told and failure else None,
+        lost_peer=heard.has_lost_peer,
+        left_early=heard.left_early,
+    )
+    return settle_exit_code(code, evidence)
+
+
+@pytest.mark.parametrize("words", [SOCKET_CLOSED, PEER_GONE, MPICH_LOST])
+@pytest.mark.parametrize("who", [0, None])
+def test_who_lost_a_peer_has_not_failed_by_itself(words: str, who: int | None) -> None:
+    assert judge(14, [], (who, words)) == 4
+    if who == 0:
+        assert judge(14, [end(0, 14)], (0, words)) == 4
+    assert judge(14, [end(0, 14), end(1, -9)], (0, words)) == 137
+    assert judge(14, [end(0, -6), end(1, -9)], (0, words)) == 137
+    # Who told of a failure, or left by itself, is what the others found gone.
+    assert judge(14, [end(0, -6), end(1, 1)], (0, words)) == 1
+    assert judge(14, [end(1, 2)], (0, words), (1, "bert-train: model.preset: got tini")) == 2
+
+
+def test_a_named_signal_outweighs_an_exit_code_without_words() -> None:
+    assert judge(1, [end(0, 1)], (0, HOROVOD_LOST), (None, OPEN_MPI_SIGNAL)) == 137
+    assert judge(1, [end(0, 1)], (None, OPEN_MPI_SIGNAL)) == 137
+    assert judge(255, [], (None, INTEL)) == 137
+    assert judge(1, [end(0, 1)], (0, "\n".join(TRACEBACK)), (None, OPEN_MPI_SIGNAL)) == 1
+    # This launcher also names those whom it has ended.
+    assert judge(255, [end(0, 1)], (None, INTEL), names_all=True) == 1
+    assert judge(255, [end(0, 1)], (0, HOROVOD_LOST), (None, INTEL), names_all=True) == 137
+
+
+def test_wrong_use_of_mpi_is_the_program_s_own_failure() -> None:
+    assert judge(15, [end(0, 15)], (0, TRUNCATED)) == 15
+    assert judge(1, [end(0, 1)], (0, HOROVOD_LOST)) == 1
+
+
 def test_a_rank_that_told_why_before_it_left_was_not() -> None:
     told = story((0, PROGRESS), *((1, line) for line in TRACEBACK), (None, PEER_GONE))
-    assert told.killed_peer is None
-    assert settle_exit_code(14, Evidence(killed_peer=False, left_early=True)) == 14
+    assert not told.has_lost_peer
+    assert settle_exit_code(14, Evidence(lost_peer=False, left_early=True)) == 14

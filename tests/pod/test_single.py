@@ -77,7 +77,9 @@ def test_one_rank_is_asked_by_sigusr1(tmp_path: Path, number: signal.Signals) ->
 
 
 def test_who_insists_is_heard(tmp_path: Path) -> None:
-    program = "import signal, time; signal.signal(10, lambda *a: print('asked', flush=True)); print('up', flush=True)\n"
+    program = (
+        "import os, signal, time; signal.signal(10, lambda *a: os.write(1, b'asked\\n')); print('up', flush=True)\n"
+    )
     with pods.running(command(tmp_path, 1, program + "time.sleep(30)"), tmp_path / "log") as pod:
         pod.wait_for("up")
         pod.process.terminate()

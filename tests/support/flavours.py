@@ -61,7 +61,7 @@ class Flavour:
         if self.variable is None:
             return {}
         prefix = str(self.prefix)
-        found = {"MPI_HOME": prefix, "LD_LIBRARY_PATH": f"{prefix}/lib"}
+        found = {"MPI_HOME": prefix, "LD_LIBRARY_PATH": f"{prefix}/lib", "MPI4PY_LIBMPI": f"{prefix}/lib"}
         if self.mpi == "Intel":
             found |= {"I_MPI_ROOT": prefix, "FI_PROVIDER_PATH": f"{prefix}/lib", "FI_PROVIDER": "tcp"}
         if self.mpi == "OpenMPI":

@@ -41,10 +41,10 @@ class Evidence:
     failed_by_signal: int | None = None
     """Of the rank that failed first."""
     told_code: int | None = None
-    """With which the first rank failed, as it was told by whom had waited for it; 128 + n for signal n."""
+    """With which that rank failed, as it was told by whom had waited for it; None where a signal ended it."""
     lost_worker: bool = False
     """The launcher says that it has lost a worker. Open MPI 5.0.11 ends with 0 then, others with 137 or 255."""
-    killed_peer: bool = False
+    lost_peer: bool = False
     """Ranks found another one gone that had told of no failure."""
     left_early: bool = False
     """Rank 0 reported progress and then nothing that could be its end."""
@@ -63,20 +63,19 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
     if evidence.told_stop:
         # It says so when all is saved; how the others then leave, and whom the launcher counts first, is chance.
         return EXIT_STOPPED
-    if evidence.told_code is not None and not evidence.lost_worker:
-        code = evidence.told_code
-    elif evidence.mixes_codes and evidence.failed_by_signal is not None:
+    if evidence.failed_by_signal is not None:
         code = _SIGNALLED + evidence.failed_by_signal
+    elif evidence.told_code is not None and not evidence.lost_worker:
+        code = evidence.told_code
     if evidence.asked_to_stop and evidence.never_began and code != EXIT_BAD_INPUT:
         return EXIT_STOPPED
     if evidence.mixes_codes and code == EXIT_STOPPED and not evidence.asked_to_stop:
         code = EXIT_FAILED
     if evidence.said_code is not None and (code == EXIT_FAILED or evidence.mixes_codes and code < _SIGNALLED):
         code = evidence.said_code
-    if (evidence.lost_worker or evidence.killed_peer and evidence.failed_by_signal is None) and code not in (
-        EXIT_BAD_INPUT,
-        EXIT_STOPPED,
-    ):
+    is_known = evidence.failed_by_signal is not None or evidence.told_code is not None
+    has_lost = evidence.lost_worker or evidence.lost_peer and not is_known
+    if has_lost and code not in (EXIT_BAD_INPUT, EXIT_STOPPED):
         return EXIT_INFRASTRUCTURE
     if code == 0 and evidence.left_early:
         return EXIT_FAILED

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from bert_trainer.pod.blame import find_failure
 from bert_trainer.pod.child import run_child
 from bert_trainer.pod.endings import Evidence, check_user, read_return_code, settle_exit_code
 from bert_trainer.pod.hostfile import Host, render_hostfile
@@ -88,7 +89,7 @@ def run_launcher(job: Job) -> int:
             hostfile=str(hostfile),
             exports=choose_exports(os.environ, job.exports),
             is_root=os.geteuid() == 0,
-            program=wrap(job.program, job.declared, tells_end=launcher.overlooks_failures),
+            program=wrap(job.program, job.declared, tells_end=True),
             pinning=job.pinning,
         )
         environment = spread_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
@@ -124,13 +125,14 @@ def _run(
     code = read_return_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     listener.check()
-    failure = listener.muster.first_failure or story.first_failure(hosts, job.slots)
+    told = listener.muster.failures
+    failure = find_failure(told, story, hosts=hosts, slots=job.slots, names_all=launcher.names_all)
     evidence = Evidence(
         mixes_codes=launcher.mixes_codes,
         failed_by_signal=failure.signal if failure else None,
-        told_code=listener.muster.told_code,
+        told_code=failure.exit_code if failure in told else None,
         lost_worker=story.has_lost_worker,
-        killed_peer=story.killed_peer is not None,
+        lost_peer=story.has_lost_peer,
         left_early=story.left_early,
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         said_code=story.said_code,

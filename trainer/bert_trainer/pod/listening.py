@@ -37,7 +37,7 @@ class Listener:
         if self._problem is None and (problem := self.muster.problem):
             self._problem = problem
             self.stop.end_child()
-        elif self.muster.first_failure is not None:
+        elif self.muster.failures:
             # Others may wait for it for ever. Usually the launcher notices, and what they still say is of use.
             self.stop.end_child(_NOTICE_S)
         elif self._problem is None and self.muster.is_complete and self.say is not None:

@@ -81,9 +81,9 @@ class Launcher:
     """Of the MPI, with its version."""
 
     @property
-    def overlooks_failures(self) -> bool:
-        """Whether it goes on when a rank leaves with an error before it has called MPI_Init; the others then wait."""
-        return self.mpi != "OpenMPI"
+    def names_all(self) -> bool:
+        """Whether its last words also name ranks that it has ended itself, in the order of their numbers."""
+        return self.mpi == "Intel"
 
     @property
     def mixes_codes(self) -> bool:

@@ -46,8 +46,8 @@ class Muster:
     ranks: int
     hosts: int
     _size: int | None = None
-    first_failure: FirstFailure | None = None
-    """The first rank whose end was told and was no good one."""
+    failures: list[FirstFailure] = field(default_factory=list)
+    """Ranks whose end was told and was no good one, in that order."""
     _host_of: dict[int, str] = field(default_factory=dict)
 
     def take(self, text: str) -> bool:
@@ -60,16 +60,9 @@ class Muster:
         return match is not None
 
     def _note_end(self, rank: int, code: int) -> None:
-        if self.first_failure is None and code not in (0, EXIT_STOPPED):
+        if code not in (0, EXIT_STOPPED) and len(self.failures) < self.ranks:
             kind = {"signal": -code} if code < 0 else {"exit_code": code}
-            self.first_failure = FirstFailure(rank=rank, host=self._host_of.get(rank), **kind)
-
-    @property
-    def told_code(self) -> int | None:
-        """The exit code of the first failure, 128 + n for signal n; None where none was told."""
-        if self.first_failure is None:
-            return None
-        return 128 + self.first_failure.signal if self.first_failure.signal else self.first_failure.exit_code
+            self.failures.append(FirstFailure(rank=rank, host=self._host_of.get(rank), **kind))
 
     @property
     def is_complete(self) -> bool:

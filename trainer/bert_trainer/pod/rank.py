@@ -48,8 +48,8 @@ def wrap(program: tuple[str, ...], declared: Declared, *, tells_end: bool = Fals
 def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, is_quiet: bool = False) -> int:
     """Become the program, or wait for it and tell how it ended; returns the exit code.
 
-    tells_end: for launchers that do not notice when a rank fails before it has called MPI_Init. is_quiet: nobody
-    counts the ranks.
+    tells_end: for a launcher of ours. Some mpiruns do not notice when a rank fails before it has called MPI_Init, none
+    says how every rank has ended. is_quiet: nobody counts the ranks.
     """
     try:
         host = socket.gethostname()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.errors import Stopped
+from bert_trainer.pod.blame import find_failure
 from bert_trainer.pod.child import run_child
 from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
 from bert_trainer.pod.lines import Forwarder, RankFiles
@@ -44,7 +45,7 @@ def run_single(job: Job) -> int:
     """
     with StopRequest() as stop, fresh_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
-        command = wrap(job.program, job.declared, tells_end=launcher is not None and launcher.overlooks_failures)
+        command = wrap(job.program, job.declared, tells_end=launcher is not None)
         if launcher is not None:
             command = render_local(
                 launcher,
@@ -69,12 +70,17 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     forwarder.finish()
     listener.check()
     host = socket.gethostname()
-    told = listener.muster.first_failure
-    failure = told or (story.first_failure((host,), job.ranks) if launcher else _only_failure(code, host))
+    told = listener.muster.failures
+    failure = (
+        find_failure(told, story, hosts=(host,), slots=job.ranks, names_all=launcher.names_all)
+        if launcher
+        else _only_failure(code, host)
+    )
     evidence = Evidence(
         mixes_codes=launcher is not None and launcher.mixes_codes,
         failed_by_signal=failure.signal if failure else None,
-        told_code=listener.muster.told_code,
+        told_code=failure.exit_code if failure in told else None,
+        lost_peer=launcher is not None and story.has_lost_peer,
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         said_code=story.said_code,
         asked_to_stop=stop.count > 0,

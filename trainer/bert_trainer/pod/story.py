@@ -56,6 +56,19 @@ _LOST = (
 _PEER_GONE = re.compile(
     r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
 )
+# The same from any MPI. Wrong use of MPI has words of its own: MPI_ERR_TRUNCATE, "Invalid rank".
+_CONNECTION_LOST = re.compile(
+    r"MPI communication peer process has unexpectedly disconnected"
+    r"|\*\*\* An error occurred in Socket closed"
+    r"|\*\*\* (?:Unknown error|MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED|REVOKED)\b)"
+    r"|Fatal error in \w+: (?:Other MPI error|Unknown error class|Internal MPI error|.*[Pp]rocess failed)"
+    r"|process_vm_readv\(pid=\d+.*No such process"
+)
+# What ranks say besides that where their peers have gone, by themselves or not.
+_BLAMED = re.compile(
+    r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
+    r"|Another rank has ended; its own message says why"
+)
 # With one of these a run may end well: the trainer's last record, and that of the preparation.
 _GOOD_ENDS = ("succeeded", "stage_finished")
 
@@ -144,30 +157,43 @@ class Story:
         return self._find_lost() is not None
 
     @property
-    def killed_peer(self) -> str | None:
-        """Host of a rank that others found gone, where no rank told of a failure: something has killed it."""
-        texts = ["\n".join(lines) for lines in self._last.values()]
-        if (
-            any(_TRACEBACK in text or _TOLD.search(text) for text in texts)
-            or (self.final or {}).get("event") == "failed"
-        ):
-            return None
+    def has_lost_peer(self) -> bool:
+        """Whether ranks found another one gone, and no rank told of a failure: something has killed it."""
+        if (self.final or {}).get("event") == "failed" or any(self.explains(rank) for rank in self._last):
+            return False
+        return any(_CONNECTION_LOST.search(self._words(rank)) for rank in self._last)
+
+    def explains(self, rank: int | None) -> bool:
+        """Tell whether a rank told of a failure of its own."""
+        words = self._words(rank)
+        return _TOLD.search(words) is not None or _TRACEBACK in words and _BLAMED.search(words) is None
+
+    def blames_peer(self, rank: int | None) -> bool:
+        """Tell whether a rank says nothing but that it has lost another one."""
+        words = self._words(rank)
+        is_lost = _CONNECTION_LOST.search(words) or _BLAMED.search(words)
+        return is_lost is not None and not self.explains(rank)
+
+    def _find_peer(self) -> str | None:
+        """Return the host of a rank that others found gone."""
+        texts = map(self._words, self._last)
         match = next((match for text in texts if (match := _PEER_GONE.search(text))), None)
-        return None if match is None else short_name(match[1])
+        return None if match is None or not self.has_lost_peer else short_name(match[1])
 
     def _find_lost(self) -> re.Match[str] | None:
-        text = self._own_words()
+        text = self._words(None)
         return next((match for pattern in _LOST if (match := pattern.search(text))), None)
 
-    def _own_words(self) -> str:
-        return "\n".join(self._last.get(None, ()))
+    def _words(self, rank: int | None) -> str:
+        """Return what a rank said last, None: the launcher."""
+        return "\n".join(self._last.get(rank, ()))
 
     def first_failure(self, hosts: tuple[str, ...] = (), slots: int = 1) -> FirstFailure | None:
         """Return what the launcher names. hosts, slots: where ranks are, in the order of the host file."""
         if lost := self._find_lost():
             return FirstFailure(host=short_name(lost[1])) if lost.re.groups else None
-        failure = _read_failure(self._own_words())
-        if (failure is None or failure.signal is None) and (peer := self.killed_peer) is not None:
+        failure = _read_failure(self._words(None))
+        if (failure is None or failure.signal is None) and (peer := self._find_peer()) is not None:
             return FirstFailure(rank=hosts.index(peer) if slots == 1 and peer in hosts else None, host=peer)
         if failure is None or failure.host is not None or failure.rank is None:
             return failure
