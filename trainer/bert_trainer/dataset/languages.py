@@ -37,6 +37,6 @@ def check_language(code: str) -> None:
     """
     if code.partition("-")[0] not in ALLOWED:
         raise InputError(
-            f"language: got {code!r}; allowed, with or without a region as in pt-BR: {', '.join(ALLOWED)}",
+            f"language: got {code!r}; allowed, with or without a region as in pt-BR: {' '.join(ALLOWED)}",
             hint="take a related language where yours is missing; it only decides how sentences are split",
         )
