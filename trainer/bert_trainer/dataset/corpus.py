@@ -19,7 +19,7 @@ from bert_trainer.dataset.document import Document, digest_sentences
 from bert_trainer.dataset.file_search import shown
 from bert_trainer.dataset.languages import check_language
 from bert_trainer.dataset.python_docs import python_docs_fingerprint, read_python_docs
-from bert_trainer.dataset.sentences import SPLITTER_VERSION
+from bert_trainer.dataset.sentences import LONGEST_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
 from bert_trainer.dataset.sources.json_lines import read_json_lines
 from bert_trainer.dataset.sources.mlperf_text import check_parts, find_checksums
 from bert_trainer.dataset.sources.plain_text import TextRules, read_plain_text
@@ -87,9 +87,16 @@ class Corpus:
         self._name_files_left_out()
         left_out: Counter[str] = Counter()
         without_text: list[Path] = []
-        number = 0
+        before = replace(long_sentences)
+        kept = LongSentences()
+        number = characters = 0
         for document in self._read(left_out, without_text):
             number += 1
+            lengths = list(map(len, document.sentences))
+            characters += sum(lengths) + len(lengths)
+            if max(lengths) > LONGEST_SENTENCE:
+                long = [length for length in lengths if length > LONGEST_SENTENCE]
+                kept = LongSentences(kept.sentences + len(long), kept.characters + sum(long))
             yield (
                 document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
             )
@@ -103,6 +110,7 @@ class Corpus:
                 summary,
                 f" ({name_some(without_text)})" if without_text else "",
             )
+        self._warn_of_long_sentences(long_sentences.since(before), kept, characters)
         if not number:
             raise InputError(f"{self.source}: holds no text{f' (left out {summary})' if summary else ''}; {EXPECTED}")
 
@@ -118,6 +126,24 @@ class Corpus:
             logger.info("%s: left out, one of those %s", shown(path), reason)
         for path in self.found.hidden:
             logger.info("%s: left out (its name begins with a full stop)", shown(path))
+
+    def _warn_of_long_sentences(self, split: LongSentences, kept: LongSentences, characters: int) -> None:
+        for found, what in (
+            (
+                split,
+                "were split again as if they had no quotation marks or brackets; a stray one hides ends of sentences",
+            ),
+            (kept, "are lines of their own and stay; what does not fit into a row is cut away"),
+        ):
+            if found.sentences:
+                logger.warning(
+                    "%s: %s sentence(s) of more than %s characters, %.1f %% of the text, %s",
+                    shown(self.source),
+                    f"{found.sentences:,}",
+                    f"{LONGEST_SENTENCE:,}",
+                    100 * found.characters / max(1, characters),
+                    what,
+                )
 
     def _read(self, left_out: Counter[str], without_text: list[Path]) -> Iterator[Document]:
         """Yield the documents of all files. without_text: gets the files that give none."""

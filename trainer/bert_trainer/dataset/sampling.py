@@ -29,7 +29,8 @@ from bert_trainer.dataset.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.weights import walks_in_pass
 
 GENERATOR_VERSION = 3
-"""Raised whenever the same text and settings would give other samples. From 3 on [UNK] is never predicted."""
+"""Raised whenever the same text and settings would give other samples. From 3 on [UNK] is
+never predicted, and no sentence is longer than a sentence can be."""
 
 NUM_SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""

@@ -3,6 +3,9 @@
 Splitting is ``sentencex`` (Wikimedia; rules for a language, or of the nearest language that has some, no
 download): a compiled library that cuts tens of MB/s on one core. Text that has one sentence per line already
 is not split.
+
+The splitter ends no sentence between quotation marks or brackets, so two stray ones hide all that is between them. What
+comes out longer than a sentence can be is split again as if it had none.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import sentencex
@@ -26,13 +30,42 @@ _LEAST_SPLIT_SHARE = 0.2
 with one sentence per line has some such lines, since no two splitters agree on all."""
 _LEAST_ENDED_SHARE = 0.5
 """Share of the lines that end with a sentence, from which on lines are paragraphs and not wrapped."""
-_LONGEST_PIECE = 1 << 20
-"""Characters given to the splitter at a time: bounds what it takes for text without any end of a sentence."""
+LONGEST_SENTENCE = 2048
+"""Characters; about what a row of 512 tokens holds of English, and what does not fit into a row is cut away."""
+_LONGEST_PIECE = 1 << 13
+"""Characters given to the splitter at a time: its time grows with the square of unclosed quotation marks."""
+_SHORT = 1 << 10
+"""Characters of a line that no such time can be lost with."""
+_MOST_MARKS = 1 / 16
+"""Share of a longer line's characters that are quotation marks, from which on they quote nothing."""
 
 # Control characters, less those that are white space; and halves of surrogate pairs, which UTF-8 has not.
 _FORBIDDEN = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_MARKS = (
+    "'`\"\u00ab\u00bb\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u2039\u203a\u300a\u300b\u300c\u300d\u300e\u300f"
+)
+_WITHOUT_MARKS = str.maketrans(dict.fromkeys(_MARKS + "()[]{}<>\uff08\uff09", " "))
+_MARK = re.compile(f"[{_MARKS}]")
+_OPENING_MARKS = re.compile(rf"(?<=\s)[({_MARKS}\[]+$")
+"""Before the next sentence, which they belong to."""
 _ENDED = re.compile(r"[.!?:;\u2026\u3002\uff01\uff1f\u0964\u06d4\u061f][\"')\]\u2019\u201d\u00bb]*$")
+
+
+@dataclass(slots=True)
+class LongSentences:
+    """What was longer than a sentence can be, and was therefore split again."""
+
+    sentences: int = 0
+    characters: int = 0
+
+    def since(self, before: LongSentences) -> LongSentences:
+        """Return what was added."""
+        return LongSentences(self.sentences - before.sentences, self.characters - before.characters)
+
+
+long_sentences = LongSentences()
+"""Of this process, since it began."""
 
 
 def clean_line(text: str) -> str:
@@ -46,10 +79,59 @@ def clean_line(text: str) -> str:
 
 
 def split_sentences(paragraph: str, language: str) -> list[str]:
-    """Return the sentences of one cleaned line. language: ISO 639 code."""
-    pieces: Iterable[str] = [paragraph] if len(paragraph) <= _LONGEST_PIECE else _pieces(paragraph)
-    found = (sentence.strip() for piece in pieces for sentence in sentencex.segment(language, piece))
-    return [sentence for sentence in found if sentence]
+    """Return the sentences of one cleaned line, none above ``LONGEST_SENTENCE``; those that were are counted.
+
+    language: ISO 639 code.
+    """
+    return _split(paragraph, language, long_sentences)
+
+
+def _split(paragraph: str, language: str, counted: LongSentences) -> list[str]:
+    if len(paragraph) <= _SHORT:
+        found = sentencex.segment(language, paragraph)
+    else:
+        found = []
+        waiting = ""
+        for start in range(0, len(paragraph), _LONGEST_PIECE):
+            found += _bounded(waiting + paragraph[start : start + _LONGEST_PIECE], language, counted)
+            # The last sentence may go on in the next piece.
+            waiting = found.pop()
+        found.append(waiting)
+    return [sentence for sentence in map(str.strip, found) if sentence]
+
+
+def _bounded(piece: str, language: str, counted: LongSentences) -> list[str]:
+    """Return the sentences of some text, which together are that text, none above ``LONGEST_SENTENCE``."""
+    if len(_MARK.findall(piece)) > _MOST_MARKS * len(piece):
+        sentences = _split_without_marks(piece, language)
+    else:
+        sentences = sentencex.segment(language, piece)
+    if max(map(len, sentences)) <= LONGEST_SENTENCE:
+        return sentences
+    bounded: list[str] = []
+    for sentence in sentences:
+        if len(sentence) <= LONGEST_SENTENCE:
+            bounded.append(sentence)
+            continue
+        counted.sentences += 1
+        counted.characters += len(sentence)
+        for part in _split_without_marks(sentence, language):
+            bounded += _pieces(part)
+    return bounded
+
+
+def _split_without_marks(text: str, language: str) -> list[str]:
+    """Split where the text would be if it had no quotation marks and brackets; they stay in it."""
+    sentences: list[str] = []
+    start = end = 0
+    for part in sentencex.segment(language, text.translate(_WITHOUT_MARKS)):
+        end += len(part)
+        opening = _OPENING_MARKS.search(text, start, end)
+        stop = opening.start() if opening and end < len(text) else end
+        sentences.append(text[start:stop])
+        start = stop
+    sentences.append(text[start:])
+    return [sentence for sentence in sentences if sentence]
 
 
 def sentences_of(lines: Iterable[str], layout: Lines, language: str) -> Iterator[str]:
@@ -73,7 +155,7 @@ def detect_lines(lines: Sequence[str], language: str) -> Lines:
     seen = [line for line in lines if line][:_SURVEYED_LINES]
     if not seen:
         return "sentences"
-    split = sum(len(split_sentences(line[:_LONGEST_PIECE], language)) > 1 for line in seen)
+    split = sum(len(_split(line[:_LONGEST_PIECE], language, LongSentences())) > 1 for line in seen)
     if split < _LEAST_SPLIT_SHARE * len(seen):
         return "sentences"
     ended = sum(_ENDED.search(line) is not None for line in seen)
@@ -93,10 +175,10 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut a huge line at spaces; without one, anywhere."""
+    """Cut what is too long for a sentence at spaces; without one, anywhere."""
     start = 0
     while start < len(text):
-        end = start + _LONGEST_PIECE
+        end = start + LONGEST_SENTENCE
         if end < len(text):
             space = text.rfind(" ", start + 1, end)
             end = space if space > 0 else end
