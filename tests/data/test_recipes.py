@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import pytest
 
 from bert_trainer.dataset.__main__ import main
@@ -118,6 +119,21 @@ def test_the_cut_has_every_sample_of_the_parts_once_in_uncompressed_files_of_equ
     assert isinstance(lengths, list)
     assert lengths[0]["balanced"]["training"] == {path.name: size for path, size in zip(cut, sizes, strict=True)}
     assert lengths[0]["samples_training"] == sum(sizes)
+
+
+def test_the_parts_hold_what_intel_s_chop_reads_once_they_are_converted(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    root, converted = tmp_path / "data", tmp_path / "converted"
+    build(write_corpus(), root, "--recipe", "mlperf", "--shards", "1", "--length", "64:12", "--balanced-shards", "2")
+    assert main(["convert", str(root / "hdf5_seq_64"), str(converted), "--layout", "nvidia"]) == 0
+    read = {"input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels"}
+    with h5py.File(root / "hdf5_seq_64" / "part-00000-of-00001.hdf5") as file:
+        assert "input_ids" not in file
+    with h5py.File(converted / "part-00000-of-00001.hdf5") as file:
+        assert set(file) == read
+    page = Path(__file__).parents[2] / "docs" / "concepts" / "data-build.md"
+    assert "`bert-data convert` them to `--layout nvidia` first" in page.read_text()
 
 
 def test_sequence_length_and_number_of_shards_may_come_from_the_environment(
