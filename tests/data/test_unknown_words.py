@@ -16,7 +16,7 @@ from bert_trainer.dataset.build import build_dataset
 from bert_trainer.dataset.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.masking import MaskingRule, mask_tokens
 from bert_trainer.dataset.random_bits import RandomBits
-from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.dataset.record import DatasetRecord, read_record
 from bert_trainer.dataset.sampling import GENERATOR_VERSION
 from bert_trainer.dataset.shards import read_ragged, read_shard
 from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
@@ -198,3 +198,17 @@ def test_a_whole_dataset_of_the_release_before_stays_as_it_is(tmp_path: Path) ->
     next(iter(before)).unlink()
     with pytest.raises(InputError, match=r"generator_version: was \d, is \d"):
         build(text, root, vocabulary_size=200)
+
+
+def test_what_a_newer_release_tells_of_a_dataset_is_no_error_but_its_settings_are(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    record = build(write(arabic(3_000), tmp_path / "text.txt"), root, vocabulary_size=200)
+    path = root / "dataset.json"
+    document = json.loads(path.read_text())
+    document["counts"]["sentences"] = document["languages"] = 7
+    path.write_text(json.dumps(document))
+    assert read_record(root) == record
+    document["settings"]["dialect"] = "x"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"not readable by this version[\s\S]*hint: where a newer release made it"):
+        read_record(root)

@@ -19,11 +19,15 @@ RECORD_FILE = "dataset.json"
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # A newer release may tell more of what it made.
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class BuildSettings(_Part):
     """Everything but text and lengths that decides what the shards hold."""
+
+    # What is not known here cannot be compared.
+    model_config = ConfigDict(extra="forbid")
 
     generator_version: int
     vocabulary_size: int | None
@@ -147,7 +151,7 @@ def read_record(root: Path) -> DatasetRecord | None:
         raise InputError(
             f"{path}: not readable by this version ({error.error_count()} problem(s); format "
             f"{document.get('format')!r}, this version writes 1)",
-            hint="delete the folder or choose another one",
+            hint="where a newer release made it, use that one; otherwise delete the folder or choose another one",
         ) from error
 
 
