@@ -56,6 +56,9 @@ def _freeze_job(folder: Path) -> None:
     config_map["metadata"]["ownerReferences"][0]["uid"] = UID
     job = read_job_document(source)
     job["metadata"] = {"name": "two-workers", "namespace": "default", "uid": UID}
+    # The API server has filled in the definition's defaults; what only the operator resolves is left out.
+    frozen_spec = json.loads(config_map["data"]["spec.json"])
+    job["spec"] = {name: value for name, value in frozen_spec.items() if name not in ("image", "slotsPerWorker")}
     for name, document in (("job", job), ("frozen-configmap", config_map)):
         text = yaml.safe_dump(document, sort_keys=False, width=120).replace("00000000-0000-0000-0000-000000000000", UID)
         (folder / f"{name}.yaml").write_text(text)
