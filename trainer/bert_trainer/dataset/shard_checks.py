@@ -137,16 +137,19 @@ Rows = NDArray[np.bool_]
 """(N,): rows for which something is so."""
 
 
-def broken_rules(samples: Samples, ids: SpecialIds, origin: Origin) -> dict[str, Rows]:
-    """Return for every rule which rows break it, (N,); rules that all rows keep are left out."""
+def broken_rules(
+    samples: Samples, original: NDArray[np.int32], unknown: NDArray[np.int64], ids: SpecialIds, origin: Origin
+) -> dict[str, Rows]:
+    """Return for every rule which rows break it, (N,); rules that all rows keep are left out.
+
+    original, unknown: as ``original_tokens`` and ``count_unknown`` return them.
+    """
     lengths = samples.input_mask.sum(axis=1, dtype=np.int64)
     predicted = samples.masked_lm_positions > 0
-    original = original_tokens(samples)
     rules = _segment_rules(samples, original, lengths, ids)
     if origin.masked:
         # Of text that is nothing but [UNK] there may be nothing to predict.
-        known = lengths - 3 if ids.unk_id is None else lengths - 3 - count_unknown(samples, original, ids.unk_id)
-        rules |= _prediction_rules(samples, predicted, lengths, known, ids, origin)
+        rules |= _prediction_rules(samples, predicted, lengths, lengths - 3 - unknown, ids, origin)
     else:
         rules["has predictions, but the file says that it has none"] = np.any(predicted, axis=1)
     if origin.ours:
@@ -166,9 +169,17 @@ def original_tokens(samples: Samples) -> NDArray[np.int32]:
     return original
 
 
-def count_unknown(samples: Samples, original: NDArray[np.int32], unk_id: int) -> NDArray[np.int64]:
-    """Return how many tokens of each row are [UNK], (N,). original: as ``original_tokens`` returns them."""
-    counts: NDArray[np.int64] = ((original == unk_id) & (samples.input_mask == 1)).sum(axis=1)
+def count_unknown(samples: Samples, original: NDArray[np.int32], unk_id: int | None) -> NDArray[np.int64]:
+    """Return how many tokens of each row are [UNK], (N,); 0 where its id is not known.
+
+    original: as ``original_tokens`` returns them.
+    """
+    if unk_id is None:
+        return np.zeros(len(samples), np.int64)
+    found = original == unk_id
+    if unk_id == 0:  # as padding is
+        found &= samples.input_mask == 1
+    counts: NDArray[np.int64] = np.count_nonzero(found, axis=1).astype(np.int64)
     return counts
 
 

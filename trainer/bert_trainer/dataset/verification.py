@@ -144,12 +144,13 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
     num_rows = num_tokens = num_unknown = 0
     for block in read_blocks(task.path, vocabulary.size if vocabulary else None):
         ids = ids or SpecialIds.of(vocabulary, block)
-        for rule, rows in broken_rules(block, ids, origin).items():
+        original = original_tokens(block)
+        unknown = count_unknown(block, original, ids.unk_id)
+        for rule, rows in broken_rules(block, original, unknown, ids, origin).items():
             count, first = broken.get(rule, (0, num_rows + int(rows.argmax())))
             broken[rule] = count + int(rows.sum()), first
-        if ids.unk_id is not None:
-            num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
-            num_unknown += int(count_unknown(block, original_tokens(block), ids.unk_id).sum())
+        num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
+        num_unknown += int(unknown.sum())
         _add(digest, block)
         num_rows += len(block)
     if not num_rows:
