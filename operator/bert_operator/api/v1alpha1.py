@@ -303,8 +303,8 @@ class RunPolicy(Section):
     """Tries after the program failed by itself (exit code 1). Default: 1; what fails twice fails always. Data
     preparation and training count apart."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
-    """Tries after a process was killed or its machine was lost. Bad input (exit code 2) is never tried
-    again."""
+    """Tries after a process was killed, its machine was lost, or storage failed after the first step. Bad input (exit
+    code 2) is never tried again."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """Seconds after which the job is stopped with a checkpoint and counts as failed. Empty: no limit."""
     start_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
