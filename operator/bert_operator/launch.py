@@ -47,7 +47,7 @@ _GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
 _SHELL_WORDS = ("Killed", "Terminated")  # of the shell that horovodrun puts around every rank
 _MPI_FRAME = re.compile(r"-{60,}")
 _GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine
-_GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d+)\.|Exit code: (-?\d+))$")
+_GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Exit code: (-?\d{1,9}))$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,6 +201,7 @@ def test_horovodrun_tells_which_exit_came_first() -> None:
     assert launch.read_gloo_exit(lines) == 137
     assert launch.read_gloo_exit(["RuntimeError: Horovod", "Process name: 0", "Exit code: 2"]) == 2
     assert launch.read_gloo_exit(["Process 0 exit with status code 0."]) is None
+    assert launch.read_gloo_exit([f"Exit code: {'9' * 5000}"]) is None
 
 
 def test_mpirun_s_last_paragraph_is_left_out_of_what_went_wrong() -> None:
