@@ -30,9 +30,19 @@ class OperatorProcess:
     """``bert-operator run``: ``with OperatorProcess(folder, kubeconfig) as operator: ...`` waits until it is ready."""
 
     def __init__(
-        self, folder: Path, kubeconfig: Path, *, namespaces: Sequence[str] = (), name: str = "operator", **settings: Any
+        self,
+        folder: Path,
+        kubeconfig: Path,
+        *,
+        namespaces: Sequence[str] = (),
+        name: str = "operator",
+        wheel: Path | None = None,
+        **settings: Any,
     ) -> None:
-        """Prepare it; folder: for its log and its settings, which are given as in their file."""
+        """Prepare it; folder: for its log and its settings, which are given as in their file.
+
+        wheel: of another release, to be run in place of this one.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_ports(1)[0]
         self._settings_file = folder / f"{name}-settings.yaml"
@@ -41,9 +51,8 @@ class OperatorProcess:
         command += ["--http-port", str(self.port)]
         for namespace in namespaces:
             command += ["--namespace", namespace]
-        self.process = Component(
-            name, command, folder / f"{name}.log", self.is_ready, environment={"KUBECONFIG": str(kubeconfig)}
-        )
+        environment = {"KUBECONFIG": str(kubeconfig), **({} if wheel is None else {"PYTHONPATH": str(wheel)})}
+        self.process = Component(name, command, folder / f"{name}.log", self.is_ready, environment=environment)
 
     def configure(self, **settings: Any) -> None:
         """Write other settings, which count from the next start on."""
