@@ -87,6 +87,18 @@ def test_what_it_has_frozen_and_this_one_cannot_read_is_told() -> None:
     assert "spec.precision" in blocked(here)["message"]
 
 
+def test_a_rule_that_came_after_its_start_does_not_stop_a_job() -> None:
+    here = world()
+    start(here)
+    env = [{"name": "KEY", "secret": {"name": "other-a1-ssh", "key": "ssh-privatekey"}}]
+    freeze_as_newer(here, env=env)
+    assert here.job is not None
+    here.cluster.update(here.job, spec={**here.job["spec"], "env": env})
+    kill(here)
+    go_on(here)
+    assert 2 in attempts(here)
+
+
 def test_a_job_that_cannot_be_read_while_it_runs_is_told_and_not_disturbed() -> None:
     here = world()
     start(here)

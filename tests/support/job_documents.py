@@ -44,7 +44,7 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
             ("a b", "-a", "a/b", "é", "a\n"),
         ),
         r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": (
-            ("a", "keys", "0a", "a.b-c", "a" * 253),
+            ("a", "keys", "0a", "a.b-c", "a-a1-ssh", "a" * 253),
             ("A", "a_b", "-a", "a/b", "a.", "a\n"),
         ),
         r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?$": (

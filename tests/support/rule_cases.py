@@ -105,6 +105,7 @@ SECTION_CASES: dict[str, RuleCase] = {
         "spec.env[0].name",
         ("got NVIDIA_VISIBLE_DEVICES", "its value would be lost"),
     ),
+    "no key": RuleCase(variable(value=""), put("envFrom", value=[{"secret": "a-a1-ssh"}]), "spec.envFrom[0].secret"),
     "source of variables": RuleCase(
         put("envFrom", value=[{"secret": "keys", "prefix": "W_"}]),
         put("envFrom", value=[{"secret": "keys", "configMap": "settings"}]),

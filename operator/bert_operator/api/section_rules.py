@@ -6,6 +6,7 @@ languages together on generated documents. Rules between sections are in ``job_r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -43,6 +44,10 @@ RESERVED_NAMES = (
 
 RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/usr")
 """Folders of the image or the system in whose place nothing may be mounted."""
+
+
+_SSH_KEY = "-a[0-9]+-ssh$"
+"""How the Secrets end in which mpi-operator keeps the keys of attempts: whoever has one gets into those pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +130,18 @@ _MOUNT = SectionRule(
 )
 
 
+def _no_ssh_key(name: Callable[[Any], str | None], field: str) -> SectionRule:
+    """Refuse a Secret that holds the ssh key of some job's attempt."""
+    return SectionRule(
+        holds=lambda section: name(section) is None or re.search(_SSH_KEY, str(name(section))) is None,
+        cel=f"!has(self.secret) || !self.{field}.matches('{_SSH_KEY}')",
+        field=field,
+        allowed="a Secret whose name does not end as those of attempts' ssh keys do, in -a1-ssh and so on",
+        next_step="give your own Secret another name",
+        got=lambda section: str(name(section)),
+    )
+
+
 def _known_builtin(field: str) -> SectionRule:
     """Refuse a builtin text that does not exist."""
 
@@ -171,8 +188,12 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 next_step="leave it out: its value would be lost",
                 got=lambda variable: variable.name,
             ),
+            _no_ssh_key(lambda variable: variable.secret and variable.secret.name, "secret.name"),
         ),
-        cluster.EnvironmentSource: (_exactly_one("secret", "config_map", next_step="write one entry for each"),),
+        cluster.EnvironmentSource: (
+            _exactly_one("secret", "config_map", next_step="write one entry for each"),
+            _no_ssh_key(lambda source: source.secret, "secret"),
+        ),
         cluster.ResourcesSpec: (
             SectionRule(
                 holds=lambda resources: resources.hugepages is None or resources.memory is not None,

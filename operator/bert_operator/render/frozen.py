@@ -146,7 +146,7 @@ def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
     """
     spec = read_frozen(data)
     live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
-    job = parse_started_job({**document, "spec": {**spec, **live}})
+    job = parse_started_job({**document, "spec": {**spec, **live}}, by_rules=False)
     # Of the text, not of what was read: a newer release knows more fields, and children carry its sum.
     spec_hash = names.content_hash({key: value for key, value in spec.items() if key != "runPolicy"})
     return replace(freeze(job, default_image=""), spec_hash=spec_hash)
