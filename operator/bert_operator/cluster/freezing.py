@@ -8,7 +8,7 @@ holds counts if it has that hash. Where the status has none, nothing counts but 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_operator.api.conditions import ObstacleReason
 from bert_operator.api.job_status import JobStatus
@@ -38,6 +38,14 @@ class Unusable(Exception):
         self.obstacle = obstacle
 
 
+class Draft(NamedTuple):
+    """What a job is to be frozen with."""
+
+    frozen: Frozen
+    config_map: Document
+    hash: str
+
+
 class Freezer:
     """Writes frozen configurations and reads them back."""
 
@@ -46,9 +54,11 @@ class Freezer:
         self._api = api
         self._settings = settings
 
-    def hash_of(self, job: BertPretrainJob) -> str:
-        """Return the hash of what a job that passed all rules would be frozen with now."""
-        return data_hash(render_config_map(self._freeze(job)))
+    def draft(self, job: BertPretrainJob) -> Draft:
+        """Return what a job that passed all rules is to be frozen with."""
+        frozen = freeze(job, default_image=self._settings.trainer_image)
+        config_map = render_config_map(frozen)
+        return Draft(frozen, config_map, data_hash(config_map))
 
     async def find(self, document: Document, status: JobStatus) -> Frozen | None:
         """Return what a started job was frozen with; None where there is nothing.
@@ -60,29 +70,27 @@ class Freezer:
         config_map = await self._get(document)
         return None if config_map is None else self._believe(config_map, document, status)
 
-    async def obtain(
-        self, job: BertPretrainJob, document: Document, status: JobStatus, write_hash: WriteHash
-    ) -> Frozen:
+    async def obtain(self, document: Document, status: JobStatus, draft: Draft | None, write_hash: WriteHash) -> Frozen:
         """Return what the next attempt is made from; freezes the job where nothing has run yet.
 
-        job: judged in this very round where no attempt was made before. status: as written last.
+        status: as written last. draft: of the first attempt, its hash in the status; None where that was made before.
 
         Raises:
             Unusable: nothing may be run.
             ApiError: the API server refused, or did not answer.
         """
-        is_first = status.attempt == 0
-        config_map = None if is_first else await self._get(document)
+        config_map = None if draft else await self._get(document)
         if config_map is None:
             if _has_run(status):
                 raise Unusable(_missing(document))
-            frozen = self._freeze(job if is_first else self._judge(document))
-            rendered = render_config_map(frozen)
-            if not is_first and data_hash(rendered) != status.frozen_hash:
+            draft = draft or self.draft(self._judge(document))
+            if draft.hash != status.frozen_hash:
                 # Written down by a process that died before it froze anything, under settings that were others.
-                await write_hash(data_hash(rendered))
-            status = status.model_copy(update={"frozen_hash": data_hash(rendered)})
-            config_map = await self._create_or_get(rendered)
+                await write_hash(draft.hash)
+                status = status.model_copy(update={"frozen_hash": draft.hash})
+            config_map = await self._create_or_get(draft.config_map)
+            if _is_believed(config_map, status) and _is_owned(config_map, document):
+                return draft.frozen
         if not _is_believed(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
             self._check_same(config_map, document, status)
             await write_hash(data_hash(config_map))
@@ -92,9 +100,6 @@ class Freezer:
         if problems:
             raise Unusable(_rejected(InvalidJob(problems)))
         return frozen
-
-    def _freeze(self, job: BertPretrainJob) -> Frozen:
-        return freeze(job, default_image=self._settings.trainer_image)
 
     def _judge(self, document: Document) -> BertPretrainJob:
         """Return a job by the settings of now, which may be others than when its attempt was written down."""
@@ -121,7 +126,7 @@ class Freezer:
         """
         _check_owner(config_map, document)
         try:
-            own = self._freeze(read_cluster_job(document, self._settings))
+            own = self.draft(read_cluster_job(document, self._settings)).frozen
         except InvalidJob as invalid:
             raise Unusable(_untrusted(document, status)) from invalid
         names_image = document["spec"].get("image") is not None or status.frozen_hash is not None
@@ -162,9 +167,13 @@ def _name(document: Document) -> str:
     return names.config_map_name(document["metadata"]["name"])
 
 
-def _check_owner(config_map: Document, document: Document) -> None:
+def _is_owned(config_map: Document, document: Document) -> bool:
     owners = {owner.get("uid") for owner in config_map["metadata"].get("ownerReferences") or ()}
-    if document["metadata"]["uid"] not in owners:
+    return document["metadata"]["uid"] in owners
+
+
+def _check_owner(config_map: Document, document: Document) -> None:
+    if not _is_owned(config_map, document):
         message = f"ConfigMap {_name(document)} exists and is not this job's. Next: delete it, or rename the job"
         raise Unusable(Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message))
 

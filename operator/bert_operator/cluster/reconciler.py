@@ -22,7 +22,7 @@ from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_started_job
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry, read_job
-from bert_operator.cluster.freezing import Freezer, Unusable
+from bert_operator.cluster.freezing import Draft, Freezer, Unusable
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.news import News, news_between
@@ -258,15 +258,17 @@ class Reconciler:
             await self._write_status(ref, entry, status, new)
 
     async def _carry_out(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus, step: Plan) -> None:
+        draft = None
         if step.create is not None and status.attempt == 0:
             # On record before it is created: nothing else counts as what the operator wrote.
-            step = replace(step, status=_with_hash(step.status, self._freezer.hash_of(job)))
+            draft = self._freezer.draft(job)
+            step = replace(step, status=_with_hash(step.status, draft.hash))
         if step.status != status:
             entry = await self._write_status(job.ref, entry, status, step.status)
         for child in (*step.stop, *step.remove):
             await self._delete_child(job.ref, child)
         if step.create is not None:
-            await self._create_in_turn(job, entry, status, step)
+            await self._create_in_turn(job, entry, step, draft)
         else:
             self._refusals.pop(job.ref, None)
         if step.delete_job:
@@ -357,7 +359,7 @@ class Reconciler:
                 return None
             raise
 
-    async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, before: JobStatus, step: Plan) -> None:
+    async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> None:
         """Create a child, or say why that cannot be; what was refused is tried again at growing intervals."""
         refusal = self._refusals.get(job.ref)
         if (leftover := self._find_leftover(job.ref, entry)) is not None:
@@ -369,7 +371,7 @@ class Reconciler:
         # More than the pause is left only where the clock was set back.
         if refusal is not None and 0.0 < left_s <= refusal.pause_s:
             raise Retry(left_s)
-        obstacle = await self._create(job, entry, before, step)
+        obstacle = await self._create(job, entry, step, draft)
         if obstacle is None:
             self._refusals.pop(job.ref, None)
             self._metrics.attempt_started(step.create.run if step.create else "")
@@ -393,17 +395,16 @@ class Reconciler:
         pod = next(left, None)
         return None if pod is None else _pod_left(pod)
 
-    async def _create(self, job: BertPretrainJob, entry: JobEntry, before: JobStatus, step: Plan) -> Obstacle | None:
+    async def _create(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> Obstacle | None:
         """Create a child and what it reads, or take over the one that is there; return what is in the way."""
         child = step.create
         assert child is not None, "asked for by a plan that creates one"
-        status = step.status.model_copy(update={"attempt": before.attempt})
 
         async def write_hash(text: str) -> None:
             await self._write_status(job.ref, entry, step.status, _with_hash(step.status, text))
 
         try:
-            frozen = await self._freezer.obtain(job, entry.document(), status, write_hash)
+            frozen = await self._freezer.obtain(entry.document(), step.status, draft, write_hash)
             document = render_child(frozen, child)
             path = path_of(document["kind"], job.ref.namespace)
             answer = await self._create_or_get(path, document)
