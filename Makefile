@@ -41,8 +41,8 @@ bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's
 bench-gpu: setup ## One GPU beside Hugging Face, BERT-large (BENCH_ARGS="--device cpu --preset tiny --sequences 8" is a check)
 	@$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
 
-bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, beside a bare client (6 minutes)
-	@$(BIN)/python benchmarks/operator/run.py
+bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, beside a bare client (BENCH_ARGS="--jobs 100": 2 minutes)
+	@$(BIN)/python benchmarks/operator/run.py $(BENCH_ARGS)
 
 ##@ Work on it
 

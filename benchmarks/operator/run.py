@@ -4,6 +4,8 @@ Every round has a fresh control plane (etcd, kube-apiserver) on this machine, an
 3,000) applied at once. First the bare client, then the operator, then the bare client again: the ratio is taken
 against the mean of the two. mpi-operator does not run, since its own writes would be measured too; the pods that
 it would make are created by the benchmark, so that memory is that of an operator that knows them.
+
+The line of a size comes as soon as it is measured; what is being done meanwhile goes to standard error.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ NAMESPACE = "bench"
 WORKERS = 4
 PODS_PER_JOB = WORKERS + 1
 ROUNDS = (100, 1000, 3000)
-DEADLINE_S = 240.0
+DEADLINE_S = 600.0
+TOLD_EVERY_S = 10.0
 PROGRAM = (sys.executable, "-m", "bert_operator")
+STARTED_S = time.monotonic()
 
 Json = dict[str, Any]
 
@@ -65,20 +69,39 @@ class Round:
         return statistics.mean(self.bare_jobs_per_s)
 
 
+HEADER = (
+    f"{'jobs':>6} {'jobs/s':>8} {'limit':>8} {'of limit':>8} {'writes/job':>10} {'cpu ms/job':>10} "
+    f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'rss after':>9}"
+)
+
+
+def render_line(one: Round) -> str:
+    """Return the line of one number of jobs, below the header."""
+    return (
+        f"{one.jobs:6} {one.operator_jobs_per_s:8.1f} {one.limit:8.1f} "
+        f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
+        f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
+        f"{one.restart_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
+        f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}"
+    )
+
+
+def say(what: str) -> None:
+    """Tell what is being done, with the time since the start; figures alone go to standard output."""
+    print(f"bench-operator: {time.monotonic() - STARTED_S:5.0f} s  {what}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """Run all rounds; the last line holds the figures of 1,000 jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="*", default=list(ROUNDS))
     sizes = parser.parse_args().jobs
-    rounds = [run_round(jobs) for jobs in sizes]
-    print(f"{'jobs':>6} {'jobs/s':>8} {'limit':>8} {'of limit':>8} {'writes/job':>10} {'cpu ms/job':>10} "
-          f"{'pods':>6} {'rss MB':>7} {'restart s':>9} {'rss after':>9}")  # fmt: skip
-    for one in rounds:
-        print(f"{one.jobs:6} {one.operator_jobs_per_s:8.1f} {one.limit:8.1f} "
-              f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
-              f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
-              f"{one.restart_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
-              f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}")  # fmt: skip
+    say(f"{len(sizes)} sizes: {', '.join(f'{jobs:,} jobs' for jobs in sizes)}; each with three fresh control planes")
+    print(HEADER, flush=True)
+    rounds = []
+    for jobs in sizes:
+        rounds.append(run_round(jobs))
+        print(render_line(rounds[-1]), flush=True)
     main_round = next((one for one in rounds if one.jobs == 1000), rounds[-1])
     print(
         f"bench-operator: jobs={main_round.jobs} jobs_per_s={main_round.operator_jobs_per_s:.1f} "
@@ -91,7 +114,9 @@ def main() -> int:
 
 def run_round(jobs: int) -> Round:
     """Measure one number of jobs."""
+    say(f"{jobs:,} jobs: the bare client")
     bare = [run_bare(jobs)]
+    say(f"{jobs:,} jobs: the operator creates their children")
     with fresh_cluster() as (control_plane, config), running_operator(config) as operator:
         api = control_plane.api
         before = count_writes(api)
@@ -103,10 +128,12 @@ def run_round(jobs: int) -> Round:
         wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
         writes = (count_writes(api) - before - jobs) / jobs
         cpu_ms = 1000 * (operator.cpu_s() - cpu_before) / jobs
+        say(f"{jobs:,} jobs: {jobs * PODS_PER_JOB:,} pods are created")
         create_pods(api, jobs)
         wait_until(lambda: operator.figure('known_objects{kind="pods"}') == jobs * PODS_PER_JOB, DEADLINE_S, "pods")
         wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
         rss = operator.rss_mb()
+        say(f"{jobs:,} jobs: the operator starts again")
         operator.kill()
         restart_s = operator.start_and_wait(jobs)
         round_ = Round(
@@ -119,6 +146,7 @@ def run_round(jobs: int) -> Round:
             restart_s=restart_s,
             restart_rss_mb=operator.rss_mb(),
         )
+    say(f"{jobs:,} jobs: the bare client once more")
     bare.append(run_bare(jobs))
     return round_
 
@@ -280,10 +308,16 @@ def wait_for_children(api: Api, jobs: int) -> float:
     """Return when the last child was there, by asking for the number of MPIJobs only."""
     path = f"/apis/kubeflow.org/v2beta1/namespaces/{NAMESPACE}/mpijobs"
 
+    told_s = time.monotonic()
+
     def all_there() -> bool:
+        nonlocal told_s
         page = api.request("GET", path, query={"limit": "1"}).expect()
-        left = page["metadata"].get("remainingItemCount", 0)
-        return len(page["items"]) + int(left) >= jobs
+        there = len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+        if time.monotonic() - told_s > TOLD_EVERY_S:
+            say(f"{jobs:,} jobs: {there:,} children are there")
+            told_s = time.monotonic()
+        return there >= jobs
 
     wait_until(all_there, DEADLINE_S, f"{jobs} children")
     return time.monotonic()

@@ -1,0 +1,47 @@
+"""The operator's benchmark takes its time, and says meanwhile what it does and what it has measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks/operator/run.py"
+
+
+@pytest.fixture
+def bench() -> ModuleType:
+    """Its module, under a name of its own: other benchmarks have a run.py too."""
+    spec = importlib.util.spec_from_file_location("operator_bench", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+
+    def run_round(jobs: int) -> Any:
+        printed.append(capsys.readouterr().out)
+        return bench.Round(jobs, 50.0, [60.0, 40.0], 4.0, 5.7, 90.0, 1.5, 95.0)
+
+    monkeypatch.setattr(bench, "run_round", run_round)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--jobs", "100", "1000", "3000"])
+    assert bench.main() == 0
+    before_any, first, second = printed
+    assert before_any.split()[:3] == ["jobs", "jobs/s", "limit"]
+    assert [line.split()[:4] for line in (first, second)] == [
+        ["100", "50.0", "50.0", "1.00"],
+        ["1000", "50.0", "50.0", "1.00"],
+    ]
+    third, last = capsys.readouterr().out.splitlines()
+    assert third.split()[0] == "3000"
+    assert last.startswith("bench-operator: jobs=1000 jobs_per_s=50.0 apiserver_limit_jobs_per_s=50.0 rss_mb=95")
