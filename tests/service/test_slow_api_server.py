@@ -40,6 +40,7 @@ def test_an_hour_of_half_a_minute_per_call_with_two_hundred_jobs_restarts_nothin
         "maxWaitSeconds": defaults.max_wait_seconds / SCALE,
     }
     with ApiStandIn(delay_s=CALL_S, bookmark_s=60 / SCALE) as server:
+        server.tells = True
         for number in range(JOBS):
             server.put(path_of("BertPretrainJob", "demo"), job_document(f"job-{number}"))
         operator = OperatorProcess(tmp_path, server.kubeconfig(tmp_path), **scaled)
@@ -52,6 +53,7 @@ def test_an_hour_of_half_a_minute_per_call_with_two_hundred_jobs_restarts_nothin
             # Slow is not stuck: each has its frozen configuration and its child in the end.
             written = lambda: sum("/jobs/" in path for path in list(server.objects))  # noqa: E731
             wait_until(lambda: written() == JOBS, 40 + HOUR_S, "a child of every job")
+            wait_until(operator.is_ready, 40 + HOUR_S, "it to have come to an end with what is late")
             assert "Traceback" not in operator.log()
         finally:
             operator.kill()
@@ -72,7 +74,8 @@ def test_a_watch_that_stays_dead_costs_no_job_and_is_told_by_readiness(tmp_path:
         operator = OperatorProcess(tmp_path, server.kubeconfig(tmp_path), maxWatchLagSeconds=0.5, sweepSeconds=0.3)
         try:
             operator.start()
-            # The watches of this API server bring nothing.
+            # Without jobs it is ready before kopf's first list, which would bring the job.
+            wait_until(lambda: server.watches == 5, 30, "all watches, which bring nothing from here on")
             unheard = server.put(path_of("BertPretrainJob", "demo"), job_document("unheard"))
             wait_until(lambda: any("/jobs/unheard-" in path for path in list(server.objects)), 30, "its child")
             wait_until(lambda: operator.page("/readyz")[0] == 503, 30, "readiness to be denied")

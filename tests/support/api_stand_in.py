@@ -160,28 +160,24 @@ class ApiStandIn:
         self.watches += 1
         try:
             await response.prepare(request)
-            if self.tells:
-                await self._tell_changes(request, response)
+            since, told = int(request.query.get("resourceVersion", "0")), 0
+            bookmark_at_s = time.monotonic() + self._bookmark_s
             while not self._stop.is_set():
+                for how, path, document in self._changes[told:] if self.tells else ():
+                    told += 1
+                    if _is_in(path, request.path) and int(document["metadata"]["resourceVersion"]) > since:
+                        await _tell(response, how, document)
+                if time.monotonic() >= bookmark_at_s:
+                    await _tell(response, "BOOKMARK", {"metadata": {"resourceVersion": str(next(self._versions))}})
+                    bookmark_at_s += self._bookmark_s
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), self._bookmark_s)
-                bookmark = {"metadata": {"resourceVersion": str(next(self._versions))}}
-                await response.write(json.dumps({"type": "BOOKMARK", "object": bookmark}).encode() + b"\n")
+                    left_s = max(0.0, bookmark_at_s - time.monotonic())
+                    await asyncio.wait_for(self._stop.wait(), min(left_s, POLL_S) if self.tells else left_s)
         except ConnectionError:  # whoever listened has gone
             pass
         finally:
             self.watches -= 1
         return response
-
-    async def _tell_changes(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        since, told = int(request.query.get("resourceVersion", "0")), 0
-        while not self._stop.is_set():
-            for how, path, document in self._changes[told:]:
-                told += 1
-                if _is_in(path, request.path) and int(document["metadata"]["resourceVersion"]) > since:
-                    await response.write(json.dumps({"type": how, "object": document}).encode() + b"\n")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), POLL_S)
 
     async def _show_log(self, pod: str, date: dict[str, str]) -> web.StreamResponse:
         text = self.logs.get(pod, "")
@@ -192,6 +188,10 @@ class ApiStandIn:
             finally:
                 self.hanging -= 1
         return web.Response(text=text or "", headers=date)
+
+
+async def _tell(response: web.StreamResponse, how: str, document: Json) -> None:
+    await response.write(json.dumps({"type": how, "object": document}).encode() + b"\n")
 
 
 def _is_in(path: str, collection: str) -> bool:

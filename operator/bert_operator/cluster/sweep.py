@@ -82,7 +82,8 @@ class Sweeper:
         }
         for uid in self._owed.keys() & owed_before.keys():
             ref, version = listed[uid]
-            if known.get(uid, -1) < version:
+            # The watch goes on bringing them meanwhile.
+            if uid in self._owed and not self._knows(ref, uid, version):
                 await self._fetch(ref)
         for ref in self._index.jobs():
             self._enqueue(ref)
@@ -97,6 +98,10 @@ class Sweeper:
     def lag_s(self) -> float:
         """Return for how long the watch has owed a change; 0 where it owes none."""
         return max((time.monotonic() - owed.since_s for owed in self._owed.values()), default=0.0)
+
+    def _knows(self, ref: JobRef, uid: str, version: int) -> bool:
+        entry = self._index.job(ref)
+        return entry is not None and entry.uid == uid and entry.version >= version
 
     async def _fetch(self, ref: JobRef) -> None:
         """Get what the watch owes."""
