@@ -12,13 +12,13 @@ from typing import Literal
 
 from bert_operator.api.cluster import CpuSpec
 from bert_operator.errors import LaunchError
+from bert_operator.guard import TERMINATION_LOG_VARIABLE
 from bert_operator.programs import Programs
 
 LauncherName = Literal["alone", "open-mpi", "gloo"]
 MpiChoice = Literal["auto", "open-mpi", "gloo"]
 
 ATTEMPT_VARIABLE = "BERT_ATTEMPT"
-TERMINATION_LOG_VARIABLE = "BERT_TERMINATION_LOG"
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SSH_OPTIONS = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=20"

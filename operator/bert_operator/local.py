@@ -1,7 +1,7 @@
 """The local executor: carries plans out with processes of this machine, and of others by ssh if asked.
 
 It decides nothing about the job: every change (a child ends, a stop is asked for, time passes) leads to a
-new call of ``plan``. It never leaves processes behind, whatever way it ends itself.
+new call of ``plan``. It never leaves processes behind, whatever way it ends itself: ``guard`` sees to the rest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.display import Display
 from bert_operator.endings import Outcome
 from bert_operator.errors import LaunchError
+from bert_operator.guard import guarded
 from bert_operator.launch import Launch, drop_banner, read_gloo_exit
 from bert_operator.observe import Child, Observed, read_ending, read_record
 from bert_operator.plan import Plan, plan
@@ -78,7 +79,7 @@ class LocalExecutor:
         Raises:
             LaunchError: a child's program cannot be started.
         """
-        with _stop_signals_into(self._events):
+        with _stop_signals_into(self._events), guarded(self._folder):
             try:
                 while not self._step():
                     pass

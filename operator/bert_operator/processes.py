@@ -18,13 +18,10 @@ from typing import IO
 
 import psutil
 
-from bert_operator.launch import TERMINATION_LOG_VARIABLE, Launch, split_prefix
+from bert_operator.guard import TERMINATION_LOG_VARIABLE, find_members, kill_all
+from bert_operator.launch import Launch, split_prefix
 
 _LONGEST_LINE = 65_536
-_KILL_S = 10.0
-_KILL_PAUSE_S = 0.02
-_UNCERTAIN_S = 0.5
-_KERNEL_PARENTS = (0, 2)  # of Linux's kernel threads, which have no environment at all
 _LAST_OUTPUT_S = 5.0
 
 
@@ -95,15 +92,7 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End every process of the child at once. Returns when they are gone, or after ten seconds."""
-        began_at_s = time.monotonic()
-        while (elapsed_s := time.monotonic() - began_at_s) < _KILL_S:
-            members, is_certain = self._look()
-            if not members and (is_certain or elapsed_s > _UNCERTAIN_S):
-                return
-            for member in members:
-                with contextlib.suppress(psutil.Error):
-                    member.kill()
-            time.sleep(_KILL_PAUSE_S)
+        kill_all(self._look)
 
     def finish(self) -> int:
         """Make sure that nothing is left and every line was put; return the launcher's return code."""
@@ -116,23 +105,9 @@ class ChildProcess:
     def _look(self) -> tuple[list[psutil.Process], bool]:
         """Return the living processes of the child, and whether there can be no others.
 
-        Its session holds most of them, but horovodrun opens sessions of its own: those are known by the one
-        variable whose value no other child shares. A process that is just being replaced by another program
-        (exec) has no environment for a moment; then one has to look again.
+        Its session holds most of them, but horovodrun opens sessions of its own.
         """
-        members, is_certain = [], True
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if os.getsid(process.pid) == self._process.pid:
-                    members.append(process)
-                elif environment := process.environ():
-                    if self._marker and environment.get(TERMINATION_LOG_VARIABLE) == self._marker:
-                        members.append(process)
-                elif process.uids().real == os.getuid() and process.ppid() not in _KERNEL_PARENTS:
-                    is_certain = is_certain and process.create_time() < self._started_at_s
-        return members, is_certain
+        return find_members(lambda path: path == self._marker, self._process.pid, self._started_at_s)
 
     def _signal_launcher(self, number: signal.Signals) -> None:
         # Not through subprocess, which reaps a launcher that has ended: its exit would go unnoticed.

@@ -233,6 +233,14 @@ time.sleep(600)
 """
 
 
+def test_whoever_kills_the_command_leaves_no_ranks(bench: Bench) -> None:
+    process = bench.start(STUBBORN)
+    bench.wait_for("ready")
+    process.kill()
+    process.communicate(timeout=20)
+    wait_until(lambda: bench.leftovers() == [], "processes are left", timeout_s=5.0)
+
+
 def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
     process = bench.start(STUBBORN)
     bench.wait_for("ready")

@@ -77,10 +77,9 @@ def test_one_rank_is_asked_by_sigusr1(tmp_path: Path, number: signal.Signals) ->
 
 
 def test_who_insists_is_heard(tmp_path: Path) -> None:
-    program = (
-        "import os, signal, time; signal.signal(10, lambda *a: os.write(1, b'asked\\n')); print('up', flush=True)\n"
-    )
-    with pods.running(command(tmp_path, 1, program + "time.sleep(30)"), tmp_path / "log") as pod:
+    program = "import os, signal, time\nsignal.signal(10, lambda *a: os.write(1, b'asked\\n'))\n"
+    program += "print('up', flush=True)\ntime.sleep(30)"
+    with pods.running(command(tmp_path, 1, program), tmp_path / "log") as pod:
         pod.wait_for("up")
         pod.process.terminate()
         pod.wait_for("asked")

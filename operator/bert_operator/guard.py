@@ -1,0 +1,108 @@
+"""Ends what ``bert-operator local`` has started when that is killed itself: a process of its own, which waits for it.
+
+It is told by a pipe, whose other end closes with the command, whatever ends that; launchers would go on without a
+reader. Run as a file, ``guard.py FOLDER``, it imports nothing of ours: one of it lives as long as the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+TERMINATION_LOG_VARIABLE = "BERT_TERMINATION_LOG"
+"""By its value, which no other child shares, processes of a child are known."""
+
+_DONE = b"done"
+_KILL_S = 10.0
+_KILL_PAUSE_S = 0.02
+_UNCERTAIN_S = 0.5
+_ELSEWHERE_S = 2.0
+"""What a launcher gets to end its ranks on other machines."""
+_LAST_S = 5.0
+_KERNEL_PARENTS = (0, 2)  # of Linux's kernel threads, which have no environment at all
+
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """While the block runs, processes whose termination record lies in this folder end with this process."""
+    command = [sys.executable, "-P", __file__, str(folder)]
+    nothing = subprocess.DEVNULL
+    # A session of its own: whatever ends a terminal's processes, or their group, leaves it alone.
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            guard.communicate(_DONE, timeout=_LAST_S)
+        guard.kill()
+        guard.wait()
+
+
+def kill_all(look: Callable[[], tuple[list[psutil.Process], bool]]) -> None:
+    """Kill what is found until nothing is, for ten seconds at most. look: as ``find_members``."""
+    began_at_s = time.monotonic()
+    while (elapsed_s := time.monotonic() - began_at_s) < _KILL_S:
+        members, is_certain = look()
+        if not members and (is_certain or elapsed_s > _UNCERTAIN_S):
+            return
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        time.sleep(_KILL_PAUSE_S)
+
+
+def find_members(
+    is_marked: Callable[[str], bool], session: int | None, since_s: float
+) -> tuple[list[psutil.Process], bool]:
+    """Return the living processes of a session or with a mark, and whether there can be no others.
+
+    is_marked: takes the value of ``BERT_TERMINATION_LOG``. since_s: when the first of them was started. A process that
+    is just being replaced by another program (exec) has no environment for a moment; then one has to look again.
+    """
+    members, is_certain = [], True
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if session is not None and os.getsid(process.pid) == session:
+                members.append(process)
+            elif environment := process.environ():
+                if is_marked(environment.get(TERMINATION_LOG_VARIABLE, "")):
+                    members.append(process)
+            elif process.uids().real == os.getuid() and process.ppid() not in _KERNEL_PARENTS:
+                is_certain = is_certain and process.create_time() < since_s
+    return members, is_certain
+
+
+def _end_all(folder: str, since_s: float) -> None:
+    def look() -> tuple[list[psutil.Process], bool]:
+        return find_members(lambda path: path.startswith(f"{folder}{os.sep}"), None, since_s)
+
+    members, _ = look()
+    if any(_name_of(member) == "ssh" for member in members):
+        # Ranks on other machines end when their launcher says so, and never hear of its death.
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                if _name_of(member) != "ssh":
+                    member.terminate()
+        psutil.wait_procs(members, timeout=_ELSEWHERE_S)
+    kill_all(look)
+
+
+def _name_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""
+
+
+if __name__ == "__main__":
+    started_at_s = time.time()
+    if sys.stdin.buffer.read() != _DONE:
+        _end_all(sys.argv[1], started_at_s)
