@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import struct
+import zlib
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, read_shard, write_shard
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, read_shard, write_shard
+from bert_trainer.dataset.shards.heaps import read_values
 from bert_trainer.errors import InputError
 from shard_child import read_in_child
 from tiny_run import make_samples
@@ -109,3 +112,57 @@ def test_chunked_rows_of_variable_length_are_read(tmp_path: Path, compression: s
     for field in fields(wanted):
         assert np.array_equal(getattr(found, field.name), getattr(wanted, field.name))
     assert len(read_ragged(path, rows=slice(10, 33))) == 23
+
+
+def variable_runs(path: Path, rows: list[int]) -> int:
+    """Write a dataset whose rows have so many values; return where its references are in the file."""
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("runs", (len(rows),), h5py.vlen_dtype(np.dtype("<i2")))
+        for row, count in enumerate(rows):
+            dataset[row] = np.ones(count, np.int16)
+        return int(dataset.id.get_offset())
+
+
+def read_runs(path: Path) -> None:
+    with h5py.File(path, "r") as file:
+        read_values(file["runs"])
+
+
+def test_rows_that_share_one_object_are_refused_before_memory_is_taken_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "training_0.hdf5"
+    offset = variable_runs(path, [1 << 19] + [1] * 399)
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 400 * 16] = bytes(content[offset : offset + 16]) * 400
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"would hold 209715200 values, more than the file has room for"):
+        read_runs(path)
+
+
+def test_heaps_that_lie_in_one_another_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "training_0.hdf5"
+    heaps = 600
+    offset = variable_runs(path, [8] * heaps)
+    content = bytearray(path.read_bytes())
+    end = len(content) + 32 * heaps + 16
+    # Each object's values are the head of the next heap, which holds all objects behind it.
+    for heap in range(heaps):
+        start = len(content)
+        reference = struct.pack("<IQI", 8, start, heap + 1)
+        content[offset + 16 * heap : offset + 16 * (heap + 1)] = reference
+        content += struct.pack("<4sB3xQ", b"GCOL", 1, end - start) + struct.pack("<HHIQ", heap + 1, 1, 0, 16)
+    content += bytes(16)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"the heap at byte \d+ lies in others"):
+        read_runs(path)
+
+
+def test_chunks_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "training_0.hdf5"
+    samples = make_samples(6, np.random.default_rng(3), sequence_length=T, predictions=P)
+    write_shard(path, samples, vocabulary_sha256=None, generator_version=None, layout="nvidia")
+    with h5py.File(path, "r+") as file:
+        del file["segment_ids"]
+        file.create_dataset("segment_ids", (6, T), "|i1", chunks=(1 << 22, T), maxshape=(None, T), compression="gzip")
+        file["segment_ids"].id.write_direct_chunk((0, 0), zlib.compress(bytes(1 << 27)))
+    with pytest.raises(InputError, match=r"'segment_ids' has chunks of 134217728 bytes; allowed: up to 67108864"):
+        read_header(path)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.corpus import open_corpora, open_corpus
-from bert_trainer.dataset.sources import streams
 from bert_trainer.errors import InputError
 
 ONE = ("The mill stands by the river.", "It grinds corn for Mr. Bell all year.", "Nobody lives there.")
@@ -91,13 +90,6 @@ def test_other_encodings_with_a_mark_are_told_by_name(tmp_path: Path, encoding: 
 def test_a_wrong_byte_is_counted_in_what_is_decompressed(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one.\ncaf\xe9.\n"))
     with pytest.raises(InputError, match=r"a\.txt\.gz: not UTF-8 at byte offset 8 \(byte 0xe9\)"):
-        sentences(tmp_path)
-
-
-def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LONGEST_LINE_BYTES", 1 << 20)
-    (tmp_path / "a.txt").write_bytes(b"one.\n" + b"x" * (2 << 20))
-    with pytest.raises(InputError, match=r"a\.txt: the line at byte offset 5 is longer than 1 MiB"):
         sentences(tmp_path)
 
 

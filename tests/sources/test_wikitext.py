@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.dataset.sources.wikitext import BrokenMarkup, extract_paragraphs
+from bert_trainer.dataset.sources.markup_cost import BrokenMarkupError
+from bert_trainer.dataset.sources.wikitext import extract_paragraphs
 
 DROPPED = frozenset({"file", "category", "datei"})
 
@@ -93,7 +94,7 @@ def test_what_is_opened_and_never_closed_costs_no_more_than_its_length(piece: st
 @pytest.mark.parametrize("piece", ["{{a|", "[[a|", "[http://a "])
 def test_a_page_that_leaves_a_hundred_things_open_is_broken(piece: str) -> None:
     assert paragraphs("Text here.\n\n" + piece * 90)[0] == "Text here."
-    with pytest.raises(BrokenMarkup):
+    with pytest.raises(BrokenMarkupError):
         paragraphs(piece * 20_000)
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+LONGEST_DOCUMENT = 4 << 20
+"""Characters of a document, and for each sentence what it takes beside them. Several copies of a document are in
+memory at a time, and its shingles."""
+PIECE_COST = 64
+"""Of a sentence or line, beside its characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +22,20 @@ class Document:
     sentences: tuple[str, ...]
     weight: float = 1.0
     """How often it is drawn, relative to the build's ``dupe_factor``; above 0."""
+
+
+def in_documents(sentences: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Part the sentences of a text where they would be too long for one document; without any, yield nothing."""
+    waiting: list[str] = []
+    cost = 0
+    for sentence in sentences:
+        cost += len(sentence) + PIECE_COST
+        if cost > LONGEST_DOCUMENT and waiting:
+            yield tuple(waiting)
+            waiting, cost = [], len(sentence) + PIECE_COST
+        waiting.append(sentence)
+    if waiting:
+        yield tuple(waiting)
 
 
 def digest_sentences(sentences: Sequence[str]) -> bytes:

@@ -20,6 +20,8 @@ from bert_trainer.dataset.samples import DATASETS, Samples
 from bert_trainer.dataset.shard_checks import check_padding, check_range
 from bert_trainer.dataset.shards.contiguous import Column, TakeRoom
 from bert_trainer.dataset.shards.header import (
+    LONGEST_ROW,
+    REBUILD,
     ShardHeader,
     require,
     require_integers,
@@ -57,6 +59,11 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
         require_integers(path, name, file[name], 1 if name == "next_sentence_labels" else 2)
     rows, sequence_length = file["input_ids"].shape
     max_predictions = file["masked_lm_positions"].shape[1]
+    if max(sequence_length, max_predictions) > LONGEST_ROW:
+        raise InputError(
+            f"{path}: rows of {sequence_length} tokens and {max_predictions} predictions; allowed: up to {LONGEST_ROW}",
+            hint=REBUILD,
+        )
     for name in DATASETS:
         require_shape(path, name, file[name], shape(name, rows, sequence_length, max_predictions))
     kind = NVIDIA if file["input_ids"].chunks else MLPERF if file["input_ids"].dtype.itemsize == 2 else INTEL

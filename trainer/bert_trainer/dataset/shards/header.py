@@ -19,6 +19,8 @@ Split = Literal["training", "held_out"]
 
 REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
 
+LARGEST_CHUNK_BYTES = 1 << 26
+"""Of a compressed dataset: it is in memory as a whole. h5py itself makes chunks of at most 1 MiB."""
 LONGEST_ROW = 1 << 15
 """Tokens that a row of any layout can have."""
 _LARGEST = {"sequence_length": LONGEST_ROW, "max_predictions": LONGEST_ROW}
@@ -126,6 +128,11 @@ def _require_storage(path: Path, name: str, dataset: h5py.Dataset) -> None:
     else:
         wanted = prod(-(-size // piece) for size, piece in zip(dataset.shape, dataset.chunks, strict=True))
         chunk_bytes = prod(dataset.chunks) * dataset.dtype.itemsize
+        if chunk_bytes > LARGEST_CHUNK_BYTES:
+            raise InputError(
+                f"{path}: dataset {name!r} has chunks of {chunk_bytes} bytes; allowed: up to {LARGEST_CHUNK_BYTES}",
+                hint="write it again with smaller chunks: h5repack -l CHUNK=1024x512",
+            )
         stored = dataset.id.get_storage_size()
         # Deflate makes nothing smaller than 1:1032.
         held = dataset.id.get_num_chunks() >= wanted and wanted * chunk_bytes <= 1032 * max(stored, 1)

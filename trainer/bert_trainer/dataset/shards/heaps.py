@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -22,8 +21,6 @@ _HEAP_HEADER = struct.Struct("<4sB3xQ")
 _OBJECT_HEADER = struct.Struct("<HHIQ")
 _REFERENCE = np.dtype([("count", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 REFERENCE_BYTES = _REFERENCE.itemsize
-_LARGEST_CHUNK_BYTES = 1 << 28
-"""Of references; h5py itself makes chunks of at most 1 MiB."""
 
 
 def read_counts(dataset: h5py.Dataset, rows: slice = slice(None)) -> NDArray[np.int64]:
@@ -39,42 +36,59 @@ def read_values(dataset: h5py.Dataset, rows: slice = slice(None)) -> tuple[NDArr
     """Return the values of all rows end to end, and the number of each row's. Raises ValueError as above."""
     references = _references(dataset, rows)
     kind = np.dtype(h5py.check_vlen_dtype(dataset.dtype))
+    counts = references["count"].astype(np.int64)
     parts = []
     path, base = Path(dataset.file.filename), dataset.file.userblock_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        heaps: dict[int, dict[int, tuple[int, int]]] = {}
+        # Each row has an object of its own and each heap its own bytes: together they are less than the file.
+        if int(counts.sum()) * kind.itemsize > len(content):
+            raise ValueError(f"its rows would hold {counts.sum()} values, more than the file has room for")
+        heaps: dict[int, dict[int, int]] = {}
+        unread = len(content)
         for count, heap, number in references.tolist():
             if not count:
                 continue
             start = heap + base
             if start not in heaps:
-                heaps[start] = dict(_objects(content, start))
-            place, length = heaps[start].get(number, (0, -1))
-            if length != count * kind.itemsize:
+                heaps[start], size = _read_heap(content, start)
+                unread -= size
+                if unread < 0:
+                    raise ValueError(f"the heap at byte {start} lies in others")
+            found = _object(content, heaps[start].get(number))
+            if found is None or len(found) != count * kind.itemsize:
                 raise ValueError(f"the heap at byte {start} holds no object {number} of {count} values")
-            parts.append(content[place : place + length])
-    return np.frombuffer(b"".join(parts), kind), references["count"].astype(np.int64)
+            parts.append(found)
+    return np.frombuffer(b"".join(parts), kind), counts
 
 
-def _objects(content: mmap.mmap, start: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the number, place and length of every object of the heap that begins at ``start``."""
+def _read_heap(content: mmap.mmap, start: int) -> tuple[dict[int, int], int]:
+    """Return the place of every object of the heap that begins at ``start``, by its number, and the heap's bytes."""
     if start + _HEAP_HEADER.size > len(content):
         raise ValueError(f"a heap should begin at byte {start}, behind the file's end")
     signature, version, size = _HEAP_HEADER.unpack_from(content, start)
     end = start + size
     if (signature, version) != (b"GCOL", 1) or size < _HEAP_HEADER.size or end > len(content):
         raise ValueError(f"there is no whole heap at byte {start}")
+    places: dict[int, int] = {}
     place = start + _HEAP_HEADER.size
     # A rest that is too small for an object is free space.
     while end - place >= _OBJECT_HEADER.size:
         number, _, _, length = _OBJECT_HEADER.unpack_from(content, place)
         if number == 0:  # the free space, which is last
-            return
+            break
         step = _OBJECT_HEADER.size + (length + 7) // 8 * 8
         if step > end - place:
             raise ValueError(f"the object at byte {place} of a heap has {length} bytes")
-        yield number, (place + _OBJECT_HEADER.size, length)
+        places[number] = place
         place += step
+    return places, size
+
+
+def _object(content: mmap.mmap, place: int | None) -> bytes | None:
+    if place is None:
+        return None
+    *_, length = _OBJECT_HEADER.unpack_from(content, place)
+    return content[place + _OBJECT_HEADER.size : place + _OBJECT_HEADER.size + length]
 
 
 def _references(dataset: h5py.Dataset, rows: slice) -> NDArray[np.void]:
@@ -85,6 +99,9 @@ def _references(dataset: h5py.Dataset, rows: slice) -> NDArray[np.void]:
     first, stop, _ = rows.indices(total)
     if stop <= first:
         return np.zeros(0, _REFERENCE)
+    # Also where the references themselves are compressed: a row of no values has no token, and the others have theirs.
+    if (stop - first) * _OBJECT_HEADER.size > Path(dataset.file.filename).stat().st_size:
+        raise ValueError(f"dataset {dataset.name!r} has {total} rows, more than the file has room for")
     if dataset.chunks is not None:
         return _chunked_references(dataset, first, stop)
     offset = dataset.id.get_offset()
@@ -97,8 +114,6 @@ def _references(dataset: h5py.Dataset, rows: slice) -> NDArray[np.void]:
 
 def _chunked_references(dataset: h5py.Dataset, first: int, stop: int) -> NDArray[np.void]:
     (length,) = dataset.chunks
-    if not 0 < length * _REFERENCE.itemsize <= _LARGEST_CHUNK_BYTES:
-        raise ValueError(f"dataset {dataset.name!r} has chunks of {length} rows")
     if dataset.id.get_num_chunks() < -(-dataset.shape[0] // length):
         raise ValueError(f"dataset {dataset.name!r} lacks chunks")
     filters = dataset.id.get_create_plist()

@@ -7,16 +7,19 @@ https://jsonlines.org
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.document import Document, in_documents
 from bert_trainer.dataset.sentences import Lines, clean_line, sentences_of
 from bert_trainer.dataset.sources.plain_text import TextRules
-from bert_trainer.dataset.sources.streams import read_lines
+from bert_trainer.dataset.sources.streams import LONGEST_LINE_BYTES, read_lines
 from bert_trainer.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 _SHOWN_KEYS = 8
 
@@ -29,17 +32,24 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Cou
     """
     layout: Lines = "paragraphs" if rules.lines == "auto" else rules.lines
     number = 0
-    for number, (_, line) in enumerate(read_lines(path), start=1):
+
+    def skip(offset: int) -> None:
+        longest = f"{LONGEST_LINE_BYTES >> 20} MiB"
+        logger.warning("%s:%d: left out: longer than %s (at byte offset %d)", path, number + 1, longest, offset)
+        left_out[f"lines above {longest}"] += 1
+
+    for number, (_, line) in enumerate(read_lines(path, skip), start=1):
         if not line.strip():
             continue
         text = _text(line, text_field, path, number)
         if isinstance(text, list):
-            sentences = tuple(sentence for sentence in map(clean_line, text) if sentence)
+            sentences: Iterator[str] = (sentence for sentence in map(clean_line, text) if sentence)
         else:
-            sentences = tuple(sentences_of(map(clean_line, text.splitlines()), layout, rules.language))
-        if sentences:
-            yield Document(f"{path}#{number}", sentences)
-        else:
+            sentences = sentences_of(map(clean_line, text.splitlines()), layout, rules.language)
+        documents = 0
+        for documents, piece in enumerate(in_documents(sentences), start=1):  # noqa: B007 - counted
+            yield Document(f"{path}#{number}", piece)
+        if not documents:
             left_out["lines without text"] += 1
     if not number:
         left_out["files without text"] += 1

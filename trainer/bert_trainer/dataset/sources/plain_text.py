@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from bert_trainer.dataset.document import Document
+from bert_trainer.dataset.document import LONGEST_DOCUMENT, PIECE_COST, Document, in_documents
 from bert_trainer.dataset.file_search import shown
 from bert_trainer.dataset.sentences import Lines, clean_line, detect_lines, sentences_of
 from bert_trainer.dataset.sources.streams import read_lines
@@ -59,8 +59,7 @@ def read_plain_text(path: Path, rules: TextRules, left_out: Counter[str]) -> Ite
         logger.info("%s: lines are taken for %s", shown(path), layout)
     number = 0
     for document in _documents(chain(head, map(clean_line, lines)), rules.documents):
-        sentences = tuple(sentences_of(document, layout, rules.language))
-        if sentences:
+        for sentences in in_documents(sentences_of(document, layout, rules.language)):
             number += 1
             yield Document(f"{path}#{number}", sentences)
     if not number:
@@ -93,16 +92,19 @@ def _refuse_table(path: Path, head: list[str], least_lines: int) -> None:
         )
 
 
-def _documents(lines: Iterator[str] | chain[str], boundaries: Boundaries) -> Iterator[Iterator[str] | list[str]]:
-    if boundaries == "files":
-        yield iter(lines)
-        return
+def _documents(lines: Iterator[str] | chain[str], boundaries: Boundaries) -> Iterator[list[str]]:
+    """Part the lines of a file; where nothing parts them, before they are too many to be held in memory."""
     waiting: list[str] = []
+    cost = 0
     for line in lines:
-        if line:
+        if line or boundaries == "files":
+            cost += len(line) + PIECE_COST
+            if cost > LONGEST_DOCUMENT and waiting:
+                yield waiting
+                waiting, cost = [], len(line) + PIECE_COST
             waiting.append(line)
         elif waiting:
             yield waiting
-            waiting = []
+            waiting, cost = [], 0
     if waiting:
         yield waiting

@@ -8,26 +8,31 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from bert_trainer.errors import InputError
 
 Compression = Literal["none", "gzip", "bzip2", "xz"]
 
-LONGEST_LINE_BYTES = 64 << 20
-"""A longer line is no text: it would have to be held in memory as one sentence or paragraph."""
+LONGEST_LINE_BYTES = 8 << 20
+"""Of a line that has to be read whole. What JSON holds takes up to thirty times that in memory."""
+LONGEST_PIECE_BYTES = 2 << 20
+"""Of other lines: longer ones are cut. Its words, and what they are compared by, take fifty times that in memory."""
+_XZ_MEMORY_BYTES = 128 << 20
+"""``xz -9`` makes files that take 65 MiB to read; a file's header may ask for 4 GiB."""
 
 _MAGIC: tuple[tuple[bytes, Compression], ...] = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
 _OPEN: dict[Compression, Callable[..., object]] = {
     "none": open,
     "gzip": gzip.open,
     "bzip2": bz2.open,
-    "xz": lzma.open,
+    "xz": lambda path, _: io.BufferedReader(_XzReader(path)),
 }
 _OTHER_ENCODINGS = (
     (codecs.BOM_UTF32_LE, "UTF-32LE"),
@@ -79,28 +84,54 @@ def read_pieces(path: Path, piece_bytes: int) -> Iterator[bytes]:
             yield piece
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iterator[tuple[int, str]]:
     """Yield each line of UTF-8 text, without its end, and the number of its first byte in the content.
 
-    A byte order mark at the beginning is left out.
+    A byte order mark at the beginning is left out. A line above 2 MiB comes as several lines, cut at spaces; with
+    ``skipped`` one above 8 MiB comes as an empty one, and that is told where it begins.
 
     Raises:
-        InputError: as ``read_pieces``; a line is not UTF-8 or above 64 MiB.
+        InputError: as ``read_pieces``; a line is not UTF-8.
     """
     offset = 0
+    rest = b""
+    longest = LONGEST_PIECE_BYTES if skipped is None else LONGEST_LINE_BYTES
     with open_content(path) as stream:
-        while raw := stream.readline(LONGEST_LINE_BYTES + 1):
-            if len(raw) > LONGEST_LINE_BYTES:
-                raise InputError(
-                    f"{path}: the line at byte offset {offset} is longer than {LONGEST_LINE_BYTES >> 20} MiB; "
-                    "allowed: text in lines",
-                    hint="is it a text file? Break its text into lines or sentences",
-                )
+        while raw := rest + stream.readline(longest - len(rest)):
+            rest = b""
+            if len(raw) == longest and not raw.endswith(b"\n"):
+                if skipped is not None:
+                    skipped(offset)
+                    yield offset, ""
+                    offset += len(raw) + _skip_line(stream)
+                    continue
+                end = raw.rfind(b" ") + 1 or _end_of_characters(raw)
+                raw, rest = raw[:end], raw[end:]
             if offset == 0:
                 _refuse_other_encodings(raw, path)
             content = raw.removeprefix(codecs.BOM_UTF8) if offset == 0 else raw
             yield offset, decode(content, path, offset + len(raw) - len(content)).rstrip("\r\n")
             offset += len(raw)
+
+
+def _skip_line(stream: IO[bytes]) -> int:
+    """Read what is left of a line and return how many bytes that were."""
+    skipped = 0
+    while piece := stream.readline(LONGEST_LINE_BYTES):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _end_of_characters(raw: bytes) -> int:
+    """Return how many of the bytes are whole characters; all of them where they are no UTF-8."""
+    for length in range(1, 4):
+        if raw[-length] >= 0xC0:
+            return len(raw) - length
+        if raw[-length] < 0x80:
+            break
+    return len(raw)
 
 
 def decode(raw: bytes, path: Path, offset: int) -> str:
@@ -125,6 +156,58 @@ def _refuse_other_encodings(raw: bytes, path: Path) -> None:
                 f"{path}: begins with the byte order mark of {name}; allowed: UTF-8",
                 hint=f"convert it: iconv -f {name} -t UTF-8 {path}",
             )
+
+
+class _XzReader(io.RawIOBase):
+    """As ``lzma.open``, with a bound for the memory that a file may ask for, which that does not take."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("rb")
+        self._decompressor: lzma.LZMADecompressor | None = None
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            pending = b""
+            if self._decompressor is not None and self._decompressor.eof:
+                # Streams follow one another; zeros fill up to four bytes between them.
+                pending = self._decompressor.unused_data.lstrip(b"\0")
+                self._decompressor = None
+            if self._decompressor is None or self._decompressor.needs_input:
+                pending = pending or self._file.read(io.DEFAULT_BUFFER_SIZE)
+                if not pending and self._decompressor is None:
+                    return 0
+                if not pending:
+                    raise EOFError
+            if self._decompressor is None:
+                pending = pending.lstrip(b"\0")
+                if not pending:
+                    continue
+                self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+            try:
+                found = self._decompressor.decompress(pending, len(buffer))
+            except lzma.LZMAError as error:
+                if "limit" not in str(error):
+                    raise
+                raise InputError(
+                    f"{self._path}: takes more than {_XZ_MEMORY_BYTES >> 20} MiB of memory to decompress",
+                    hint=f"compress it again: xz -dc {self._path} | xz > again.xz",
+                ) from error
+            if found:
+                buffer[: len(found)] = found
+                self._position += len(found)
+                return len(found)
 
 
 class _Position:

@@ -9,6 +9,7 @@ are no wikitext are left out. Format: https://www.mediawiki.org/xml/export-0.11.
 from __future__ import annotations
 
 import bz2
+import logging
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -16,29 +17,40 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mwparserfromhell.parser import ParserError
-
 from bert_trainer.dataset.document import Document
 from bert_trainer.dataset.sentences import clean_line, split_sentences
+from bert_trainer.dataset.sources.markup_cost import BrokenMarkupError, CostlyMarkupError
 from bert_trainer.dataset.sources.streams import compression_of, read_head, read_pieces
-from bert_trainer.dataset.sources.wikitext import BrokenMarkup, extract_paragraphs
+from bert_trainer.dataset.sources.wikitext import extract_paragraphs
 from bert_trainer.dataset.worker_pool import run_in_order
 from bert_trainer.errors import InputError
 
+logger = logging.getLogger(__name__)
+
 _PIECE_BYTES = 1 << 19
-_LARGEST_PAGE_BYTES = 64 << 20
-"""MediaWiki keeps pages below 2 MiB; far above that, something else is being read."""
+_LARGEST_PAGE_BYTES = 8 << 20
+"""Of XML; larger pages are left out. MediaWiki keeps their text below 2 MiB; as XML it may be some times that."""
+_MOST_BYTES = 64 << 20
+"""Of XML without the end of a page, or in one stream of a multistream dump, which has a hundred pages."""
+_GROUP_BYTES = 1 << 19
+"""Of pages that are parsed together."""
 _HEADER_BYTES = 1 << 20
 _STREAMS_BYTES = 8 << 20
 """Hold the first two streams of a multistream dump: the header, and a hundred pages."""
 _PAGE = b"<page>"
 _PAGE_END = b"</page>"
 _END = b"</mediawiki>"
+_TITLE = re.compile(rb"<title>([^<]{1,255})")
 _STREAM_START = re.compile(rb"BZh[1-9]\x31\x41\x59\x26\x53\x59")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?>([^<]*)</namespace>')
 _FILES_AND_CATEGORIES = ("6", "14")
 _ENGLISH_NAMES = ("category", "file", "image", "media")
 """Understood by every wiki beside its own names."""
+_TOO_LARGE = "pages above 8 MiB"
+_COSTLY = "pages with too much markup"
+_BROKEN = "pages whose markup cannot be parsed"
+_NAMED = frozenset({_COSTLY, _BROKEN})
+_SHOWN_TITLE = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +71,12 @@ class DumpPart:
 class Articles:
     """What a worker made of its pages."""
 
-    documents: tuple[Document, ...]
+    texts: tuple[tuple[str, str], ...]
+    """Name and sentences, in lines, of each document: as one text they take a tenth of the memory."""
     left_out: Counter[str]
     """Pages by the reason why they are no documents."""
+    named: tuple[str, ...]
+    """What to tell of pages that a reader would miss."""
 
 
 def looks_like_dump(path: Path) -> bool:
@@ -82,7 +97,10 @@ def read_wikipedia(
     parts = _parts(path, language)
     for articles in run_in_order(extract_articles, parts, num_processes=num_processes, check=check):
         left_out.update(articles.left_out)
-        yield from articles.documents
+        for told in articles.named:
+            logger.warning("%s: left out %s", path, told)
+        for name, text in articles.texts:
+            yield Document(name, tuple(text.split("\n")))
 
 
 def extract_articles(part: DumpPart) -> Articles:
@@ -92,23 +110,38 @@ def extract_articles(part: DumpPart) -> Articles:
         InputError: damaged data.
     """
     content = _decompress(part) if part.compressed else part.content
-    try:
-        root = ElementTree.fromstring(b"<pages>" + content + b"</pages>")
-    except ElementTree.ParseError as error:
-        raise InputError(
-            f"{part.path}: not well-formed XML near byte offset {part.offset} ({error})",
-            hint="transfer it again and compare its checksum with the published one",
-        ) from error
-    documents: list[Document] = []
+    texts: list[tuple[str, str]] = []
     left_out: Counter[str] = Counter()
-    for page in root:
-        reason = _reason_to_leave_out(page)
-        if reason is None:
-            document, reason = _document(page, part)
-            documents += [document] if document else []
-        if reason is not None:
-            left_out[reason] += 1
-    return Articles(tuple(documents), left_out)
+    named: list[str] = []
+    for group in _groups(content):
+        if len(group) > _LARGEST_PAGE_BYTES:
+            title = _TITLE.search(group)
+            shown = title[1].decode(errors="replace") if title else "?"
+            left_out[_TOO_LARGE] += 1
+            named.append(f"the page {shown!r}, one of the {_TOO_LARGE}")
+            continue
+        for page in _parse_pages(group, part):
+            reason = _reason_to_leave_out(page)
+            if reason is None:
+                text, reason = _text_of(page, part)
+                texts += [text] if text else []
+            if reason is not None:
+                left_out[reason] += 1
+            if reason in _NAMED:
+                named.append(f"the page {page.findtext('title', '?')[:_SHOWN_TITLE]!r}, one of the {reason}")
+    return Articles(tuple(texts), left_out, tuple(named))
+
+
+def _groups(content: bytes) -> Iterator[bytes]:
+    """Cut whole pages into groups small enough to be parsed; a page that is too large is a group of its own."""
+    start = end = 0
+    while (found := content.find(_PAGE_END, end)) >= 0:
+        found += len(_PAGE_END)
+        if end > start and found - start > _GROUP_BYTES:
+            yield content[start:end]
+            start = end
+        end = found
+    yield content[start:]
 
 
 def _reason_to_leave_out(page: ElementTree.Element) -> str | None:
@@ -121,18 +154,31 @@ def _reason_to_leave_out(page: ElementTree.Element) -> str | None:
     return None
 
 
-def _document(page: ElementTree.Element, part: DumpPart) -> tuple[Document | None, str | None]:
+def _parse_pages(content: bytes, part: DumpPart) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(b"<pages>" + content + b"</pages>")
+    except ElementTree.ParseError as error:
+        raise InputError(
+            f"{part.path}: not well-formed XML near byte offset {part.offset} ({error})",
+            hint="transfer it again and compare its checksum with the published one",
+        ) from error
+
+
+def _text_of(page: ElementTree.Element, part: DumpPart) -> tuple[tuple[str, str] | None, str | None]:
+    """Return the name and the sentences of an article, or why it is none."""
     wikitext = page.findtext("revision/text") or ""
     try:
         paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
-    except (BrokenMarkup, ParserError, RecursionError):
-        return None, "pages whose markup cannot be parsed"
+    except CostlyMarkupError:
+        return None, _COSTLY
+    except (BrokenMarkupError, RecursionError):
+        return None, _BROKEN
     sentences = [
         sentence for text in paragraphs for sentence in split_sentences(clean_line(text), part.language) if sentence
     ]
     if not sentences:
         return None, "articles without prose"
-    return Document(f"{part.path}#{page.findtext('title', '?')}", tuple(sentences)), None
+    return (f"{part.path}#{page.findtext('title', '?')}", "\n".join(sentences)), None
 
 
 def _parts(path: Path, language: str) -> Iterator[DumpPart]:
@@ -159,7 +205,7 @@ def _dropped_namespaces(header: str) -> frozenset[str]:
 
 def _whole_pages(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield runs of whole pages, and where in the content each begins."""
-    waiting = b""
+    waiting = bytearray()
     offset = 0
     for piece in read_pieces(path, _PIECE_BYTES):
         # An end of a page may lie across two pieces.
@@ -170,11 +216,12 @@ def _whole_pages(path: Path) -> Iterator[tuple[int, bytes]]:
             last += len(_PAGE_END)
             first = waiting.find(_PAGE)
             if 0 <= first < last:
-                yield offset + first, waiting[first:last]
-            waiting, offset = waiting[last:], offset + last
-        elif len(waiting) > _LARGEST_PAGE_BYTES:
+                yield offset + first, bytes(waiting[first:last])
+            del waiting[:last]
+            offset += last
+        elif len(waiting) > _MOST_BYTES:
             raise InputError(
-                f"{path}: no end of a page within {_LARGEST_PAGE_BYTES >> 20} MiB from byte offset {offset}",
+                f"{path}: no end of a page within {_MOST_BYTES >> 20} MiB from byte offset {offset}",
                 hint="is it a MediaWiki dump of pages?",
             )
     if _END not in waiting:
@@ -197,7 +244,7 @@ def _is_multistream(path: Path) -> bool:
     try:
         header = first.decompress(head, _HEADER_BYTES)
         rest = first.unused_data if first.eof else b""
-        pages = second.decompress(rest, _LARGEST_PAGE_BYTES).strip() if rest else b""
+        pages = second.decompress(rest, _MOST_BYTES).strip() if rest else b""
     except OSError:
         return False
     ends = pages.endswith((_PAGE_END, _END)) or not second.eof
@@ -220,8 +267,9 @@ def _bzip2_streams(path: Path) -> Iterator[tuple[int, bytes]]:
                 search_from = 1
             if not piece:
                 break
-            if len(waiting) > _LARGEST_PAGE_BYTES:
-                raise InputError(f"{path}: no end of a bzip2 stream within 64 MiB from byte offset {offset}")
+            if len(waiting) > _MOST_BYTES:
+                size = f"{_MOST_BYTES >> 20} MiB"
+                raise InputError(f"{path}: no end of a bzip2 stream within {size} from byte offset {offset}")
     last = _decompress(DumpPart(path, offset, waiting, True, frozenset(), ""), whole=False)
     if not last.rstrip().endswith(_END):
         raise InputError(
@@ -236,12 +284,18 @@ def _decompress(part: DumpPart, *, whole: bool = True) -> bytes:
     """Return the pages of one bzip2 stream. whole: refuse one that does not end."""
     decompressor = bz2.BZ2Decompressor()
     try:
-        content = decompressor.decompress(part.content)
+        content = decompressor.decompress(part.content, _MOST_BYTES)
     except OSError as error:
         raise InputError(
             f"{part.path}: the compressed data is damaged in the stream at byte offset {part.offset} ({error})",
             hint="transfer it again and compare its checksum with the published one",
         ) from error
+    if not decompressor.eof and len(content) == _MOST_BYTES:
+        raise InputError(
+            f"{part.path}: the bzip2 stream at byte offset {part.offset} holds more than {_MOST_BYTES >> 20} MiB; "
+            "allowed: some hundred pages in a stream",
+            hint=f"compress it as one stream: bzcat {part.path} | bzip2 > pages.xml.bz2",
+        )
     if whole and not decompressor.eof:
         raise InputError(
             f"{part.path}: the bzip2 stream at byte offset {part.offset} is cut off",

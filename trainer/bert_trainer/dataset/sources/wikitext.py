@@ -24,9 +24,12 @@ from mwparserfromhell.nodes import (
     Text,
     Wikilink,
 )
+from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-EXTRACTOR_VERSION = 1
+from bert_trainer.dataset.sources.markup_cost import BrokenMarkupError, check_markup
+
+EXTRACTOR_VERSION = 2
 """Raised whenever the same page would yield other text."""
 
 _LIST_MARK = "\x02"
@@ -47,9 +50,6 @@ _SHOWN = frozenset({"nowiki", "poem"})
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)\b[^<>]*>", re.IGNORECASE)
 _BREAKING_TAGS = frozenset({"blockquote", "br", "center", "dd", "div", "dl", "dt", "hr", "li", "ol", "p", "td", "ul"})
 _ITEM_TAGS = frozenset({"dd", "dt", "li"})
-_PAIRS = tuple(re.compile(pair) for pair in (r"(\{\{)|\}\}", r"(\[\[)|\]\]", r"(\[)https?:|\]"))
-_MOST_UNCLOSED = 100
-"""Of one kind; the parser tries each of them to the end of the page."""
 _INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*:")
 _BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
 _QUOTES = re.compile(r"'{2,}")
@@ -58,13 +58,9 @@ _OPENED = re.compile(r"([(\[])[\s,;:]+")
 _CLOSED = re.compile(r"[\s,;:]+([)\]])")
 _SPACED = re.compile(r"\s+([,.;:!?])")
 _REPEATED = re.compile(r"([,;:])(?:\s*[,;:])+")
-_LEFT_OVER = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?[a-z]+[^<>]*>|^[|!*#:;=]|\|\|")
-_TABLE = re.compile(r"^[ \t:]*\{\|", re.MULTILINE)
-_TABLE_END = re.compile(r"^[ \t:]*\|\}", re.MULTILINE)
-
-
-class BrokenMarkup(Exception):
-    """A page leaves so much open that nobody can tell its text from its markup."""
+_LEFT_OVER = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?[a-z][^<>]*>|^[|!*#:;=]|\|\|")
+_TABLE = re.compile(r"^(?:[^\S\n]|:)*\{\|", re.MULTILINE)
+_TABLE_END = re.compile(r"^(?:[^\S\n]|:)*\|\}", re.MULTILINE)
 
 
 def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> list[str]:
@@ -73,17 +69,19 @@ def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> lis
     dropped_namespaces: lower-cased names of those whose links show no text: files and categories.
 
     Raises:
-        BrokenMarkup: a hundred templates or links and more are never closed.
-        mwparserfromhell.parser.ParserError: the parser gave up.
+        MarkupError: as ``check_markup``; or the parser gave up.
     """
     # Tags go first: the parser's time is quadratic in those that are never closed, an hour for some pages.
     visible = _TAG.sub(_replace_tag, _without_tables(_without_hidden(wikitext))).replace("<", _LESS_THAN)
-    if any(_count_unclosed(visible, pair) > _MOST_UNCLOSED for pair in _PAIRS):
-        raise BrokenMarkup
-    # Bold and italic marks are cut away afterwards: cheaper, and unbalanced ones cannot confuse the parser.
-    code = mwparserfromhell.parse(visible, skip_style_tags=True)
+    check_markup(visible)
+    try:
+        # Bold and italic marks are cut away afterwards: cheaper, and unbalanced ones cannot confuse the parser.
+        code = mwparserfromhell.parse(visible, skip_style_tags=True)
+    except ParserError as error:
+        raise BrokenMarkupError from error
     text = "".join(_show(code, dropped_namespaces))
-    paragraphs = (_tidy(line) for line in text.split("\n") if not line.lstrip().startswith(_LIST_MARK))
+    lines = (line for line in text.split("\n") if line)
+    paragraphs = (_tidy(line) for line in lines if not line.lstrip().startswith(_LIST_MARK))
     # What ends with a colon announces a list, a table or a formula that is gone.
     return [line for line in paragraphs if line and not line.endswith(":") and not _LEFT_OVER.search(line)]
 
@@ -110,14 +108,6 @@ def _without_hidden(text: str) -> str:
         pieces.append(_show_hidden(name, text[position : closing.start()]))
         position = closing.end()
     return "".join((*pieces, text[position:]))
-
-
-def _count_unclosed(text: str, pair: re.Pattern[str]) -> int:
-    """Return how many openings have no closing behind them. pair: group 1 is an opening, the other a closing."""
-    depth = 0
-    for match in pair.finditer(text):
-        depth = depth + 1 if match[1] else max(0, depth - 1)
-    return depth
 
 
 def _replace_tag(match: re.Match[str]) -> str:
@@ -197,7 +187,8 @@ def _show_wikilink(node: Wikilink, dropped: frozenset[str]) -> Iterator[str]:
             return
         if node.text is None and _INTERLANGUAGE.match(title):
             return
-    if node.text is not None and str(node.text).strip():
+    # Not by its text as a whole, which every link around this one would put together anew.
+    if node.text is not None and any(not isinstance(part, Text) or part.value.strip() for part in node.text.nodes):
         yield from _show(node.text, dropped)
     else:
         yield title.removeprefix(":")
