@@ -118,3 +118,10 @@ def test_the_map_of_the_repository_names_what_is_there() -> None:
         for name in re.findall(r"^[\w./]+|(?<=\.py  )\w+\.py", line.strip()):
             folders[depth:] = [name]
             assert (ROOT / "".join(folders)).exists(), line
+
+
+def test_the_first_picture_shows_no_part_as_still_to_come() -> None:
+    (picture,) = re.findall(r"^!\[[^\]]*\]\((.*\.svg)\)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    words = " ".join(re.findall(r">([^<]+)<", (ROOT / picture).read_text()))
+    assert "cluster executor" in words
+    assert not re.search(r"\bor, next|comes next", words)
