@@ -24,8 +24,16 @@ class Document:
     """How often it is drawn, relative to the build's ``dupe_factor``; above 0."""
 
 
-def in_documents(sentences: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Part the sentences of a text where they would be too long for one document; without any, yield nothing."""
+def in_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[str, ...]]:
+    """Part the sentences of a text where they would be too long for one document; without any, yield nothing.
+
+    characters: of all of them at most.
+    """
+    # Two characters for a sentence is the least, a letter and a full stop; nearly all text goes this way.
+    if characters + characters // 2 * PIECE_COST <= LONGEST_DOCUMENT:
+        if whole := tuple(sentences):
+            yield whole
+        return
     waiting: list[str] = []
     cost = 0
     for sentence in sentences:

@@ -46,8 +46,9 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Cou
             sentences: Iterator[str] = (sentence for sentence in map(clean_line, text) if sentence)
         else:
             sentences = sentences_of(map(clean_line, text.splitlines()), layout, rules.language)
+        characters = len(line)
         documents = 0
-        for documents, piece in enumerate(in_documents(sentences), start=1):  # noqa: B007 - counted
+        for documents, piece in enumerate(in_documents(sentences, characters), start=1):  # noqa: B007 - counted
             yield Document(f"{path}#{number}", piece)
         if not documents:
             left_out["lines without text"] += 1

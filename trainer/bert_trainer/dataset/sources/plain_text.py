@@ -59,7 +59,8 @@ def read_plain_text(path: Path, rules: TextRules, left_out: Counter[str]) -> Ite
         logger.info("%s: lines are taken for %s", shown(path), layout)
     number = 0
     for document in _documents(chain(head, map(clean_line, lines)), rules.documents):
-        for sentences in in_documents(sentences_of(document, layout, rules.language)):
+        characters = sum(map(len, document))
+        for sentences in in_documents(sentences_of(document, layout, rules.language), characters):
             number += 1
             yield Document(f"{path}#{number}", sentences)
     if not number:
