@@ -35,7 +35,7 @@ LONGEST_SENTENCE = 2048
 _LONGEST_PIECE = 1 << 13
 """Characters given to the splitter at a time: its time grows with the square of unclosed quotation marks."""
 _SHORT = 1 << 10
-"""Characters of a line that no such time can be lost with."""
+"""Characters of a line that no such time can be lost with, and of a piece's end that are cut again with the next."""
 _MOST_MARKS = 1 / 16
 """Share of a longer line's characters that are quotation marks, from which on they quote nothing."""
 
@@ -93,11 +93,25 @@ def _split(paragraph: str, language: str, counted: LongSentences) -> list[str]:
         found = []
         waiting = ""
         for start in range(0, len(paragraph), _LONGEST_PIECE):
-            found += _bounded(waiting + paragraph[start : start + _LONGEST_PIECE], language, counted)
-            # The last sentence may go on in the next piece.
-            waiting = found.pop()
-        found.append(waiting)
+            piece = _bounded(waiting + paragraph[start : start + _LONGEST_PIECE], language, counted)
+            if start + _LONGEST_PIECE < len(paragraph):
+                waiting = _take_end(piece)
+            found += piece
     return [sentence for sentence in map(str.strip, found) if sentence]
+
+
+def _take_end(found: list[str]) -> str:
+    """Take the last sentences off those of a piece, to be cut again with the next piece.
+
+    The last one may go on there, and a quotation that is closed there decides how those before it are cut.
+    """
+    taken = [found.pop()]
+    while found and sum(map(len, taken)) + len(found[-1]) <= _SHORT:
+        taken.append(found.pop())
+    # Whether a straight mark opens or closes depends on those before it: go on where all of them are closed.
+    while len(taken) > 1 and sum(sentence.count('"') for sentence in found) % 2:
+        found.append(taken.pop())
+    return "".join(reversed(taken))
 
 
 def _bounded(piece: str, language: str, counted: LongSentences) -> list[str]:
