@@ -12,6 +12,10 @@ Spec = dict[str, Any]
 Change = Callable[[Spec], object]
 
 
+LARGE_ENV = [{"name": f"N{number}", "value": "é" * 2048} for number in range(99)]
+"""More than a whole job may be, with every value within its own bound."""
+
+
 def put(*path: str | int, value: object) -> Change:
     """Set what lies at a path; sections on the way are made."""
 

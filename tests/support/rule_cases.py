@@ -6,7 +6,7 @@ and those inside a stage (``stage_rules``). Cases of data preparation are in ``p
 
 from __future__ import annotations
 
-from job_changes import Change, Spec, both, drop, pretrain, put
+from job_changes import LARGE_ENV, Change, Spec, both, drop, pretrain, put
 from preparation_cases import PREPARATION_CASES
 from rule_case import RuleCase
 from sample_job import EVALUATE, EXPORT, PHASE1, PREPARE
@@ -106,6 +106,7 @@ SECTION_CASES: dict[str, RuleCase] = {
         ("got NVIDIA_VISIBLE_DEVICES", "its value would be lost"),
     ),
     "no key": RuleCase(variable(value=""), put("envFrom", value=[{"secret": "a-a1-ssh"}]), "spec.envFrom[0].secret"),
+    "size": RuleCase(variable(value=""), put("env", value=LARGE_ENV), "spec", ("at most 256 KiB as a whole",)),
     "source of variables": RuleCase(
         put("envFrom", value=[{"secret": "keys", "prefix": "W_"}]),
         put("envFrom", value=[{"secret": "keys", "configMap": "settings"}]),
