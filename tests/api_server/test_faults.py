@@ -96,7 +96,7 @@ def wait_all(jobs: Jobs, names: list[str], phase: str = "Succeeded", timeout_s: 
 
 
 # The life of a job that prepares its data, fails once and then succeeds takes this many writes.
-WRITES_OF_A_LIFE = 15
+WRITES_OF_A_LIFE = 13
 
 
 @pytest.mark.parametrize(
