@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.entries import read_child, read_job, read_pod, read_version, read_warning
+from bert_operator.render import names
 from child_documents import CREATED_S, at, child_document, ended, event_document, pod_document
 
 
@@ -153,3 +154,13 @@ def test_a_version_is_a_number_or_older_than_all_others() -> None:
     assert read_version({"metadata": {"resourceVersion": "12"}}) == 12
     assert read_version({"metadata": {"resourceVersion": "a7"}}) == 0
     assert read_version({}) == 0
+
+
+def test_a_pod_belongs_to_the_child_that_made_it_whatever_that_is_called() -> None:
+    # As a release before has called it.
+    for role, owner in ((names.LAUNCHER, "bert-training-a1-launcher"), (names.WORKER, "bert-training-a1")):
+        body = pod_document(role, job="bert-training")
+        body["metadata"]["ownerReferences"] = [{"uid": "u", "name": owner, "controller": True}]
+        found = read_pod(body)
+        assert found is not None
+        assert found[1].child == "bert-training-a1"

@@ -58,6 +58,7 @@ _COLUMNS = (
     ("Workers", "integer", ".spec.workers", "Pods that train", 1),
     ("Reason", "string", ".status.reason", "Why the job is in its phase", 1),
     ("Message", "string", ".status.message", "The same in a sentence", 1),
+    ("Logs", "string", ".status.logs", "Command that follows the newest attempt's log", 1),
 )
 
 

@@ -187,7 +187,8 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         version=read_version(body),
-        child=names.child_name(job, run, number, is_mpi=is_mpi),
+        child=_owner(metadata).get("name", "").removesuffix("-launcher" if role == names.LAUNCHER else "")
+        or names.child_name(job, run, number, is_mpi=is_mpi),
         attempt=number,
         role=sys.intern(role),
         phase=sys.intern(status.get("phase", "")),
@@ -231,7 +232,11 @@ def read_version(body: Document) -> int:
 
 def _owner_uid(metadata: Document) -> str:
     """Return the uid of what controls an object; empty where nothing does."""
-    return next((str(ref.get("uid", "")) for ref in metadata.get("ownerReferences") or () if ref.get("controller")), "")
+    return str(_owner(metadata).get("uid", ""))
+
+
+def _owner(metadata: Document) -> Document:
+    return next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), {})
 
 
 def _failed_at(status: Document, kind: str) -> float | None:

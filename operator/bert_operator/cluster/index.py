@@ -40,6 +40,8 @@ class Index:
         self._jobs: dict[JobRef, JobEntry] = {}
         self._children: dict[JobRef, dict[str, ChildEntry]] = {}
         self._pods: dict[JobRef, dict[str, PodEntry]] = {}
+        # Jobs by what their children's names begin with, where that is not their own name.
+        self._called: dict[JobRef, JobRef] = {}
         self._warnings: OrderedDict[WarningKey, tuple[Warning, ...]] = OrderedDict()
         # Deleted objects may still be told of by an answer or a watch that is late.
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -68,6 +70,7 @@ class Index:
             known = children.get(entry.name)
             if known is None or known.uid != entry.uid or known.version <= entry.version:
                 children[entry.name] = entry
+                self._note_name(ref)
         return ref
 
     def put_pod(self, body: Document) -> JobRef | None:
@@ -79,6 +82,7 @@ class Index:
         ref = JobRef(_namespace(body), job)
         if entry.uid not in self._gone:
             self._pods.setdefault(ref, {})[entry.name] = entry
+            self._note_name(ref)
         return ref
 
     def put_warning(self, body: Document) -> JobRef | None:
@@ -124,6 +128,8 @@ class Index:
                 del table[ref][name]
                 if not table[ref]:
                     del table[ref]
+                    if ref not in self._children and ref not in self._pods:
+                        self._called.pop(_called(ref), None)
                 self._warnings.pop((namespace, name), None)
                 return ref
         return None
@@ -203,14 +209,23 @@ class Index:
                 return ref
         return None
 
+    def _note_name(self, ref: JobRef) -> None:
+        if (called := _called(ref)) != ref:
+            self._called[called] = ref
+
     def _candidates(self, namespace: str, name: str) -> Iterator[JobRef]:
         """Yield the jobs that an object may belong to by its name: everything is called after its job."""
         end = name.rfind("-")
         while end > 0:
             ref = JobRef(namespace, name[:end])
-            if ref in self._children or ref in self._pods:
-                yield ref
+            for candidate in {ref, self._called.get(ref, ref)}:
+                if candidate in self._children or candidate in self._pods:
+                    yield candidate
             end = name.rfind("-", 0, end)
+
+
+def _called(ref: JobRef) -> JobRef:
+    return JobRef(ref.namespace, names.called_after(ref.name))
 
 
 def _is_made_for(pod: PodEntry, child: ChildEntry) -> bool:

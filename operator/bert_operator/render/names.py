@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bert_operator.names import API_GROUP
+from bert_operator.names import API_GROUP, MAX_JOB_NAME
 
 JOB_LABEL = f"{API_GROUP}/job"
 RUN_LABEL = f"{API_GROUP}/run"
@@ -15,6 +15,9 @@ ATTEMPT_LABEL = f"{API_GROUP}/attempt"
 ROLE_LABEL = f"{API_GROUP}/role"
 HASH_ANNOTATION = f"{API_GROUP}/spec-hash"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+_FOUND_BY = {"launch": "lnch", "training": "train"}
+"""Words by which people find logs, and what stands for them in the names of a job's children."""
 
 LAUNCHER, WORKER, SINGLE = "launcher", "worker", "single"
 
@@ -30,7 +33,23 @@ def child_name(job: str, run: str, attempt: int, *, is_mpi: bool) -> str:
     People find logs by it: the pod of a Job is called after the run (``training``), that of an MPIJob's launcher
     gets ``-launcher`` from mpi-operator.
     """
-    return f"{job}-a{attempt}" if is_mpi else f"{job}-a{attempt}-{run}"
+    called = called_after(job)
+    return f"{called}-a{attempt}" if is_mpi else f"{called}-a{attempt}-{run}"
+
+
+def called_after(job: str) -> str:
+    """Return what the names of a job's children begin with: its own name, without a word by which logs are found.
+
+    A job with such a word in its name would have it in all of its pods, and whoever looks for another job's log would
+    find them as well.
+    """
+    short = job
+    while any(word in short for word in _FOUND_BY):  # what is left may make such a word again
+        for word, other in _FOUND_BY.items():
+            short = short.replace(word, other)
+    if short == job:
+        return job
+    return f"{short[: MAX_JOB_NAME - 6].rstrip('-')}-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
 
 
 def labels(job: str, run: str, attempt: int) -> dict[str, str]:

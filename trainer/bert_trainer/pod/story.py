@@ -61,7 +61,7 @@ _CONNECTION_LOST = re.compile(
     r"MPI communication peer process has unexpectedly disconnected"
     r"|\*\*\* An error occurred in Socket closed"
     r"|\*\*\* (?:Unknown error|MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED|REVOKED)\b)"
-    r"|Fatal error in \w+: (?:Other MPI error|Unknown error class|Internal MPI error|.*[Pp]rocess failed)"
+    r"|Fatal error in \w+: (?:Other MPI error|Unknown error class|Internal MPI error|.*(?i:process failed))"
     r"|process_vm_readv\(pid=\d+.*No such process"
 )
 # What ranks say besides that where their peers have gone, by themselves or not.
