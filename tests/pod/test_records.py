@@ -162,6 +162,9 @@ def test_who_is_asked_to_stop_while_it_starts_has_stopped() -> None:
     killed = 128 + signal.SIGUSR1
     assert settle_exit_code(killed, Evidence(asked_to_stop=True)) == 3
     assert settle_exit_code(killed, Evidence()) == killed
+    # Of two ranks one by SIGUSR1, the other by SIGKILL.
+    assert settle_exit_code(11, Evidence(mixes_codes=True, failed_by_signal=11, asked_to_stop=True)) == 3
+    assert settle_exit_code(9, Evidence(mixes_codes=True, failed_by_signal=9, asked_to_stop=True)) == 137
 
 
 @pytest.mark.parametrize("code", [0, 1, 137, 143])

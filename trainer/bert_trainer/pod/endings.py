@@ -55,7 +55,7 @@ class Evidence:
     asked_to_stop: bool = False
     """This container was asked to."""
     never_began: bool = False
-    """Not all ranks had come: nothing was done that could be lost."""
+    """Not all ranks had come, at the end or when it was asked: nothing was done that could be lost."""
 
 
 def settle_exit_code(code: int, evidence: Evidence) -> int:
@@ -79,9 +79,12 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
         return EXIT_INFRASTRUCTURE
     if code == 0 and evidence.left_early:
         return EXIT_FAILED
-    if evidence.asked_to_stop and code == _SIGNALLED + signal.SIGUSR1:
+    if evidence.asked_to_stop and code > _SIGNALLED:
         # Still starting, without a handler: nothing was done that could be lost.
-        return EXIT_STOPPED
+        number = code - _SIGNALLED
+        if evidence.mixes_codes:
+            number &= signal.SIGUSR1  # with what ended the others
+        return EXIT_STOPPED if number == signal.SIGUSR1 else code
     return code
 
 

@@ -33,6 +33,8 @@ class StopRequest:
         self.has_begun: Callable[[], bool] = lambda: True
         """Whether the child's ranks can be asked: what mpirun forwards before they are there reaches nobody. Until
         then a stop ends the child."""
+        self.came_early = False
+        """The child was ended because its ranks were not there yet."""
         self._child: int | None = None
         self._sent = 0
 
@@ -70,6 +72,7 @@ class StopRequest:
         while self._child is not None and self._sent < self.count:
             self._sent += 1
             if not self.has_begun():
+                self.came_early = True
                 self.end_child()
                 continue
             with contextlib.suppress(ProcessLookupError):
