@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=SHOWN,
         default="run-config",
         help="run-config: what the trainer would be told on this machine, as JSON (default); job: the job in a "
-        "cluster, with its profile and all defaults; objects: what the operator would create for the first attempt",
+        "cluster, with its profile and all defaults; objects: what the operator would create for the first attempts",
     )
     render.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
     run = commands.add_parser("run", help="be the operator: watch BertPretrainJobs in a cluster and carry them out")

@@ -30,6 +30,7 @@ from ruamel.yaml.events import (
 
 from bert_operator import names, plain_scalars
 from bert_operator.errors import DocumentError
+from bert_operator.problems import render_path
 
 MAX_BYTES = 1_048_576
 """Longest file. The API server takes objects of 1.5 MiB; a job has a few kilobytes."""
@@ -95,6 +96,7 @@ class _Builder:
         self._source = source
         self._anchors: dict[str, tuple[Json, int]] = {}
         self._nodes = 0
+        self._path: list[str | int] = []
 
     def documents(self) -> list[Json]:
         found = []
@@ -130,8 +132,11 @@ class _Builder:
         return value
 
     def _items(self, depth: int) -> Iterator[Json]:
+        self._path.append(0)
         while not isinstance(event := next(self._events), SequenceEndEvent):
             yield self._value(event, depth + 1)
+            self._path[-1] += 1  # type: ignore[operator]  # a number, whatever lies further down
+        self._path.pop()
 
     def _mapping(self, start: Event, depth: int) -> dict[str, Json]:
         mapping: dict[str, Json] = {}
@@ -143,7 +148,9 @@ class _Builder:
                 raise self._error(event, f"a key has to be text, not {key!r}; quote it")
             if key in mapping:
                 raise self._error(event, f"the key {key!r} stands twice in one object; keep one of them")
+            self._path.append(key)
             mapping[key] = self._value(next(self._events), depth + 1)
+            self._path.pop()
         return mapping
 
     def _scalar(self, event: ScalarEvent) -> plain_scalars.Scalar:
@@ -154,9 +161,11 @@ class _Builder:
         if plain_scalars.is_not_finite(text) or value in (math.inf, -math.inf):
             raise self._error(event, f"{text} is a number that JSON, and so Kubernetes, does not have")
         if (both := plain_scalars.disagreement(text)) is not None:
-            message = f"{text} is {both.yaml_1_1} and {both.yaml_1_2} in YAML 1.2"
+            where = f"{render_path(tuple(self._path))}: " if self._path else ""
+            message = f"{where}{text} is {both.yaml_1_1} and {both.yaml_1_2} in YAML 1.2"
             otherwise = f", or write {both.unambiguous}" if both.unambiguous else ""
-            raise self._error(event, message, hint=f'quote it ("{text}") if it is text{otherwise}')
+            hint = f'quote it ("{text}") if it is text, as values of env are{otherwise}'
+            raise self._error(event, message, hint=hint)
         return value
 
     def _alias(self, event: AliasEvent) -> Json:

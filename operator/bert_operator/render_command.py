@@ -41,9 +41,10 @@ class ClusterJob:
             head = {"apiVersion": frozen.job.api_version, "kind": frozen.job.kind}
             metadata = {"name": frozen.job.ref.name, "namespace": frozen.job.ref.namespace}
             return _yaml({**head, "metadata": metadata, "spec": spec_document(frozen.job)})
-        run = list_runs(frozen.job)[0]
-        child = ChildSpec(run=run.name, attempt=1, stages=run.stages, ranks=run.ranks)
-        return _yaml(render_config_map(frozen), render_child(frozen, child))
+        children = (
+            ChildSpec(run=run.name, attempt=1, stages=run.stages, ranks=run.ranks) for run in list_runs(frozen.job)
+        )
+        return _yaml(render_config_map(frozen), *(render_child(frozen, child) for child in children))
 
     def _freeze(self) -> Frozen:
         metadata = self.job.metadata.model_copy(update={"uid": _NO_UID})

@@ -235,3 +235,9 @@ def test_a_misspelt_kind_is_not_reported_as_missing_data_too() -> None:
 def test_a_long_value_is_shortened() -> None:
     problem = problems_of(put("precision", value="x" * 500))[0]
     assert len(problem.got) == 60
+
+
+def test_a_list_whose_entries_are_all_wrong_is_not_reported_as_well() -> None:
+    found = problems_of(put("stages", value=["a", {"name": 1, "export": {}}]))
+    assert [problem.path for problem in found] == ["spec.stages[0]", "spec.stages[1].name"]
+    assert [problem.path for problem in problems_of(put("stages", value=[]))] == ["spec.stages"]

@@ -166,3 +166,10 @@ def test_what_is_not_refused_is_read_alike_by_both_versions(text: str) -> None:
         old, new = plain_scalars.read_1_1(text), plain_scalars.read_1_2(text)
         assert type(old) is type(new)
         assert old == new
+
+
+def test_a_word_that_kubectl_takes_for_true_is_told_with_its_field() -> None:
+    with pytest.raises(DocumentError) as caught:
+        parse_documents("spec:\n  env:\n  - name: A\n    value: 'x'\n  - name: B\n    value: on\n", source="job.yaml")
+    assert str(caught.value).startswith("job.yaml:6: spec.env[1].value: on is true in YAML 1.1 (kubectl) and the text")
+    assert caught.value.hint == 'quote it ("on") if it is text, as values of env are, or write true'

@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
@@ -76,6 +77,16 @@ _FOREIGN_NAMES = MappingProxyType(
         "valuefrom": "use secret: {name: ..., key: ...} or configMap: {name: ..., key: ...}",
     }
 )
+
+
+def own_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Return pydantic's errors, less what it says of lists whose entries are wrong: that those left are too few."""
+    return [item for item in error.errors() if not _is_long_enough(item)]
+
+
+def _is_long_enough(error: ErrorDetails) -> bool:
+    got = error["input"]
+    return error["type"] == "too_short" and isinstance(got, list) and len(got) >= error["ctx"]["min_length"]
 
 
 def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:

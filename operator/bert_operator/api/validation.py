@@ -12,7 +12,7 @@ from bert_operator.api.json_values import normalise
 from bert_operator.api.soundness import Soundness
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.errors import InvalidJob
-from bert_operator.problems import Path, Problem
+from bert_operator.problems import Path, Problem, render_path
 
 _MAX_REPAIRS = 8
 
@@ -94,7 +94,7 @@ def _validate(document: dict[str, Any]) -> BertPretrainJob:
 
 def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Problem]:
     """Return problems of single fields, then those that the rules find in what is left."""
-    errors = first.errors()
+    errors = schema_problems.own_errors(first)
     problems = schema_problems.problems_from(errors)
     broken: set[Path] = set()
     for _ in range(_MAX_REPAIRS):
@@ -103,10 +103,16 @@ def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Prob
         try:
             job = _validate(document)
         except ValidationError as error:
-            errors = error.errors()
+            errors = schema_problems.own_errors(error)
         else:
-            return [*problems, *_rule_problems(job, Soundness.of(broken))]
+            found = _rule_problems(job, Soundness.of(broken))
+            return [*problems, *(problem for problem in found if not _is_about(problem, broken))]
     return problems
+
+
+def _is_about(problem: Problem, broken: set[Path]) -> bool:
+    """Tell whether a problem is one of values that were put in place of the user's."""
+    return any(f"{problem.path}.".startswith((f"{render_path(path)}.", f"{render_path(path)}[")) for path in broken)
 
 
 def _rule_problems(job: BertPretrainJob, soundness: Soundness) -> list[Problem]:
