@@ -8,6 +8,7 @@ examples/02-two-workers, follows the launcher's log with the documented command,
 from __future__ import annotations
 
 import copy
+import math
 import os
 import shutil
 import signal
@@ -25,12 +26,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
 from job_cluster import Namespace, poll, running_cluster  # noqa: E402 - after the path
+from node import missing_tools  # noqa: E402
 from real_jobs import GROUP, RealJob  # noqa: E402
 
 NAMESPACE = "demo"
 START_RUNS = 3
 FIRST_STEP_S = 180
 """Seconds after which a job that has not begun is given up."""
+IMPORT_S = 180
+"""Seconds after which the trainer's imports are no longer measured."""
 LIMITS_S = {"apply_to_first_step_s": 20.0, "deleted_s": 30.0}
 """What the figures of the last line have to stay below, on a machine that does nothing else."""
 FOLLOW = "kubectl logs -f $(kubectl get pods -oname | grep {word} | cut -c5-)"
@@ -86,7 +90,7 @@ class Demo:
         raise AssertionError(f"{name}: its launcher never told of a step")
 
     def measure_import(self) -> float:
-        """Return the seconds that the trainer's imports take in a pod of the image."""
+        """Return the seconds that the trainer's imports take in a pod of the image; not a number where it is slow."""
         program = "import time; t = time.monotonic(); import bert_trainer.train; print(time.monotonic() - t)"
         pod = {
             "apiVersion": "v1",
@@ -108,7 +112,12 @@ class Demo:
         seconds = []
         for _ in range(START_RUNS):
             self.apply(pod)
-            self.namespace.wait_pod("imports", "Succeeded")
+            try:
+                self.namespace.wait_pod("imports", "Succeeded", IMPORT_S)
+            except TimeoutError:
+                say(f"the trainer's imports take more than {IMPORT_S} s on this machine; going on without their figure")
+                self.shell("kubectl delete pod imports --wait --grace-period=0 --force >/dev/null 2>&1")
+                return math.nan
             seconds.append(float(self.shell("kubectl logs imports")))
             self.shell("kubectl delete pod imports --wait --grace-period=0 --force >/dev/null 2>&1")
         return statistics.median(seconds)
@@ -116,16 +125,25 @@ class Demo:
 
 def main() -> int:
     """Run the demonstration; 0 where both jobs succeeded, fast enough."""
+    if not os.environ.get("KUBECONFIG") and (missing := missing_tools()):
+        print(f"cluster-demo: {missing}. Or name a cluster by KUBECONFIG (CONTRIBUTING.md)", file=sys.stderr)
+        return 2
     # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bert-cluster-"))
     try:
+        if not os.environ.get("KUBECONFIG"):
+            say("starting a cluster of one node; with warm caches about 5 minutes in all, with cold ones 20 more:")
+            say("Kubernetes 10 minutes, images 5, and what is built says how long that usually takes")
         with running_cluster(folder / "node") as cluster:
             say("the cluster is up and has the images; installing the operator")
             cluster.install_operator(folder / "overlay")
             namespace = cluster.make_namespace(NAMESPACE, "restricted")
             namespace.make_claim()
             return demonstrate(Demo(namespace))
+    except (AssertionError, TimeoutError, subprocess.SubprocessError) as error:
+        print(f"cluster-demo: {error}", file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

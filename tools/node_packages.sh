@@ -25,13 +25,19 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     echo "node packages: as root, on Debian or Ubuntu: apt-get install ${missing[*]}" >&2
     exit 1
 fi
-echo "node packages: installing ${missing[*]}" >&2
+echo "node packages: installing ${missing[*]}, usually 1 minute" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 # No daemon is started: the tests start their own.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod +x "$policy"
-    trap 'rm -f "$policy"' EXIT
+    trap 'rm -f "$policy" "$log"' EXIT
 fi
-apt-get -qq update >&2
-DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >&2
+if ! { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}"; } \
+    >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    echo "node packages: apt-get failed; the end of its log is above" >&2
+    exit 1
+fi

@@ -14,7 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from cluster_api import Api, wait_until
@@ -31,6 +31,11 @@ FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 NETWORK_NAME = "bert-operator-test"
 PAUSE_IMAGE = "bert-operator.test/pause:1"
 NODE_NAME = "node-1"
+
+POD_LOG_LINKS = Path("/var/log/containers")
+CNI_RESULTS = Path("/var/lib/cni/results")
+SHIM_SOCKETS = Path("/run/containerd/s")
+"""Where kubelet, containerd's network library and its shims write whatever folder they are given."""
 
 PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
@@ -56,6 +61,7 @@ class Cluster(ControlPlane):
         self.kubectl = shutil.which("kubectl") or str(self._node_programs / "kubectl")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._forwarded = FORWARDING.read_text()
+        self._sockets = {path.name for path in SHIM_SOCKETS.glob("*")}
         make_bridge()
         try:
             super().__enter__()
@@ -81,6 +87,8 @@ class Cluster(ControlPlane):
         if hasattr(self, "_forwarded"):
             FORWARDING.write_text(self._forwarded)
         remove_control_groups()
+        if hasattr(self, "_sockets"):
+            remove_traces(self.folder, self._sockets)
         if os.path.isdir(self.folder):
             for name in ("containerd", "kubelet"):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -224,6 +232,7 @@ def missing_tools() -> str:
         return f"{other} runs here; a second cluster would take its rules of iptables away"
     tools = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "gcc", "buildah", "skopeo", "debootstrap")
     missing = [tool for tool in tools if shutil.which(tool) is None]
+    missing += [] if Path("/usr/lib/cni/bridge").exists() else ["/usr/lib/cni/bridge"]
     return f"not installed: {', '.join(missing)}; tools/node_packages.sh installs them" if missing else ""
 
 
@@ -426,6 +435,28 @@ def remove_control_groups() -> None:
                 folder.rmdir()
         with contextlib.suppress(OSError):
             root.rmdir()
+
+
+def remove_traces(
+    folder: Path,
+    sockets_before: Collection[str],
+    logs: Path = POD_LOG_LINKS,
+    results: Path = CNI_RESULTS,
+    sockets: Path = SHIM_SOCKETS,
+) -> None:
+    """Remove what was written outside the folder: links to logs below it, results of our network, deserted sockets.
+
+    sockets_before: names of those that were there when the cluster was started.
+    """
+    ours = [path for path in logs.glob("*") if path.is_symlink() and path.readlink().is_relative_to(folder)]
+    ours += results.glob(f"{NETWORK_NAME}-*")
+    served = Path("/proc/net/unix").read_text()
+    ours += [path for path in sockets.glob("*") if path.name not in sockets_before and str(path) not in served]
+    for path in ours:
+        path.unlink(missing_ok=True)
+    for place in (logs, results, sockets):
+        with contextlib.suppress(OSError):  # not empty, or not there
+            place.rmdir()
 
 
 def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:

@@ -66,11 +66,22 @@ source_of() {
     fi
 }
 
-# compile FOLDER PROGRAM MODULE_FOLDER LDFLAGS
+# What a build usually takes on two cores, with what it downloads.
+minutes_of() {
+    case $1 in
+        kube-apiserver) echo "4 minutes" ;;
+        etcd | kube-controller-manager | mpi-operator | coredns | kubectl | helm) echo "2 minutes" ;;
+        *) echo "1 minute" ;;
+    esac
+}
+
+# compile FOLDER PROGRAM MODULE_FOLDER LDFLAGS; what Go says is shown where it fails.
 compile() {
     # Modules exactly as pinned: a go.sum that lacks something is an error, not an edit.
     (cd "$3" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local "$go" build -trimpath \
-        -buildvcs=false -ldflags "$4" -o "$1/$2" "$(package_of "$2")")
+        -buildvcs=false -ldflags "$4" -o "$1/$2" "$(package_of "$2")") 2>"$1.log" ||
+        { grep -v '^go: downloading' "$1.log" >&2; rm -f "$1.log"; return 1; }
+    rm -f "$1.log"
 }
 
 build_kubernetes() {
@@ -113,7 +124,7 @@ build_mpi_operator() {
 
 build() {
     local program=$1 folder=$2 started=$SECONDS
-    say "building $program"
+    say "building $program, usually $(minutes_of "$program")"
     rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
     case $program in
         etcd | coredns | kustomize | kubeconform) compile "$folder.part" "$program" "$here/$program" "-s -w" ;;
