@@ -37,7 +37,7 @@ def test_traces_outside_the_folder_are_removed_and_those_of_others_stay(tmp_path
         place.mkdir()
     (logs / "ours.log").symlink_to(folder / "pod-logs/a/0.log")
     (logs / "theirs.log").symlink_to("/var/log/pods/b/0.log")
-    for name in (f"{NETWORK_NAME}-1-eth0", "other-1-eth0"):
+    for name in (f"{NETWORK_NAME}-1-eth0", "cni-loopback-1-lo", "cni-loopback-2-lo", "other-2-eth0"):
         (results / name).write_text("{}")
     with socket.socket(socket.AF_UNIX) as served:
         served.bind(str(sockets / "served"))
@@ -46,7 +46,8 @@ def test_traces_outside_the_folder_are_removed_and_those_of_others_stay(tmp_path
         remove_traces(folder, {"before"}, logs, results, sockets)
         assert {path.name for path in (*logs.iterdir(), *results.iterdir(), *sockets.iterdir())} == {
             "theirs.log",
-            "other-1-eth0",
+            "other-2-eth0",
+            "cni-loopback-2-lo",
             "before",
             "served",
         }

@@ -449,7 +449,10 @@ def remove_traces(
     sockets_before: names of those that were there when the cluster was started.
     """
     ours = [path for path in logs.glob("*") if path.is_symlink() and path.readlink().is_relative_to(folder)]
-    ours += results.glob(f"{NETWORK_NAME}-*")
+    for path in [*results.glob(f"{NETWORK_NAME}-*-eth0")]:
+        # Every pod has a loopback device as well, whose result carries no name of ours.
+        pod = path.name.removeprefix(f"{NETWORK_NAME}-").removesuffix("-eth0")
+        ours += [path, results / f"cni-loopback-{pod}-lo"]
     served = Path("/proc/net/unix").read_text()
     ours += [path for path in sockets.glob("*") if path.name not in sockets_before and str(path) not in served]
     for path in ours:
