@@ -29,7 +29,7 @@ def records(folder: Path, dataset: Path, *, ranks: int, reduction: dict[str, Any
 
     def rank(world: World) -> Session:
         session = Session.open(config, world, attempt=1)
-        run_stages(session, SimpleNamespace(received=False))  # type: ignore[arg-type]
+        run_stages(session, SimpleNamespace(received=False, listen=lambda: None))  # type: ignore[arg-type]
         return session
 
     return run_threads(ranks, rank), progress_records(folder)

@@ -123,7 +123,7 @@ def test_every_rank_takes_the_size_of_the_first(tmp_path: Path, dataset: Path) -
 
     def rank(world: ThreadedWorld) -> int:
         session = Session.open(config, world, attempt=1)
-        run_stages(session, SimpleNamespace(received=False))  # type: ignore[arg-type]
+        run_stages(session, SimpleNamespace(received=False, listen=lambda: None))  # type: ignore[arg-type]
         return session.micro_batch_sizes[0]
 
     sizes = run_threads(3, rank)

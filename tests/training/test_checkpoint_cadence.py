@@ -72,7 +72,7 @@ def test_multiples_of_samples_are_counted_in_each_stage_anew(tmp_path: Path, dat
 def test_a_graceful_stop_writes_one_all_the_same(tmp_path: Path, dataset: Path) -> None:
     policy = {"every_steps": 1, "periodic": False, "min_samples_to_start": 1000}
     session = Session.open(run_config(tmp_path, dataset, checkpoint=policy), Alone(), attempt=1)
-    asked: Any = SimpleNamespace(received=True)
+    asked: Any = SimpleNamespace(received=True, listen=lambda: None)
     with pytest.raises(Stopped):
         run_stages(session, asked)
     assert saved(tmp_path) == ["phase1-0"]

@@ -151,7 +151,7 @@ def test_two_ranks_train_the_weights_of_one(tmp_path: Path, dataset: Path) -> No
         config = parse_run_config(document(tmp_path / str(ranks), dataset, ranks=ranks))
 
         def rank(world: ThreadedWorld, config: Any = config) -> None:
-            run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=False))  # type: ignore[arg-type]
+            run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=False, listen=lambda: None))  # type: ignore[arg-type]
 
         run_threads(ranks, rank)
         found.append(load_file(tmp_path / str(ranks) / f"checkpoints/phase1-{STEPS:08d}/model.safetensors"))

@@ -56,7 +56,7 @@ def train(run: dict[str, Any], *, stopped: bool = False) -> None:
     config = parse_run_config(run)
 
     def rank(world: World) -> None:
-        run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=stopped))  # type: ignore[arg-type]
+        run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=stopped, listen=lambda: None))  # type: ignore[arg-type]
 
     run_threads(config.world.ranks, rank)
 

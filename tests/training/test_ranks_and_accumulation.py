@@ -48,7 +48,7 @@ def train_in_threads(folder: Path, dataset: Path, *, ranks: int, micro_batch_siz
     config = parse_run_config(document(folder, dataset, ranks=ranks, micro_batch_size=micro_batch_size, **stage))
 
     def rank(world: ThreadedWorld) -> None:
-        run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=False))  # type: ignore[arg-type]
+        run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=False, listen=lambda: None))  # type: ignore[arg-type]
 
     run_threads(ranks, rank)
 
