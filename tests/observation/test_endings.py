@@ -151,6 +151,8 @@ def test_a_failure_waits_a_moment_for_its_pod_s_last_word() -> None:
     assert pod is not None
     assert is_settling(known[1], [pod[1]], CREATED_S + 101)
     assert not is_settling(known[1], [], CREATED_S + 101)
+    # By a controller whose clock is an hour ahead: nobody knows when it was, so nobody waits.
+    assert not is_settling(known[1], [pod[1]], CREATED_S + 101 - 3600)
 
 
 @pytest.mark.parametrize(("kind", "true"), [("Job", "Complete"), ("MPIJob", "Succeeded")])
@@ -234,3 +236,9 @@ def test_a_child_that_was_let_go_in_an_hour_waits_since_its_pods_were_made() -> 
     assert see(let_go, now_s=CREATED_S + 200).waiting_since_s == CREATED_S + 200
     pod = pod_document(phase="Pending", created=150)
     assert see(let_go, pod, now_s=CREATED_S + 200).waiting_since_s == CREATED_S + 150
+
+
+def test_a_child_that_was_held_for_hours_waits_since_its_pods_were_made_though_its_controller_is_behind() -> None:
+    let_go = child_document(startTime=at(3600))
+    pod = pod_document(phase="Pending", created=7200)
+    assert see(let_go, pod, now_s=CREATED_S + 7200).waiting_since_s == CREATED_S + 7200

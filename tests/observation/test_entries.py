@@ -164,3 +164,10 @@ def test_a_pod_belongs_to_the_child_that_made_it_whatever_that_is_called() -> No
         found = read_pod(body)
         assert found is not None
         assert found[1].child == "bert-training-a1"
+
+
+@pytest.mark.parametrize("labels", [{"attempt": "9" * 63}, {"attempt": "٣"}, {"run": "r0"}, {"run": ""}])
+def test_labels_that_no_operator_would_write_make_no_child(labels: dict[str, str]) -> None:
+    document = child_document("Job", "demo", owner="uid")
+    document["metadata"]["labels"] |= {f"bert-operator.dev/{name}": value for name, value in labels.items()}
+    assert read_child(document) is None

@@ -195,3 +195,9 @@ def test_a_pod_outlives_all_of_that_and_tells_the_program_s_own_end(tmp_path: Pa
     assert (ended.returncode, ended.stderr) == (0, b"")
     left: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
     assert (left["reason"], left["exitCode"], left["checkpoint"]) == ("Succeeded", 0, None)
+
+
+def test_bytes_that_are_no_text_deep_in_a_record_cost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_record(path, {"exitCode": 1, "firstFailure": {"host": "\udcff"}, "checkpoint": ["\ud800"]})
+    assert json.loads(path.read_text())["exitCode"] == 1

@@ -75,7 +75,16 @@ def test_a_killed_rank_counts_as_killed_whoever_notices_first(flavour: Flavour, 
     assert json.loads((tmp_path / "record.json").read_text())["exitCode"] == code
 
 
-@pytest.mark.parametrize(("fail", "code"), [("raise ValueError('x')", 1), ("os._exit(2)", 2)])
+@pytest.mark.parametrize(
+    ("fail", "code"),
+    [
+        ("raise ValueError('x')", 1),
+        ("sys.exit('words')", 1),
+        ("os._exit(2)", 2),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), 11)", 139),
+    ],
+)
 def test_a_rank_that_leaves_by_itself_has_failed(flavour: Flavour, tmp_path: Path, fail: str, code: int) -> None:
     with pods.running(start(tmp_path, flavour, fail), tmp_path / "log", **SOCKETS, **flavour.variables()) as pod:
         pod.wait_for("up", 2)

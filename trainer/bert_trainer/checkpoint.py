@@ -46,7 +46,7 @@ _OWN_SUM = "manifest_sha256"
 _REFUSED = "refused"
 
 # What no path of a whole checkpoint answers with. Other errors may pass: then it would be wrong to go on without it.
-_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO)
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from bert_operator.api.job_status import MAX_MESSAGE
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
 from bert_operator.timestamps import parse_time
 
@@ -21,6 +22,8 @@ ChildKind = Literal["Job", "MPIJob"]
 MAX_KEPT_BYTES = 16 * 1024
 """Of a job's document. Few are larger; those are read again whenever they are looked at."""
 _LONGEST_NOTE = 500
+_ATTEMPT_DIGITS = 6
+"""More attempts than all retry budgets together allow have fewer."""
 
 
 class JobEntry(NamedTuple):
@@ -137,7 +140,9 @@ def read_child(body: Document) -> tuple[str, ChildEntry] | None:
     labels = metadata.get("labels") or {}
     attempt = labels.get(names.ATTEMPT_LABEL, "")
     job, kind = labels.get(names.JOB_LABEL), body.get("kind")
-    if not job or not attempt.isdecimal() or kind not in ("Job", "MPIJob"):
+    run = labels.get(names.RUN_LABEL, "")
+    # Others may write labels, too: what no operator would have written is no child of ours.
+    if not job or not _is_attempt(attempt) or run not in (PREPARE_RUN, TRAINING_RUN) or kind not in ("Job", "MPIJob"):
         return None
     conditions = tuple(
         (sys.intern(item.get("type", "")), sys.intern(item.get("reason") or ""))
@@ -155,7 +160,7 @@ def read_child(body: Document) -> tuple[str, ChildEntry] | None:
         version=read_version(body),
         owner_uid=_owner_uid(metadata),
         spec_hash=(metadata.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
-        run=sys.intern(labels.get(names.RUN_LABEL, "")),
+        run=sys.intern(run),
         attempt=int(attempt),
         created_at_s=created_at_s,
         is_deleting="deletionTimestamp" in metadata,
@@ -165,6 +170,10 @@ def read_child(body: Document) -> tuple[str, ChildEntry] | None:
         completed_at_s=_time(status.get("completionTime")) or _failed_at(status, kind),
         waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
     )
+
+
+def _is_attempt(label: str) -> bool:
+    return label.isascii() and label.isdecimal() and len(label) <= _ATTEMPT_DIGITS
 
 
 def read_pod(body: Document) -> tuple[str, PodEntry] | None:
@@ -182,7 +191,7 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
     scheduled = conditions.get("PodScheduled", {})
     disruption = conditions.get("DisruptionTarget", {})
     is_mpi = role != names.SINGLE
-    number = int(attempt) if attempt.isdecimal() else 0
+    number = int(attempt) if _is_attempt(attempt) else 0
     return job, PodEntry(
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),

@@ -115,7 +115,7 @@ class Freezer:
             raise Unusable(_untrusted(document, status))
         try:
             return thaw(document, config_map["data"])
-        except (InvalidJob, KeyError, ValueError) as error:
+        except (InvalidJob, KeyError, RecursionError, ValueError) as error:
             raise Unusable(_unreadable(document, error)) from error
 
     def _check_same(self, config_map: Document, document: Document, status: JobStatus) -> None:

@@ -72,11 +72,15 @@ def _observe(
 def _waiting_since(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> float | None:
     """Return since when a child may start, by the API server's clock as far as that can be known."""
     since_s = child.waiting_since_s
-    if since_s is None or since_s <= now_s:
-        return since_s
-    # The controller that let it go is ahead; the pods that it made then have a time that it did not write.
+    if since_s is None:
+        return None
+    # The clock of the controller that let it go may be ahead or behind; the pods that it made then have a time that the
+    # API server wrote.
     made = [pod.created_at_s for pod in pods if not pod.is_deleting]
-    return min(*made, now_s) if made else now_s
+    if since_s > now_s:
+        return min(*made, now_s) if made else now_s
+    was_held = since_s != child.created_at_s
+    return max(since_s, min(made)) if made and was_held else since_s
 
 
 def _has_succeeded(child: ChildEntry, conditions: Mapping[str, str]) -> bool:
@@ -97,7 +101,8 @@ def has_ended(child: ChildEntry) -> bool:
 
 def is_settling(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> bool:
     """Tell whether a child has failed and its pod has not yet said how: the two come over different watches."""
-    if not _has_failed(child, dict(child.conditions)) or now_s - (child.completed_at_s or 0.0) > SETTLING_S:
+    # The controller's clock may be ahead or behind: what ended at another time than about now is not waited for.
+    if not _has_failed(child, dict(child.conditions)) or abs(now_s - (child.completed_at_s or 0.0)) > SETTLING_S:
         return False
     main = [pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE)]
     return any(pod.exit_code is None and not pod.is_deleting and not pod.disruption for pod in main)

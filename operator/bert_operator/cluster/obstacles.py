@@ -104,7 +104,10 @@ def find_unready(pods: Sequence[PodEntry], now_s: float) -> Obstacle | None:
     found = [
         pod
         for pod in pods
-        if not pod.is_deleting and pod.unready_since_s is not None and now_s - pod.unready_since_s >= SILENCE_S
+        # Nodes have clocks of their own; the API server wrote when the pod was created.
+        if not pod.is_deleting
+        and pod.unready_since_s is not None
+        and now_s - max(pod.unready_since_s, pod.created_at_s) >= SILENCE_S
     ]
     if not found:
         return None

@@ -162,7 +162,7 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, images: Collection[str]) 
     try:
         found = thaw(document, config_map["data"]).job.spec
         run_config = json.loads(config_map["data"][RUN_CONFIG_KEY])
-    except (InvalidJob, KeyError, TypeError, ValueError):
+    except (InvalidJob, KeyError, RecursionError, TypeError, ValueError):
         return False
     if found.image not in {own.job.spec.image, *images}:
         return False

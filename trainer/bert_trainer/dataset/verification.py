@@ -104,7 +104,7 @@ def verify(
                 problems += [f"holds the same samples as {twin.name}"] if twin != verdict.path else []
         yield replace(verdict, problems=tuple(problems))
     for folder, (tokens, unknown) in counted.items():
-        if unknown > MOST_UNKNOWN * tokens:
+        if tokens > 0 and unknown > MOST_UNKNOWN * tokens:
             yield Verdict(folder, warnings=(describe_unknown(unknown / tokens),))
 
 

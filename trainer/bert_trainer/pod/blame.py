@@ -36,7 +36,9 @@ def find_failure(
             continue
         if not is_named_by_signal or story.explains(end.rank):
             return end
-    by_signal = next((end for end in (named, *told) if end is not None and end.signal is not None), None)
+    # Where the banner also names whom the launcher has ended, a rank that told of a signal of its own comes first.
+    own = [end for end in told if end.signal not in (None, signal.SIGTERM)] if names_all else []
+    by_signal = next((end for end in (*own, named, *told) if end is not None and end.signal is not None), None)
     if by_signal is not None or named is not None or story.has_lost_peer or not told:
         return by_signal or named
     return told[0]

@@ -83,7 +83,7 @@ class Launcher:
     @property
     def names_all(self) -> bool:
         """Whether its last words also name ranks that it has ended itself, in the order of their numbers."""
-        return self.mpi == "Intel"
+        return self.mpi != "OpenMPI"
 
     @property
     def mixes_codes(self) -> bool:

@@ -320,14 +320,18 @@ def render_record(record: Mapping[str, Any]) -> str:
     for key in ("reason", "stage"):
         record[key] = str(record[key])[:_LONGEST_WORD] if record.get(key) else record.get(key)
     message = _text(str(record.get("message") or ""))
-    while len((text := json.dumps({**record, "message": message}, ensure_ascii=False)).encode()) > MAX_RECORD_BYTES:
+    while len(text := _encode({**record, "message": message})) > MAX_RECORD_BYTES:
         if not message:
             # Paths of kilobytes; the reason and the code matter more.
             return json.dumps({"reason": record.get("reason"), "exitCode": record.get("exitCode"), "message": ""})
-        excess = len(text.encode()) - MAX_RECORD_BYTES
+        excess = len(text) - MAX_RECORD_BYTES
         # A character is up to 4 bytes, or 6 when JSON escapes it.
         message = message[max(1, excess // 6) :]
-    return text
+    return text.decode()
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode(errors="replace")
 
 
 def _text(value: str) -> str:
