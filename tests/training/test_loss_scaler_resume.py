@@ -26,6 +26,7 @@ def test_scale_and_skipped_steps_survive_a_resume(tmp_path: Path) -> None:
     assert content["position"]["loss_scale"] == 2.0**16
     # As if one of the four steps had overflowed: half the scale, one update less, and the schedule with it.
     content["position"].update({"loss_scale": 2.0**15, "finite_steps": 3, "num_applied": 3})
+    del content["manifest_sha256"]  # as a release wrote it that knew of no sum
     manifest.write_text(json.dumps(content))
     for step in range(5, 9):
         (tmp_path / "out" / "checkpoints" / f"phase1-{step:08d}" / "manifest.json").unlink()

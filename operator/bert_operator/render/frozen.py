@@ -14,7 +14,7 @@ from typing import Any
 
 from bert_operator.api import mounts
 from bert_operator.api.section import Section
-from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.v1alpha1 import BertPretrainJob, Stage
 from bert_operator.api.validation import parse_started_job
 from bert_operator.errors import InvalidJob
 from bert_operator.names import API_VERSION, KIND
@@ -166,13 +166,31 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, images: Collection[str]) 
         return False
     if found.image not in {own.job.spec.image, *images}:
         return False
-    moved = own.job.spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
+    spec = own.job.spec.model_copy(update={"stages": _without_former_default(own.job.spec.stages, found.stages)})
+    own = replace(own, job=own.job.model_copy(update={"spec": spec}))
+    moved = spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
     expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])
     own_run_config = json.loads(expected.pop(RUN_CONFIG_KEY))
     for held, key in ((expected, SPEC_KEY), (data, SPEC_KEY), (data, RUN_CONFIG_KEY)):
         del held[key]
     is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")
     return is_fixed and found == moved and data == expected and _agree(run_config, own_run_config)
+
+
+def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Leave out what the definition of 0.1.0 has filled into a job of a later release while that one was away."""
+    return (
+        tuple(
+            stage.model_copy(update={"pretrain": stage.pretrain.model_copy(update={"optimizer_state": None})})
+            if stage.pretrain is not None
+            and stage.pretrain.optimizer_state == "keep"
+            and before.pretrain is not None
+            and before.pretrain.optimizer_state is None
+            else stage
+            for stage, before in zip(own, found, strict=False)
+        )
+        + own[len(found) :]
+    )
 
 
 def _agree(found: Any, own: Any) -> bool:
