@@ -12,6 +12,7 @@ import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from api_stand_in import ApiStandIn
+from bert_operator.cluster import server_clock
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.server_clock import ServerClock
@@ -23,7 +24,11 @@ from operator_process import OperatorProcess
 HOUR_S = 3600.0
 
 
-def test_the_time_is_that_of_the_api_servers_answers_wherever_it_jumps(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_time_is_that_of_the_api_servers_answers_wherever_it_jumps(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_clock, "TOLD_EVERY_S", 0.0)
+
     async def follow(server: ApiStandIn) -> list[float]:
         differences = []
         async with ApiClient(Configuration(host=server.url)) as api:
@@ -64,6 +69,17 @@ def test_an_operator_whose_clock_is_wrong_retries_at_once_and_ends_no_job_before
             assert server.objects[path_of("BertPretrainJob", "demo", job)]["status"]["reason"] == "WaitingToStart"
         finally:
             operator.kill()
+
+
+@pytest.mark.parametrize("apart_s", [8.0, HOUR_S])
+def test_two_api_servers_whose_clocks_differ_are_told_of_once_a_minute(
+    apart_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ServerClock()
+    with caplog.at_level(logging.WARNING):
+        for number in range(50):
+            hear(clock, time.time() + apart_s * (number % 2), took_s=0)
+    assert len(caplog.records) == 1
 
 
 def hear(clock: ServerClock, written_s: float, *, took_s: float) -> None:
