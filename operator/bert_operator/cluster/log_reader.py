@@ -9,6 +9,7 @@ nothing but that record: it is counted.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -54,6 +55,21 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """What has been read of a job, and by which reading."""
+
+    uid: str
+    """The job's: it may be deleted and applied again under its name."""
+    reading: int
+    attempt: int
+    report: Report
+
+    def is_newer(self, uid: str, reading: int, attempt: int) -> bool:
+        """Tell whether a log that comes now says less: readings come in any order."""
+        return self.reading > reading or (self.uid == uid and self.attempt > attempt)
+
+
+@dataclass(frozen=True, slots=True)
 class _LastWords:
     """The reading of a log whose child has ended."""
 
@@ -72,14 +88,16 @@ class LogReader:
         self._index = index
         self._enqueue = enqueue
         self._metrics = metrics
-        self._reports: dict[JobRef, Report] = {}
+        self._known: dict[JobRef, _Known] = {}
+        self._readings = itertools.count()
         self._last_words: dict[JobRef, _LastWords] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
 
     def report(self, ref: JobRef) -> Report:
         """Return the newest report of a job."""
-        return self._reports.get(ref, Report())
+        known = self._known.get(ref)
+        return known.report if known is not None else Report()
 
     async def read_to_end(self, ref: JobRef, job: JobEntry, child: ChildEntry) -> None:
         """Read the log of a child that has ended, once: short runs end between two rounds.
@@ -109,7 +127,7 @@ class LogReader:
             while True:
                 started_s = loop.time()
                 known = set(self._index.jobs())
-                for table in (self._reports, self._last_words):
+                for table in (self._known, self._last_words):
                     for gone in table.keys() - known:
                         del table[gone]
                 for ref, job, pod in list(self._readable()):
@@ -137,15 +155,22 @@ class LogReader:
             self._being_read.discard(pod.uid)
 
     async def _read(self, ref: JobRef, job: JobEntry, pod: PodEntry) -> None:
+        reading = next(self._readings)
         path = path_of("Pod", ref.namespace, pod.name, part="log")
         try:
             text = await self._api.get_log(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
         except ApiError as error:
             _log.debug("%s: its log cannot be read (%s)", ref, error)
             return
-        before = self.report(ref)
+        except Exception:
+            _log.exception("%s: the log of pod %s could not be read", ref, pod.name)
+            return
+        known = self._known.get(ref)
+        if known is not None and known.is_newer(job.uid, reading, pod.attempt):
+            return
+        before = known.report if known is not None and known.uid == job.uid else Report()
         after = read_report(text, job.uid, pod.attempt, before)
-        self._reports[ref] = after
+        self._known[ref] = _Known(job.uid, reading, pod.attempt, after)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
             _log.info("%s: %d progress records in the log of pod %s cannot be used", ref, refused, pod.name)

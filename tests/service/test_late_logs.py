@@ -1,0 +1,144 @@
+"""Logs come as late as they like, and jobs come again under their names: what is newest counts, of the very job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+import pytest
+
+from bert_operator.cluster.client import ApiClient
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.log_reader import LogReader
+from bert_operator.cluster.metrics import Metrics
+from bert_operator.cluster.work_queue import Retry
+from bert_operator.names import JobRef
+from bert_operator.render import names
+from child_documents import NAMESPACE, child_document, pod_document
+
+REF = JobRef(NAMESPACE, "demo")
+
+
+class LogsOnDemand:
+    """Logs that come when the test has them come."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[str]] = []
+
+    async def get_log(self, path: str, **_: str) -> str:
+        answer = asyncio.get_running_loop().create_future()
+        self.asked.append(answer)
+        return await answer
+
+    async def wait(self, count: int) -> None:
+        """Return when so many have been asked for."""
+        async with asyncio.timeout(10):
+            while len(self.asked) < count:
+                await asyncio.sleep(0.01)
+
+
+class World:
+    """One job, its reader and its logs."""
+
+    def __init__(self) -> None:
+        self.index, self.logs = Index(), LogsOnDemand()
+        self.looks: asyncio.Queue[JobRef] = asyncio.Queue()
+        self.reader = LogReader(cast(ApiClient, self.logs), self.index, self.looks.put_nowait, Metrics())
+
+    def put(self, uid: str, attempt: int = 1) -> None:
+        """Have a job of this uid run this attempt."""
+        metadata = {"name": REF.name, "namespace": NAMESPACE, "uid": uid, "resourceVersion": "1", "generation": 1}
+        self.index.put_job(
+            {"kind": "BertPretrainJob", "metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
+        )
+        self.index.put_child(child_document("Job", REF.name, attempt=attempt, uid=f"{uid}-{attempt}", owner=uid))
+        self.index.put_pod(pod_document(names.SINGLE, job=REF.name, attempt=attempt, owner=f"{uid}-{attempt}"))
+
+    async def ask_to_end(self, attempt: int = 1) -> None:
+        """Begin to read the log of an attempt to its end."""
+        entry = self.index.job(REF)
+        assert entry is not None
+        (child,) = (child for child in self.index.children(REF) if child.attempt == attempt)
+        with pytest.raises(Retry):
+            await self.reader.read_to_end(REF, entry, child)
+
+    async def answer(self, number: int, text: str) -> None:
+        """Have a log come, and be read."""
+        self.logs.asked[number].set_result(text)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    @property
+    def step(self) -> int | None:
+        progress = self.reader.report(REF).progress
+        return progress and progress.count("step")
+
+
+def record(uid: str, step: int, *, attempt: int = 1, event: str = "progress") -> str:
+    return f"bert-trainer/1 event={event} job={uid} attempt={attempt} stage=phase1 step={step} steps=100\n"
+
+
+def test_a_log_that_was_asked_for_earlier_and_comes_later_changes_nothing() -> None:
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        running = asyncio.create_task(world.reader.run())
+        await world.logs.wait(1)
+        await world.ask_to_end()
+        await world.answer(1, record("first", 100))
+        await world.answer(0, record("first", 50))
+        assert world.step == 100
+        running.cancel()
+
+    asyncio.run(follow())
+
+
+def test_the_log_of_an_attempt_changes_nothing_once_a_later_one_has_been_read() -> None:
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        world.put("first", attempt=2)
+        await world.ask_to_end(attempt=2)
+        await world.answer(0, record("first", 7, attempt=2))
+        await world.ask_to_end(attempt=1)
+        await world.answer(1, record("first", 90))
+        assert world.step == 7
+
+    asyncio.run(follow())
+
+
+def test_a_job_that_is_applied_again_under_its_name_inherits_no_progress_and_no_checkpoint() -> None:
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        await world.ask_to_end()
+        await world.answer(0, record("first", 90) + record("first", 90, event="checkpoint"))
+        assert world.reader.report(REF).checkpoint is not None
+        world.put("second")
+        world.index.drop(child_document("Job", REF.name, uid="first-1", owner="first"))
+        world.index.put_child(child_document("Job", REF.name, uid="second-1", owner="second"))
+        await world.ask_to_end()
+        await world.answer(1, record("second", 1))
+        assert (world.step, world.reader.report(REF).checkpoint) == (1, None)
+
+    asyncio.run(follow())
+
+
+def test_a_reading_that_fails_unexpectedly_is_logged_and_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        running = asyncio.create_task(world.reader.run())
+        await world.logs.wait(1)
+        world.logs.asked[0].set_exception(LookupError("a codec that nobody knows"))
+        await world.ask_to_end()
+        assert not running.done()
+        await world.answer(1, record("first", 5))
+        assert world.step == 5
+        running.cancel()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(follow())
+    (told,) = (entry for entry in caplog.records if entry.name == "bert_operator.cluster.log_reader")
+    assert "demo" in told.getMessage()
