@@ -87,8 +87,9 @@ class ReconcileMetrics(Protocol):
 
 @dataclass(slots=True)
 class _Refusal:
-    """A child that could not be created, and when to try again."""
+    """A child that could not be created, of the job with a uid, and when to try again."""
 
+    uid: str
     obstacle: Obstacle
     pause_s: float
     again_at_s: float
@@ -207,18 +208,25 @@ class Reconciler:
         return known is None or (known.uid, known.version) != (entry.uid, entry.version)
 
     def _observe(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Observed:
-        refusal = self._refusals.get(job.ref)
+        refusal = self._find_refusal(job.ref, entry)
         report = self._reports.report(job.ref)
+        # Of this very job, not of one that had its name before.
+        records = report.progress, report.checkpoint
+        progress, checkpoint = (record if record and record.job == entry.uid else None for record in records)
         owner_uid, created = self._created.get(job.ref, ("", None))
         return Observed(
             status=status,
             children=tuple(self._observe_child(job, child) for child in self._own_children(job.ref, entry)),
             stop_requested=job.spec.run_policy.suspend,
-            progress=report.progress,
-            checkpoint=report.checkpoint,
+            progress=progress,
+            checkpoint=checkpoint,
             obstacle=refusal.obstacle if refusal else None,
             created=created if owner_uid == entry.uid else None,
         )
+
+    def _find_refusal(self, ref: JobRef, entry: JobEntry) -> _Refusal | None:
+        refusal = self._refusals.get(ref)
+        return refusal if refusal is not None and refusal.uid == entry.uid else None
 
     async def _read_last_words(self, ref: JobRef, entry: JobEntry) -> None:
         newest = max(self._own_children(ref, entry), key=lambda child: child.attempt, default=None)
@@ -361,9 +369,9 @@ class Reconciler:
 
     async def _create_in_turn(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> None:
         """Create a child, or say why that cannot be; what was refused is tried again at growing intervals."""
-        refusal = self._refusals.get(job.ref)
+        refusal = self._find_refusal(job.ref, entry)
         if (leftover := self._find_leftover(job.ref, entry)) is not None:
-            self._refusals[job.ref] = _Refusal(leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
+            self._refusals[job.ref] = _Refusal(entry.uid, leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
             if refusal is None or refusal.obstacle != leftover:
                 raise Retry(0.0)  # to put it into the status
             return  # the watch tells when it is gone
@@ -379,7 +387,7 @@ class Reconciler:
         # Refusals repeat what they refuse, however long that is.
         obstacle = replace(obstacle, message=obstacle.message[:MAX_MESSAGE])
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
-        self._refusals[job.ref] = _Refusal(obstacle, pause_s, self._now_s() + pause_s)
+        self._refusals[job.ref] = _Refusal(entry.uid, obstacle, pause_s, self._now_s() + pause_s)
         if refusal is None or refusal.obstacle != obstacle:
             raise Retry(0.0)  # to put it into the status
         raise Retry(pause_s)

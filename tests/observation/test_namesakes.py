@@ -1,0 +1,46 @@
+"""A job that was deleted and applied again under its name is another job: nothing of the first is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from bert_operator.api.conditions import ObstacleReason
+from bert_operator.api.job_status import JobStatus
+from bert_operator.cluster.client import ApiClient
+from bert_operator.cluster.entries import JobEntry, read_job
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.log_reader import Report
+from bert_operator.cluster.reconciler import Reconciler, _Refusal
+from bert_operator.cluster.settings import Settings
+from bert_operator.names import JobRef
+from bert_operator.observe import Obstacle
+from bert_operator.progress import parse_progress_line
+from sample_job import sample_document, sample_job
+from walking_operator import Told
+
+
+@dataclass
+class TellsOfTheFirst(Told):
+    """What the log of the first one said."""
+
+    def report(self, ref: JobRef) -> Report:
+        told = parse_progress_line("bert-trainer/1 event=progress job=first attempt=1 stage=phase1 step=9 steps=100")
+        assert told is not None
+        return Report(progress=told, checkpoint=told)
+
+
+def entry_of(uid: str) -> JobEntry:
+    document = sample_document()
+    metadata = {**document["metadata"], "namespace": "default", "uid": uid, "resourceVersion": "1", "generation": 1}
+    return read_job({**document, "metadata": metadata})
+
+
+def test_neither_progress_nor_checkpoint_nor_obstacle_is_inherited() -> None:
+    told, job = TellsOfTheFirst(), sample_job()
+    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), told, told, told)
+    obstacle = Obstacle(reason=ObstacleReason.REJECTED, message="no")
+    reconciler._refusals[job.ref] = _Refusal("first", obstacle, pause_s=60, again_at_s=1e12)
+    first, second = (reconciler._observe(job, entry_of(uid), JobStatus()) for uid in ("first", "second"))
+    assert None not in (first.progress, first.checkpoint, first.obstacle)
+    assert (second.progress, second.checkpoint, second.obstacle) == (None, None, None)
