@@ -51,6 +51,10 @@ class ApiStandIn:
         """By the pod's name; None: its kubelet hangs."""
         self.tells = False
         """Whether watches tell of changes."""
+        self.refuses: set[str] = set()
+        """Paths that are answered at once, with 403."""
+        self.expires = 0
+        """So many ``continue`` tokens of lists are refused from now on, with 410."""
         self.watches = 0
         """Open ones."""
         self.hanging = 0
@@ -117,7 +121,9 @@ class ApiStandIn:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=0.1)
+        runner = web.ServerRunner(
+            web.Server(self._answer, access_log=None, handler_cancellation=True), shutdown_timeout=0.1
+        )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -128,6 +134,8 @@ class ApiStandIn:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests[request.method] += 1
         body = await request.read()
+        if request.path in self.refuses:
+            return web.json_response(_refusal(403, "Forbidden"), status=403)
         await asyncio.sleep(self.delay_s)
         date = {"Date": formatdate(time.time() + self.ahead_s, usegmt=True)}
         path, _, part = request.path.partition("/log")
@@ -136,6 +144,8 @@ class ApiStandIn:
         if request.query.get("watch") == "true":
             return await self._watch(request, date)
         status, document = self._look_up(request.method, request.path, json.loads(body) if body else {})
+        if "items" in document:
+            status, document = self._cut(document, request.query.get("limit"), request.query.get("continue"))
         return web.json_response(document, status=status, headers=date)
 
     def _look_up(self, method: str, path: str, body: Json) -> tuple[int, Json]:
@@ -154,6 +164,16 @@ class ApiStandIn:
             items = [item for at, item in list(self.objects.items()) if _is_in(at, path)]
             return 200, {"metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
         return 404, _refusal(404, "NotFound")
+
+    def _cut(self, found: Json, limit: str | None, resume: str | None) -> tuple[int, Json]:
+        """Return one page of a list."""
+        if resume and self.expires > 0:
+            self.expires -= 1
+            return 410, _refusal(410, "Expired")
+        begin = int(resume or 0)
+        end = begin + int(limit or len(found["items"]))
+        left = {"continue": str(end)} if end < len(found["items"]) else {}
+        return 200, {"metadata": {**found["metadata"], **left}, "items": found["items"][begin:end]}
 
     async def _watch(self, request: web.BaseRequest, date: dict[str, str]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json", **date})

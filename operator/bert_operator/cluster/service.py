@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +25,7 @@ from bert_operator.cluster.recorder import Recorder
 from bert_operator.cluster.reflector import Reflector
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.sweep import Sweeper
-from bert_operator.cluster.watches import build_registry, watch_jobs
+from bert_operator.cluster.watches import EndlessPauses, build_registry, take_signals, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
 from bert_operator.errors import OperatorError
 from bert_operator.names import API_GROUP, API_VERSION, JobRef
@@ -33,6 +33,8 @@ from bert_operator.render import names
 
 _WAIT_FOR_API_S = 2.0
 _POLL_S = 0.2
+_STEADY_S = 60.0
+"""A watch that has held for this long is begun again at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +61,7 @@ class _Service:
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._ending.set)
+        take_signals(self._ending)
         try:
             configuration = await load_configuration()
         except ConfigException as error:
@@ -126,14 +127,30 @@ class _Service:
         await self._wait_for_own_api(api)
         for reflector in self._reflectors:
             await reflector.synced.wait()
-        registry = build_registry(self._index, self._queue.add, self._take_note)
-        kopf_is_up, never = asyncio.Event(), asyncio.Event()
+        kopf_is_up = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._queue.run(self._settings.workers))
             tasks.create_task(self._get_ready(kopf_is_up))
-            # It ends by itself only when the process got a signal.
-            await watch_jobs(registry, self._settings, never, kopf_is_up)
-            self._ending.set()
+            await self._watch_jobs(api, kopf_is_up)
+
+    async def _watch_jobs(self, api: ApiClient, kopf_is_up: asyncio.Event) -> None:
+        """Have kopf watch until the process gets a signal; meanwhile sweeps bring what a watch that failed owes."""
+        registry = build_registry(self._index, self._queue.add, self._take_note)
+        pauses = iter(EndlessPauses())
+        while not self._ending.is_set():
+            began_s, why = time.monotonic(), "it ended"
+            try:
+                await watch_jobs(registry, self._settings, self._ending, kopf_is_up)
+            except Exception as error:
+                why = repr(error)
+            if self._ending.is_set():
+                return
+            if time.monotonic() - began_s > _STEADY_S:
+                pauses = iter(EndlessPauses())
+            _log.warning("The watch on BertPretrainJobs has failed (%s) and is begun again", why)
+            await asyncio.sleep(next(pauses))
+            # Kopf looks for its resource once.
+            await self._wait_for_own_api(api)
 
     async def _get_ready(self, kopf_is_up: asyncio.Event) -> None:
         await kopf_is_up.wait()

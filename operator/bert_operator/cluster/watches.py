@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -46,11 +47,21 @@ def build_registry(
     return registry
 
 
-class _EndlessPauses:
-    """Seconds before each further try of a request. Kopf ends the process where a list of them does."""
+class EndlessPauses:
+    """Seconds before each further try. Kopf gives up where a list of them ends."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain([0.2, 0.5, 1, 1, 2, 2, 5, 5], itertools.repeat(10))
+
+
+class _AllButWatchers(frozenset[Any]):
+    """The tasks that kopf is to leave alone when it ends: those that it has not made itself.
+
+    It would cancel whatever was begun since it was started. Of its own only its watches are left where one has failed.
+    """
+
+    def __contains__(self, task: object) -> bool:
+        return not (isinstance(task, asyncio.Task) and task.get_name().startswith("watcher for "))
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
@@ -72,6 +83,8 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     kopf_settings.scanning.disabled = True
     kopf_settings.posting.enabled = False
     kopf_settings.peering.standalone = True
+    # Kopf may end while the process goes on; it would kill that process after this time.
+    kopf_settings.process.ultimate_exiting_timeout = None
     # Kopf keeps a task per object, and the object, for this long after its last change.
     kopf_settings.queueing.idle_timeout = 0.1
     watching = kopf_settings.watching
@@ -79,7 +92,7 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     watching.inactivity_timeout = settings.watch_silence_seconds
     watching.chunk_size = JOBS_PER_PAGE
     kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
-    kopf_settings.networking.error_backoffs = _EndlessPauses()
+    kopf_settings.networking.error_backoffs = EndlessPauses()
     # Never used while there are only event handlers; named after us so that it never appears under kopf's name.
     kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
     kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
@@ -90,8 +103,13 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
 async def watch_jobs(
     registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event, ready: asyncio.Event
 ) -> None:
-    """Watch until told to stop. ready: set once kopf is running."""
-    await kopf.operator(
+    """Watch until told to stop. ready: set once kopf is running.
+
+    Raises:
+        Exception: kopf has given up, as it does at any answer that it knows nothing to do about: a list of which a
+            page has expired, an error in a watch. It may be started again.
+    """
+    tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=build_settings(settings),
         clusterwide=not settings.namespaces,
@@ -102,3 +120,11 @@ async def watch_jobs(
         stop_flag=stop,
         ready_flag=ready,
     )
+    take_signals(stop)  # which kopf has taken
+    await kopf.run_tasks(tasks, ignored=_AllButWatchers())
+
+
+def take_signals(stop: asyncio.Event) -> None:
+    """Have the signals that end a process set an event."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
