@@ -154,14 +154,17 @@ class _Service:
 
     async def _get_ready(self, kopf_is_up: asyncio.Event) -> None:
         await kopf_is_up.wait()
+        pauses = iter(EndlessPauses())
         while True:
+            pause_s = _POLL_S
             try:
                 await self._sweeper.sweep()
                 if self._sweeper.lag_s() == 0:
                     break
             except ApiError as error:
-                _log.warning("Not ready yet (%s)", error)
-            await asyncio.sleep(_POLL_S)
+                pause_s = next(pauses)
+                _log.warning("Not ready yet (%s); the next try in %.1f s", error, pause_s)
+            await asyncio.sleep(pause_s)
         self._ready.set()
         await self._sweeper.run()
 

@@ -122,8 +122,13 @@ class Sweeper:
             async with turns:
                 return await self._list_namespace(namespace)
 
-        found = await asyncio.gather(*map(list_in_turn, self._settings.namespaces or ("",)))
-        return {uid: job for jobs in found for uid, job in jobs.items()}
+        try:
+            # Where one fails the others are not left running: the next sweep would begin beside them.
+            async with asyncio.TaskGroup() as lists:
+                found = [lists.create_task(list_in_turn(namespace)) for namespace in self._settings.namespaces or ("",)]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return {uid: job for jobs in found for uid, job in jobs.result().items()}
 
     async def _list_namespace(self, namespace: str) -> dict[str, tuple[JobRef, int]]:
         """Return the same of one namespace; empty: of all."""
