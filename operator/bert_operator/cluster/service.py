@@ -43,7 +43,7 @@ def run_operator(settings: Settings) -> None:
     """Run until SIGTERM or Ctrl-C.
 
     Raises:
-        OperatorError: there is no way to the API server, or a watch failed for good.
+        OperatorError: there is no way to the API server.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
