@@ -42,7 +42,7 @@ def proxied(
 
     try:
         with OperatorProcess(tmp_path, config, namespaces=[namespace], workers=40, watchSilenceSeconds=3) as running:
-            # Without jobs it is ready before kopf has looked round, and a fault then ends it, as Kubernetes would see.
+            # Without jobs it is ready before kopf has looked round; a fault is to meet a watch that is open.
             wait_until(watches_jobs, 20, "the watch on jobs")
             yield running
             assert SURPRISE not in running.log()
