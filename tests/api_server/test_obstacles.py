@@ -200,7 +200,8 @@ def test_a_job_that_is_not_for_this_cluster(
     assert path in status["message"]
     assert next_step in status["message"]
     assert jobs.children("bert") == []
-    assert "SpecInvalid" in jobs.events("bert")
+    # Events are written after the status.
+    wait_until(lambda: "SpecInvalid" in jobs.events("bert"), 5, "the Event")
     jobs.change("bert", output={"volume": {"hostPath": None, **CLAIM}}).expect()
     with Fates(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded")
