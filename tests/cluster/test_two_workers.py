@@ -18,14 +18,16 @@ pytestmark = pytest.mark.timeout(400)
 
 _LOOK_INSIDE = """
 import json, os, pathlib, socket
-from bert_trainer.pod.ranks import find_ranks
+from bert_trainer.pod.ranks import find_descendants, find_ranks
 def read(*paths):
     return next((pathlib.Path(path).read_text().strip() for path in paths if os.path.exists(path)), None)
 ranks = []
 for pid in find_ranks(1):
     process = pathlib.Path(f'/proc/{pid}')
     pairs = [entry.partition('=') for entry in (process / 'environ').read_text().split(chr(0)) if entry]
-    maps = (process / 'maps').read_text()
+    # bert-pod rank waits for the program, which alone loads what was chosen.
+    family = [pid, *find_descendants(pid)]
+    maps = ''.join(pathlib.Path(f'/proc/{member}/maps').read_text() for member in family)
     ranks.append({
         'environment': {name: value for name, _, value in pairs},
         'user': (process / 'status').read_text().split('Uid:')[1].split()[0],
