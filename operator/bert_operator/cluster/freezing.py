@@ -88,7 +88,8 @@ class Freezer:
                 # Written down by a process that died before it froze anything, under settings that were others.
                 await write_hash(draft.hash)
                 status = status.model_copy(update={"frozen_hash": draft.hash})
-            config_map = await self._create_or_get(draft.config_map)
+            path = path_of("ConfigMap", draft.config_map["metadata"]["namespace"])
+            config_map = await create_or_get(self._api, path, draft.config_map)
             if _is_believed(config_map, status) and _is_owned(config_map, document):
                 return draft.frozen
         if not _is_believed(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
@@ -142,15 +143,15 @@ class Freezer:
                 return None
             raise
 
-    async def _create_or_get(self, rendered: Document) -> Document:
-        """Create a ConfigMap; return the one that has the name already, whosever it is."""
-        path = path_of("ConfigMap", rendered["metadata"]["namespace"])
-        try:
-            return await self._api.create(path, rendered)
-        except ApiError as error:
-            if error.status != 409 or error.reason != "AlreadyExists":
-                raise
-        return await self._api.get(f"{path}/{rendered['metadata']['name']}")
+
+async def create_or_get(api: ApiClient, path: str, document: Document) -> Document:
+    """Create an object; return the one that has the name already, whosever it is."""
+    try:
+        return await api.create(path, document)
+    except ApiError as error:
+        if error.status != 409 or error.reason != "AlreadyExists":
+            raise
+    return await api.get(f"{path}/{document['metadata']['name']}")
 
 
 def _is_believed(config_map: Document, status: JobStatus) -> bool:

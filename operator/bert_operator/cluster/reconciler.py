@@ -22,7 +22,7 @@ from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.api.validation import parse_started_job
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry, read_job
-from bert_operator.cluster.freezing import Draft, Freezer, Unusable
+from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.news import News, news_between
@@ -415,7 +415,7 @@ class Reconciler:
             frozen = await self._freezer.obtain(entry.document(), step.status, draft, write_hash)
             document = render_child(frozen, child)
             path = path_of(document["kind"], job.ref.namespace)
-            answer = await self._create_or_get(path, document)
+            answer = await create_or_get(self._api, path, document)
         except Unusable as error:
             return error.obstacle
         except ApiError as error:
@@ -427,15 +427,6 @@ class Reconciler:
         made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
         self._created[job.ref] = (entry.uid, made)
         return None
-
-    async def _create_or_get(self, path: str, document: Document) -> Document:
-        """Create an object; return the one that has the name already, whosever it is."""
-        try:
-            return await self._api.create(path, document)
-        except ApiError as error:
-            if error.status != 409 or error.reason != "AlreadyExists":
-                raise
-        return await self._api.get(f"{path}/{document['metadata']['name']}")
 
 
 def replace_version(entry: JobEntry, answer: Document) -> JobEntry:
