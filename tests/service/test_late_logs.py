@@ -125,6 +125,23 @@ def test_a_job_that_is_applied_again_under_its_name_inherits_no_progress_and_no_
     asyncio.run(follow())
 
 
+def test_a_child_of_another_owner_hides_nobody_s_progress() -> None:
+    """Labels are anybody's to write: a stranger's child with this job's name and a higher attempt is no child of it."""
+
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        world.index.put_child(child_document("Job", REF.name, attempt=9, uid="stranger-9", owner="stranger"))
+        world.index.put_pod(pod_document(names.SINGLE, job=REF.name, attempt=9, owner="stranger-9"))
+        running = asyncio.create_task(world.reader.run())
+        await world.logs.wait(1)
+        await world.answer(0, record("first", 30))
+        assert world.step == 30
+        running.cancel()
+
+    asyncio.run(follow())
+
+
 def test_a_reading_that_fails_unexpectedly_is_logged_and_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async def follow() -> None:
         world = World()

@@ -155,8 +155,12 @@ class Index:
         return list(self._jobs)
 
     def children(self, ref: JobRef) -> Sequence[ChildEntry]:
-        """Return the children that carry a job's name; ask their owner's uid before taking them for its own."""
+        """Return the children that carry a job's name, whosever they are."""
         return list(self._children.get(ref, {}).values())
+
+    def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildEntry]:
+        """Return the children that the job of this uid controls; others may carry its name in their labels."""
+        return [child for child in self.children(ref) if child.owner_uid == uid]
 
     def pods(self, ref: JobRef, child: str) -> Sequence[PodEntry]:
         """Return the pods of a child, those of a namesake left out that an earlier job has left behind."""

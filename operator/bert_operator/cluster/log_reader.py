@@ -142,7 +142,7 @@ class LogReader:
             job = self._index.job(ref)
             if job is None or job.phase not in ("Running", "Stopping"):
                 continue
-            newest = max(self._index.children(ref), key=lambda child: child.attempt, default=None)
+            newest = max(self._index.own_children(ref, job.uid), key=lambda child: child.attempt, default=None)
             for pod in self._index.pods(ref, newest.name) if newest else ():
                 if pod.role in (names.LAUNCHER, names.SINGLE) and pod.phase == "Running":
                     yield ref, job, pod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -233,9 +233,9 @@ class Reconciler:
         if newest is not None and has_ended(newest):
             await self._reports.read_to_end(ref, entry, newest)
 
-    def _own_children(self, ref: JobRef, entry: JobEntry) -> list[ChildEntry]:
+    def _own_children(self, ref: JobRef, entry: JobEntry) -> Sequence[ChildEntry]:
         """Return the children that this very job controls; those of a namesake are left to the garbage collector."""
-        return [child for child in self._index.children(ref) if child.owner_uid == entry.uid]
+        return self._index.own_children(ref, entry.uid)
 
     def _observe_child(self, job: BertPretrainJob, child: ChildEntry) -> Child:
         pods = self._index.pods(job.ref, child.name)
