@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from bert_trainer.pod.lines import Line
+from bert_trainer.pod.listening import Listener
 from bert_trainer.pod.muster import Muster, render_announcement, render_end
+from bert_trainer.pod.source import Source
+from bert_trainer.pod.stopping import StopRequest
+from bert_trainer.pod.story import Story
+from bert_trainer.progress import format_line
 
 
 def muster(ranks: int, hosts: int, *places: str, size: int | None = None) -> Muster:
@@ -55,3 +61,27 @@ def test_a_program_s_own_lines_are_none_of_its_business() -> None:
     for line in ("bert-pod/1 event=rank", "said bert-pod/1 event=rank rank=0 size=1 host=a", ""):
         assert not found.take(line)
     assert not found.is_complete
+
+
+def listener() -> Listener:
+    return Listener(Story(Source("uid-1", "2")), Muster(2, 1), StopRequest())
+
+
+def test_a_run_that_reports_has_begun_even_if_an_announcement_was_mangled() -> None:
+    """Ended as one that never began, it would lose what it has learnt since its last checkpoint."""
+    heard = listener()
+    assert not heard.take(Line(0, render_announcement({"PMI_RANK": "0", "PMI_SIZE": "2"}, "a")))
+    heard.take(Line(1, "bert-pod/1 event=rabert-pod/1 event=rank rank=1 size=2 host=a"))
+    foreign = format_line({"event": "progress", "step": 7, "job": "uid-2", "attempt": 2})
+    assert heard.take(Line(0, foreign))
+    assert not heard.stop.has_begun()
+    heard.take(Line(0, format_line({"event": "stage_started", "stage": "phase1", "job": "uid-1", "attempt": 2})))
+    assert heard.stop.has_begun()
+
+
+def test_a_run_whose_ranks_have_all_come_has_begun() -> None:
+    heard = listener()
+    for rank in ("0", "1"):
+        assert not heard.stop.has_begun()
+        heard.take(Line(int(rank), render_announcement({"PMI_RANK": rank, "PMI_SIZE": "2"}, "a")))
+    assert heard.stop.has_begun()

@@ -26,8 +26,13 @@ class Listener:
     _problem: str | None = field(default=None)
 
     def __post_init__(self) -> None:
-        """From now on a stop that comes before all ranks have come ends the launcher."""
-        self.stop.has_begun = lambda: self.muster.is_complete
+        """From now on a stop that comes before the run has begun ends the launcher."""
+        self.stop.has_begun = lambda: self.has_begun
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether all ranks have come, or rank 0 reports: an announcement may be mangled on its way, all are there."""
+        return self.muster.is_complete or self.story.last_event is not None
 
     def take(self, line: Line) -> bool:
         """Take a line; return whether it is for people."""

@@ -84,7 +84,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         told_stop=story.has_stopped(code, was_asked=stop.count > 0),
         said_code=story.said_code,
         asked_to_stop=stop.count > 0,
-        never_began=stop.came_early or not listener.muster.is_complete,
+        never_began=stop.came_early or not listener.has_begun,
     )
     code = settle_exit_code(code, evidence)
     write_record(job.termination_log, build_record(code, story, failure, read_left(left)))
