@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bert_trainer.config import CorpusConfig
 from bert_trainer.dataset.corpus import open_corpora
 from bert_trainer.dataset.sentences import LONGEST_SENTENCE, clean_line, split_sentences
+from small_dumps import multistream, page
 
 WORDS = ["der", "die", "und", "in", "den", "von", "zu", "das", "mit", "sich", "f\u00fcr", "wird", "im", "dem", "nicht"]
 
@@ -52,6 +53,23 @@ def test_a_file_with_stray_marks_is_told_with_its_share(tmp_path: Path, caplog: 
     assert len(found) == pytest.approx(30 * 60, abs=30)
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"{tmp_path}: 30 sentence(s) of more than 2,048 characters, 100.0 % of the text, ")
+    assert "were split again as if they had no quotation marks or brackets" in warning
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_dump_with_stray_marks_is_told_like_any_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_processes: int
+) -> None:
+    """Whichever process cleans its pages, each sentence counts once."""
+    articles = [page(f"Seite {number}", f'Das "{" ".join(german(60, seed=number))}" steht da.') for number in range(4)]
+    path = tmp_path / "wiki.xml.bz2"
+    path.write_bytes(multistream(articles[:2], articles[2:]))
+    settings = CorpusConfig(path=str(path), language="de")
+    with caplog.at_level(logging.WARNING):
+        documents = list(open_corpora([settings], num_processes=num_processes).documents())
+    assert max(len(sentence) for document in documents for sentence in document.sentences) <= LONGEST_SENTENCE
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"{path}: 4 sentence(s) of more than 2,048 characters, ")
     assert "were split again as if they had no quotation marks or brackets" in warning
 
 

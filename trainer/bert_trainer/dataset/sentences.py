@@ -59,13 +59,18 @@ class LongSentences:
     sentences: int = 0
     characters: int = 0
 
+    def add(self, found: LongSentences) -> None:
+        """Count what was found elsewhere as well."""
+        self.sentences += found.sentences
+        self.characters += found.characters
+
     def since(self, before: LongSentences) -> LongSentences:
         """Return what was added."""
         return LongSentences(self.sentences - before.sentences, self.characters - before.characters)
 
 
 long_sentences = LongSentences()
-"""Of this process, since it began."""
+"""Of this process since it began, and of its workers."""
 
 
 def clean_line(text: str) -> str:
@@ -78,12 +83,12 @@ def clean_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def split_sentences(paragraph: str, language: str) -> list[str]:
-    """Return the sentences of one cleaned line, none above ``LONGEST_SENTENCE``; those that were are counted.
+def split_sentences(paragraph: str, language: str, counted: LongSentences = long_sentences) -> list[str]:
+    """Return the sentences of one cleaned line, none above ``LONGEST_SENTENCE``.
 
-    language: ISO 639 code.
+    language: ISO 639 code. counted: gets those added that were longer.
     """
-    return _split(paragraph, language, long_sentences)
+    return _split(paragraph, language, counted)
 
 
 def _split(paragraph: str, language: str, counted: LongSentences) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.dataset.document import Document
-from bert_trainer.dataset.sentences import clean_line, split_sentences
+from bert_trainer.dataset.sentences import LongSentences, clean_line, long_sentences, split_sentences
 from bert_trainer.dataset.sources.markup_cost import BrokenMarkupError, CostlyMarkupError
 from bert_trainer.dataset.sources.streams import compression_of, read_head, read_pieces
 from bert_trainer.dataset.sources.wikitext import extract_paragraphs
@@ -77,6 +77,8 @@ class Articles:
     """Pages by the reason why they are no documents."""
     named: tuple[str, ...]
     """What to tell of pages that a reader would miss."""
+    long_sentences: LongSentences
+    """Those of these pages that were split again: the worker's own count dies with it."""
 
 
 def looks_like_dump(path: Path) -> bool:
@@ -97,6 +99,7 @@ def read_wikipedia(
     parts = _parts(path, language)
     for articles in run_in_order(extract_articles, parts, num_processes=num_processes, check=check):
         left_out.update(articles.left_out)
+        long_sentences.add(articles.long_sentences)
         for told in articles.named:
             logger.warning("%s: left out %s", path, told)
         for name, text in articles.texts:
@@ -113,6 +116,7 @@ def extract_articles(part: DumpPart) -> Articles:
     texts: list[tuple[str, str]] = []
     left_out: Counter[str] = Counter()
     named: list[str] = []
+    long = LongSentences()
     for group in _groups(content):
         if len(group) > _LARGEST_PAGE_BYTES:
             title = _TITLE.search(group)
@@ -123,13 +127,13 @@ def extract_articles(part: DumpPart) -> Articles:
         for page in _parse_pages(group, part):
             reason = _reason_to_leave_out(page)
             if reason is None:
-                text, reason = _text_of(page, part)
+                text, reason = _text_of(page, part, long)
                 texts += [text] if text else []
             if reason is not None:
                 left_out[reason] += 1
             if reason in _NAMED:
                 named.append(f"the page {page.findtext('title', '?')[:_SHOWN_TITLE]!r}, one of the {reason}")
-    return Articles(tuple(texts), left_out, tuple(named))
+    return Articles(tuple(texts), left_out, tuple(named), long)
 
 
 def _groups(content: bytes) -> Iterator[bytes]:
@@ -164,8 +168,10 @@ def _parse_pages(content: bytes, part: DumpPart) -> ElementTree.Element:
         ) from error
 
 
-def _text_of(page: ElementTree.Element, part: DumpPart) -> tuple[tuple[str, str] | None, str | None]:
-    """Return the name and the sentences of an article, or why it is none."""
+def _text_of(
+    page: ElementTree.Element, part: DumpPart, long: LongSentences
+) -> tuple[tuple[str, str] | None, str | None]:
+    """Return the name and the sentences of an article, or why it is none. long: gets those added that were too long."""
     wikitext = page.findtext("revision/text") or ""
     try:
         paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
@@ -174,7 +180,10 @@ def _text_of(page: ElementTree.Element, part: DumpPart) -> tuple[tuple[str, str]
     except (BrokenMarkupError, RecursionError):
         return None, _BROKEN
     sentences = [
-        sentence for text in paragraphs for sentence in split_sentences(clean_line(text), part.language) if sentence
+        sentence
+        for text in paragraphs
+        for sentence in split_sentences(clean_line(text), part.language, long)
+        if sentence
     ]
     if not sentences:
         return None, "articles without prose"
