@@ -14,6 +14,7 @@ import pytest
 from bert_operator.cluster.settings import Settings
 from fake_cluster import owned
 from frozen_walk import CONFIG_MAP, attempts, blocked, frozen, go_on, kill, pods, put, start, unsigned, world
+from job_walk import World
 from sample_job import Document
 from walking_operator import Fault, Operator
 
@@ -179,6 +180,90 @@ def test_it_goes_on_with_the_image_of_the_release_before() -> None:
     images = [pod["containers"][0]["image"] for pod in pods(here)]
     assert images[-1] == "docker.io/bert-operator/trainer:0.1.0"
     assert 2 in attempts(here)
+
+
+OLD, NEW = "registry.example:5000/team/trainer:0.1.0", "registry.example:5000/team/trainer:0.2.0"
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+
+
+def retried_with(of_then: str, of_now: str) -> World:
+    """Freeze a job as release 0.1.0 did, under one trainer image; have it retried under another one."""
+    here = world()
+    here.operators[0].restart(Settings(trainer_image=of_then))
+    start(here)
+    unsigned(here)
+    here.operators[0].restart(Settings(trainer_image=of_now))
+    kill(here)
+    go_on(here)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("of_then", "of_now"),
+    [
+        (OLD, NEW),
+        (f"registry.example:5000/team/trainer@{DIGEST}", NEW),
+        (f"{OLD}@{DIGEST}", NEW),
+        (OLD, f"{NEW}@{DIGEST}"),
+        ("registry.example:5000/team/trainer", NEW),
+        (OLD, "registry.example:5000/team/trainer"),
+        ("trainer:0.1.0", "trainer:0.2.0"),
+    ],
+)
+def test_it_goes_on_with_another_image_of_the_settings_repository(of_then: str, of_now: str) -> None:
+    here = retried_with(of_then, of_now)
+    assert pods(here)[-1]["containers"][0]["image"] == of_then
+    assert 2 in attempts(here)
+    assert here.status()["frozenHash"]
+
+
+@pytest.mark.parametrize(
+    ("of_then", "of_now"),
+    [
+        ("registry.example:5000/team/trainer-evil:0.1.0", NEW),
+        ("registry.example:5000/team/trainer/evil:0.1.0", NEW),
+        ("registry.example:5000/team/trainer:0.1.0/evil", NEW),
+        ("registry.example:5001/team/trainer:0.1.0", NEW),
+        ("registry.example/team/trainer:0.1.0", NEW),
+        ("evil.example/registry.example:5000/team/trainer:0.1.0", NEW),
+        ("registry.example:5000/evil", "registry.example:5000/trainer"),
+        # Of the settings' image 5000 is the tag, of the other one the port.
+        ("registry:5000/evil", "registry:5000"),
+        ("registry.evil.example/trainer:1", "registry:5000"),
+        ("registry.example:5000/team/trainer:0.1.0@evil.example/trainer:1", NEW),
+        (f"{OLD}@{DIGEST}@{DIGEST}", NEW),
+        (f"{OLD}@sha256:12", NEW),
+        ("registry.example:5000/team/trainer:", NEW),
+        ("registry.example:5000/team/trainer:0.1.0\n", NEW),
+        (f"registry.example:5000/team/trainer:{'0' * 129}", NEW),
+        ("Registry.example:5000/team/trainer:0.1.0", NEW),
+    ],
+)
+def test_it_does_not_go_on_with_an_image_of_another_repository(of_then: str, of_now: str) -> None:
+    here = retried_with(of_then, of_now)
+    assert 2 not in attempts(here)
+    assert blocked(here)["reason"] == "FrozenConfigurationUntrusted"
+
+
+@pytest.mark.parametrize("where", ["job", "profile"])
+def test_an_image_that_the_settings_do_not_decide_is_compared_as_it_is(where: str) -> None:
+    """What the job or its profile names is no release's default: only the very same one was frozen."""
+    here = world()
+    named = {"image": NEW}
+    profiles: Document = {"profiles": {"p": named}, "default_profile": "p"} if where == "profile" else {}
+    assert here.job is not None
+    if where == "job":
+        here.cluster.update(here.job, spec={**here.job["spec"], **named})
+    here.operators[0].restart(Settings(trainer_image="registry.example:5000/team/trainer:0.3.0", **profiles))
+    start(here)
+    unsigned(here)
+    genuine = frozen(here)
+    spec = {**json.loads(genuine["data"]["spec.json"]), "image": OLD}
+    put(here, {**genuine, "data": {**genuine["data"], "spec.json": json.dumps(spec)}})
+    kill(here)
+    go_on(here)
+    assert 2 not in attempts(here)
+    assert blocked(here)["reason"] == "FrozenConfigurationUntrusted"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from bert_operator.api.conditions import ObstacleReason
 from bert_operator.api.job_status import JobStatus
 from bert_operator.api.v1alpha1 import BertPretrainJob
 from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.images import is_of_same_repository
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.rules import frozen_problems, read_cluster_job
 from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
@@ -127,12 +128,16 @@ class Freezer:
         """
         _check_owner(config_map, document)
         try:
-            own = self.draft(read_cluster_job(document, self._settings)).frozen
+            job = read_cluster_job(document, self._settings)
         except InvalidJob as invalid:
             raise Unusable(_untrusted(document, status)) from invalid
-        names_image = document["spec"].get("image") is not None or status.frozen_hash is not None
-        if not agrees(config_map, own, () if names_image else EARLIER_TRAINER_IMAGES):
+        takes_default = job.spec.image is None and status.frozen_hash is None
+        if not agrees(config_map, self.draft(job).frozen, lambda image: takes_default and self._was_default(image)):
             raise Unusable(_untrusted(document, status))
+
+    def _was_default(self, image: str) -> bool:
+        """Tell whether an image may have been that of jobs that name none, in the release before or its settings."""
+        return image in EARLIER_TRAINER_IMAGES or is_of_same_repository(image, self._settings.trainer_image)
 
     async def _get(self, document: Document) -> Document | None:
         metadata = document["metadata"]

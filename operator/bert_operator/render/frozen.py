@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,10 +152,10 @@ def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
     return replace(freeze(job, default_image=""), spec_hash=spec_hash)
 
 
-def agrees(config_map: Mapping[str, Any], own: Frozen, images: Collection[str]) -> bool:
+def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[str], bool]) -> bool:
     """Tell whether a ConfigMap of an earlier release says what this one would write, as far as both say something.
 
-    images: that may stand in it where the job names none. A release adds fields, and moves its own image.
+    was_default: whether an image may stand in it in place of our own. A release adds fields, and moves its own image.
     """
     metadata = {"name": own.job.ref.name, "namespace": own.job.ref.namespace, "uid": own.uid}
     document = {"apiVersion": own.job.api_version, "kind": own.job.kind, "metadata": metadata, "spec": {}}
@@ -164,7 +164,7 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, images: Collection[str]) 
         run_config = json.loads(config_map["data"][RUN_CONFIG_KEY])
     except (InvalidJob, KeyError, RecursionError, TypeError, ValueError):
         return False
-    if found.image not in {own.job.spec.image, *images}:
+    if found.image is None or found.image != own.job.spec.image and not was_default(found.image):
         return False
     spec = own.job.spec.model_copy(update={"stages": _without_former_default(own.job.spec.stages, found.stages)})
     own = replace(own, job=own.job.model_copy(update={"spec": spec}))
