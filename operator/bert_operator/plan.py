@@ -70,7 +70,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             look_again_in_s=left_s,
         )
     active = [child for child in active if not _is_over(child, observed.status)]
-    facts = _gather(observed, now_s)
+    facts = _gather(job, observed, now_s)
     step = _decide(job, observed, facts, active, now_s)
     if step.stop and step.verdict.phase == "Stopping":
         # On record before it is told: its number must not be used again once it is gone.
@@ -82,7 +82,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     return Plan(status=new, stop=step.stop, remove=step.remove, create=step.create, look_again_in_s=left_s)
 
 
-def _gather(observed: Observed, now_s: float) -> Facts:
+def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     """Put the last status and the children together; where they overlap the status, written once, holds."""
     previous = observed.status
     children = sorted(observed.children, key=lambda child: child.attempt)
@@ -99,6 +99,7 @@ def _gather(observed: Observed, now_s: float) -> Facts:
     newer = newest if newest is not None and newest.attempt >= previous.attempt else None
     told = tuple(failures[attempt] for attempt in sorted(failures))
     return Facts(
+        namespace=job.metadata.namespace,
         attempt=max([previous.attempt, *(child.attempt for child in children)]),
         run=newer.run if newer else previous.run,
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),

@@ -46,6 +46,8 @@ class Verdict:
 class Facts:
     """What is known of a job once its children and its last status are put together."""
 
+    namespace: str
+    """The job's."""
     attempt: int
     """Newest attempt, the one that is about to be created included."""
     run: str | None
@@ -81,7 +83,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
         attempt=facts.attempt,
         child=facts.child,
-        logs=_logs(facts.child),
+        logs=_logs(facts),
         completed_runs=facts.completed_runs,
         progress=_progress(previous, facts, now),
         checkpoint=_checkpoint(previous, facts),
@@ -142,11 +144,15 @@ def _failures(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
     return (*cut, *newest)
 
 
-def _logs(child: ChildRef | None) -> str | None:
-    """Return the command that follows a child's log: that of its only pod, or of its launcher's."""
+def _logs(facts: Facts) -> str | None:
+    """Return the command that follows the newest child's log, whichever namespace kubectl is in.
+
+    It is the log of the child's only pod, or of its launcher's; processes of this machine have none.
+    """
+    child = facts.child
     if child is None or child.kind == "Process":
         return None
-    return f"kubectl logs -f job/{child.name}" + ("-launcher" if child.kind == "MPIJob" else "")
+    return f"kubectl logs -f -n {facts.namespace} job/{child.name}" + ("-launcher" if child.kind == "MPIJob" else "")
 
 
 def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:

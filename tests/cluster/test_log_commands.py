@@ -63,4 +63,4 @@ def test_launch_finds_the_launcher_and_training_the_single_pod(fresh: Callable[[
     several.wait_phase("Succeeded")
     assert found_by(namespace, command) == [several.pod("launcher")]
     assert len(several.pods("launcher")) == 1
-    assert several.status()["logs"] == f"kubectl logs -f job/{several.name}-a2-launcher"
+    assert several.status()["logs"] == f"kubectl logs -f -n {namespace.name} job/{several.name}-a2-launcher"

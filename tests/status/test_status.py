@@ -16,6 +16,7 @@ RUNNING = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
 
 def facts(**rest: object) -> Facts:
     known: dict[str, object] = {
+        "namespace": "team-a",
         "attempt": 2,
         "run": "training",
         "completed_runs": (),
@@ -85,8 +86,8 @@ def seen_child(kind: str) -> ChildRef:
 
 def test_the_command_that_follows_the_log_is_named() -> None:
     for kind, logs in (
-        ("MPIJob", "kubectl logs -f job/demo-a2-launcher"),
-        ("Job", "kubectl logs -f job/demo-a2"),
+        ("MPIJob", "kubectl logs -f -n team-a job/demo-a2-launcher"),
+        ("Job", "kubectl logs -f -n team-a job/demo-a2"),
         ("Process", None),
     ):
         status = describe(JobStatus(), facts(child=seen_child(kind)), RUNNING, generation=None, now_s=NOW_S)
