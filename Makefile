@@ -77,6 +77,9 @@ types: setup ## Strict types of both packages and the tools
 layers: setup ## Who may import whom, as pyproject.toml says
 	@$(BIN)/lint-imports --no-logo --no-cache
 
+structure: setup ## Entries, levels, import cycles, comments, duplicated blocks (STRUCTURE_ARGS="another/checkout --json")
+	@$(BIN)/python tools/structure.py $(STRUCTURE_ARGS)
+
 generated: setup ## Fail if a generated page or the CRD is older than its source
 	@$(BIN)/python tools/generate.py --check
 
@@ -96,4 +99,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-memory test-cluster test-stops test-manifests check lint types layers generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-memory test-cluster test-stops test-manifests check lint types layers structure generated generate format lock clean bench-gpu
