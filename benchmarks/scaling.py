@@ -267,9 +267,9 @@ def measure_rank() -> None:
 
 def measure_optimizer(num_parameters: int = 2**25) -> tuple[float, float]:
     """Return seconds of the trainer's LAMB step and of copying as many fp32 values, the fastest of ten turns."""
-    from bert_trainer.config import OptimizerConfig
-    from bert_trainer.flat_parameters import FlatParameters
-    from bert_trainer.optimizer import Optimizer
+    from bert_trainer.config.run_config import OptimizerConfig
+    from bert_trainer.optim.optimizer import Optimizer
+    from bert_trainer.parallel.flat_parameters import FlatParameters
 
     width = 2048
     model = torch.nn.Linear(width, num_parameters // width, bias=False)

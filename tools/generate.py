@@ -39,7 +39,7 @@ COMMANDS = {
 
 def render_job_page() -> str:
     """Every field of a BertPretrainJob."""
-    from bert_operator.api.v1alpha1 import BertPretrainJob
+    from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 
     introduction = (
         "What a manifest may hold. Fields that are not named here are refused. A table's first column is the "
@@ -50,7 +50,7 @@ def render_job_page() -> str:
 
 def render_status_page() -> str:
     """Every field of a job's status."""
-    from bert_operator.api.job_status import JobStatus
+    from bert_operator.api.schema.status import JobStatus
 
     introduction = (
         "What the operator answers. The names that stand in `type` and `reason` are listed under "
@@ -61,7 +61,7 @@ def render_status_page() -> str:
 
 def render_run_config_page() -> str:
     """Every field of the run configuration."""
-    from bert_trainer.config import CONTRACT_VERSION, RunConfig
+    from bert_trainer.config.run_config import CONTRACT_VERSION, RunConfig
 
     introduction = (
         f"The JSON document, contract version {CONTRACT_VERSION}, that the operator renders from a job and "
@@ -73,7 +73,7 @@ def render_run_config_page() -> str:
 
 def render_conditions_page() -> str:
     """Every condition type and reason with the sentence that says when it appears."""
-    from bert_operator.api import conditions
+    from bert_operator.api.schema import conditions
 
     parts = ["# Conditions and reasons", MARK, "Names are for machines and stay; sentences may get clearer."]
     for table in (conditions.ConditionType, conditions.Reason, conditions.ObstacleReason, conditions.FailureReason):

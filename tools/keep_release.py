@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
 from bert_operator import __version__  # noqa: E402
-from bert_operator.documents import read_job_document  # noqa: E402
-from bert_operator.render_command import read_for_cluster  # noqa: E402
+from bert_operator.api.parsing.documents import read_job_document  # noqa: E402
+from bert_operator.cluster.render_command import read_for_cluster  # noqa: E402
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset  # noqa: E402
 
 UID = "5f0c2a52-6f0e-4a55-9d57-0d6f2f1a0001"

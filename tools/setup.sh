@@ -16,7 +16,7 @@ unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX
 venv=$PWD/.venv
 stamp=$venv/.setup-complete
 mpi_choice=$venv/.setup-mpi
-kernels=$PWD/trainer/bert_trainer/kernels
+kernels=$PWD/trainer/bert_trainer/model/backends/cpu
 
 say() { echo "setup: $*" >&2; }
 die() { say "$@"; exit 1; }

@@ -233,7 +233,9 @@ def _share(part: int, whole: int) -> str:
 
 def describe_duplicates(found: list[Duplicate]) -> str:
     """What a person reads of the blocks that stand twice."""
-    heading = f"duplicated blocks: {len(found)} (pairs of places that share {BLOCK_LINES} or more identical lines on end)"
+    heading = (
+        f"duplicated blocks: {len(found)} (pairs of places that share {BLOCK_LINES} or more identical lines on end)"
+    )
     return "\n".join([heading, *(f"  {item.lines:3} {item.first} ~ {item.second}" for item in found)])
 
 

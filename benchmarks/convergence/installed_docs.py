@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_trainer.dataset.prose import split_paragraphs, split_sentences
+from bert_trainer.dataset.corpus.python_docs import split_paragraphs, split_sentences
 
 SMALLEST_PACKAGE_BYTES = 20_000
 """Packages with less text are left out."""

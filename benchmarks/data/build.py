@@ -25,9 +25,9 @@ from statistics import median
 from growing_text import base_documents, write_growing_text
 from peak_memory import PeakMemory, resident_bytes
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
 
 LENGTHS = {"build128": [(128, 20)], "build512": [(512, 80)], "both": [(128, 20), (512, 80)]}
 VOCABULARY_SIZE = 30522

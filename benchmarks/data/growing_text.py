@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.corpus import PYTHON_DOCS, open_corpus
-from bert_trainer.dataset.word_cache import ragged_indexes
+from bert_trainer.dataset.corpus.corpora import PYTHON_DOCS, open_corpus
+from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 
 EXPONENT = 0.6
 _REUSED = 50_000

@@ -17,9 +17,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from bert_trainer.data import SampleOrder, StageReader
-from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.shards import LAYOUTS, ShardFolder, write_shard
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.training.data_loader import SampleOrder, StageReader
 
 LENGTHS = ((128, 20, 32768), (512, 80, 8192))
 BATCH = 256

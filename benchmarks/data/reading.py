@@ -18,10 +18,10 @@ from xml.sax.saxutils import escape
 
 import sentencex
 
-from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.document import Document
-from bert_trainer.dataset.python_docs import read_python_docs
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.corpus.python_docs import read_python_docs
 
 _SENTENCES_PER_PARAGRAPH = 6
 _REFERENCE = (

@@ -1,9 +1,9 @@
 """A million samples against what is published about them: ``python benchmarks/data/sample_statistics.py DATASET``.
 
 DATASET: made by ``bert-data build``; by default one is built of generated English for each of the lengths 128 and 512,
-with ``--samples`` or more. ``bert_trainer.dataset.published_rates`` says what is compared, and with what; ``bert-data
-inspect --published`` prints the same of any shards. The exit code is 1 where a rate that does not depend on the corpus
-is more than five standard errors off.
+with ``--samples`` or more. ``bert_trainer.dataset.quality.published_rates`` says what is compared, and with what;
+``bert-data inspect --published`` prints the same of any shards. The exit code is 1 where a rate that does not depend on
+the corpus is more than five standard errors off.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from pathlib import Path
 
 from growing_text import base_documents, write_growing_text
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.inspection import CountTask, Group, Groups, count_files, find_shards, find_vocabulary
-from bert_trainer.dataset.progress_bar import ProgressBar
-from bert_trainer.dataset.published_rates import describe_rates, published_rates
-from bert_trainer.dataset.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.dataset.worker_pool import usable_cores
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.commands.progress_bar import ProgressBar
+from bert_trainer.dataset.quality.inspection import (
+    CountTask,
+    Group,
+    Groups,
+    count_files,
+    find_shards,
+    find_vocabulary,
+)
+from bert_trainer.dataset.quality.published_rates import describe_rates, published_rates
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.workers.pool import usable_cores
 
 
 def main() -> int:

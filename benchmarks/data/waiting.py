@@ -22,8 +22,8 @@ import torch
 from loading import ENTRIES, draw_samples
 
 from bert_trainer.dataset.shards import LAYOUTS, shard_folder_name, write_shard
-from bert_trainer.dataset.wordpiece import SPECIAL_TOKENS
-from bert_trainer.metrics import read_metrics
+from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
+from bert_trainer.output.metrics import read_metrics
 
 LENGTH, PREDICTIONS = 128, 20
 SHARDS, ROWS_PER_SHARD = 4, 512

@@ -14,16 +14,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from run import NAMESPACE, job_document
 
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
-from bert_operator.cluster.news import News
+from bert_operator.cluster.events import News
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.recorder import render_event
 from bert_operator.cluster.settings import Settings
-from bert_operator.observe import Observed
-from bert_operator.plan import plan
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze, render_config_map
+from bert_operator.state.observed import Observed
+from bert_operator.state.plan import plan
 
 
 async def main(jobs: int) -> None:

@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining
 
-from bert_trainer.batch import Batch, make_batch
-from bert_trainer.config import ModelConfig, OptimizerConfig
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.config.run_config import ModelConfig, OptimizerConfig
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.flat_parameters import FlatParameters
-from bert_trainer.model import Bert
-from bert_trainer.optimizer import Optimizer
-from bert_trainer.processor import describe_processor, prepare_processor
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.model.backends.cpu.capability import describe_processor, prepare_processor
+from bert_trainer.model.batch import Batch, make_batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.parallel.flat_parameters import FlatParameters
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS, SIZE, HEADS, INNER, ENTRIES = 12, 768, 12, 3072, 30522

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_operator import __version__
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import advise, parse_job
-from bert_operator.documents import read_job_document
+from bert_operator.api.parsing.documents import read_job_document
+from bert_operator.api.parsing.validation import advise, parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.cluster.render_command import SHOWN, ClusterJob, read_for_cluster
 from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
-from bert_operator.local_command import LocalOptions, on_these_machines, run_local
-from bert_operator.programs import find_programs
+from bert_operator.local.command import LocalOptions, on_these_machines, run_local
+from bert_operator.local.programs import find_programs
 from bert_operator.render.run_config import render_run_config
-from bert_operator.render_command import SHOWN, ClusterJob, read_for_cluster
 
 _NO_UID = "00000000-0000-0000-0000-000000000000"
 

@@ -1,4 +1,4 @@
-"""The operator's error tree. It knows nothing of Kubernetes, kopf or the command line.
+"""The operator's error tree, and problems: single mistakes in a job, collected to be corrected in one go.
 
     OperatorError            something that a person has to act on; exit code 1
     ├── InputError           what the user wrote is wrong; exit code 2
@@ -8,14 +8,57 @@
     │   └── SettingsError    the operator's own configuration
     └── (anything else is a bug and keeps its traceback)
 
-A message is one sentence; an optional second line begins with ``hint:`` and says what to do next.
+A message is one sentence; an optional second line begins with ``hint:`` and says what to do next. Nothing here knows
+Kubernetes, kopf or the command line.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bert_operator.problems import Problem
+PathPart = str | int
+Path = tuple[PathPart, ...]
+
+ABSENT = "nothing"
+"""What a problem says it got where a field is missing."""
+
+UNKNOWN_FIELD = "a field that does not exist here"
+
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A mistake. All four parts are text for people; ``path`` is written as kubectl writes it."""
+
+    path: str
+    got: str
+    allowed: str
+    next_step: str
+
+    def __str__(self) -> str:
+        """Render on one line."""
+        return f"{self.path}: got {self.got}; allowed: {self.allowed}; next: {self.next_step}"
+
+
+def render_path(path: Path) -> str:
+    """Render keys and list positions as ``spec.stages[1].pretrain``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text or "(the document)"
+
+
+def render_value(value: object) -> str:
+    """Render a value as it stands in YAML's flow style, shortened where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
 
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_operator.api import cel
 from bert_operator.api.crd import render_crd
-from bert_operator.api.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
-from bert_operator.api.size_bound import spec_size_expression
-from bert_operator.api.v1alpha1 import JobSpec, Stage
+from bert_operator.api.rules import cel
+from bert_operator.api.rules.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
+from bert_operator.api.rules.size_bound import spec_size_expression
+from bert_operator.api.schema.bert_pretrain_job import JobSpec, Stage
 
 Schema = dict[str, Any]
 FILE = Path(__file__).parents[2] / "deploy/kustomize/base/crd.yaml"

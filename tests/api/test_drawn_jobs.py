@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from bert_operator.api import job_rules, schema_problems, stage_rules
-from bert_operator.api.json_values import normalise
-from bert_operator.api.section import Section
-from bert_operator.api.section_rules import SECTION_RULES
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
-from bert_operator.errors import InvalidJob
-from bert_operator.problems import Problem
+from bert_operator.api.parsing import schema_problems
+from bert_operator.api.parsing.json_values import normalise
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.rules import job_rules, stage_rules
+from bert_operator.api.rules.section_rules import SECTION_RULES
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.section import Section
+from bert_operator.errors import InvalidJob, Problem
 from job_documents import TEXTS, draw_document, patterns, root
 
 COUNT = 4000

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_operator.api.validation import parse_job
-from bert_operator.errors import InvalidJob
-from bert_operator.problems import Problem
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.errors import InvalidJob, Problem
 from job_changes import Spec, drop, pretrain, put
 from sample_job import EVALUATE, EXPORT, PHASE1, PREPARE, sample_document
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.errors import InvalidJob
 from rule_cases import RULE_CASES
 from sample_job import sample_document, sample_job

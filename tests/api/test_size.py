@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bert_operator.api.size_bound import MAX_BYTES, spec_size
-from bert_operator.api.validation import parse_job, parse_started_job
+from bert_operator.api.parsing.validation import parse_job, parse_started_job
+from bert_operator.api.rules.size_bound import MAX_BYTES, spec_size
 from bert_operator.errors import InvalidJob
 from job_documents import draw_document
 from sample_job import Document, sample_document

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from bert_operator.api import presets
-from bert_operator.api.conditions import ConditionType, FailureReason, Reason
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import advise, check_rules, parse_job
+from bert_operator.api.parsing.validation import advise, check_rules, parse_job
+from bert_operator.api.schema import presets
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.conditions import ConditionType, FailureReason, Reason
 from bert_operator.errors import InvalidJob
 from sample_job import PHASE1, sample_document, sample_job
 

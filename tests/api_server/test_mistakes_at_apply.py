@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from bert_operator.api.crd import render_crd
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.errors import InvalidJob
 from cluster_api import Api
 from control_plane import ControlPlane

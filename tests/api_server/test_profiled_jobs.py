@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.rules import read_cluster_job
 from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import read_cluster_job
 from cluster_api import Api
 from sample_job import Document, sample_document
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from bert_operator.api.crd import render_crd
-from bert_operator.api.profiles import PLATFORM_FIELDS
-from bert_operator.api.section import Section
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.profiles import PLATFORM_FIELDS
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api
 from control_plane import ControlPlane

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_operator.api import v1alpha1
 from bert_operator.api.crd import render_crd
+from bert_operator.api.schema import bert_pretrain_job
 from cluster_api import Api
 from control_plane import ControlPlane
 from sample_job import sample_document
@@ -91,13 +91,15 @@ def test_kubectl_knows_the_short_name(kubectl: list[str], job: str) -> None:
 @pytest.mark.parametrize(
     ("path", "section"),
     [
-        ("spec", v1alpha1.JobSpec),
-        ("spec.stages", v1alpha1.Stage),
-        ("spec.stages.pretrain", v1alpha1.PretrainSpec),
-        ("spec.runPolicy", v1alpha1.RunPolicy),
+        ("spec", bert_pretrain_job.JobSpec),
+        ("spec.stages", bert_pretrain_job.Stage),
+        ("spec.stages.pretrain", bert_pretrain_job.PretrainSpec),
+        ("spec.runPolicy", bert_pretrain_job.RunPolicy),
     ],
 )
-def test_kubectl_explains_every_field(kubectl: list[str], api: Api, path: str, section: type[v1alpha1.Section]) -> None:
+def test_kubectl_explains_every_field(
+    kubectl: list[str], api: Api, path: str, section: type[bert_pretrain_job.Section]
+) -> None:
     text = output_of([*kubectl, "explain", f"bpj.{path}"])
     _, _, fields = text.partition("FIELDS:\n")
     told = dict(re.findall(r"^  (\w+)\t<[^\n]*\n(.*?)(?:\n\n|\Z)", fields, re.MULTILINE | re.DOTALL))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bert_operator.api.crd import render_crd
-from bert_operator.api.v1alpha1 import JobSpec, RunPolicy
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import JobSpec, RunPolicy
 from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api
 from control_plane import ControlPlane, namespace_of

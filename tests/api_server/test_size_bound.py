@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_operator.api.crd import render_crd
-from bert_operator.api.size_bound import MAX_BYTES, spec_size
+from bert_operator.api.rules.size_bound import MAX_BYTES, spec_size
 from cluster_api import Api
 from control_plane import ControlPlane
 from sample_job import Document, sample_document

@@ -12,9 +12,9 @@ import torch
 from gpu_step import Kernels, Micro, Preset
 from torch import Tensor, nn
 
-from bert_trainer.config import OptimizerConfig
-from bert_trainer.flat_parameters import FlatParameters
-from bert_trainer.optimizer import Optimizer
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.parallel.flat_parameters import FlatParameters
 
 SMALL = Preset(layers=2, hidden=32, heads=2, vocabulary=150, positions=64)
 CPU = torch.device("cpu")

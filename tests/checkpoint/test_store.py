@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-import bert_trainer.checkpoint as checkpoint_module
-from bert_trainer.checkpoint import CheckpointStore, Environment, Position, read_checkpoint
+import bert_trainer.checkpoints.store as checkpoint_module
+from bert_trainer.checkpoints.store import CheckpointStore, Environment, Position, read_checkpoint
 from bert_trainer.errors import TrainerError
-from bert_trainer.run_folder import FencedError, RunFolder
+from bert_trainer.output.run_folder import FencedError, RunFolder
 from small_disk import mounted
 from tiny_run import run_config
 

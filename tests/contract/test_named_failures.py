@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import bert_trainer
-from bert_operator.api.conditions import FailureReason
+from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.cluster.metrics import KNOWN_REASONS, Metrics
-from bert_operator.observe import read_ending
+from bert_operator.state.observed import read_ending
 from bert_trainer.errors import NAMED
-from bert_trainer.last_words import render_error
-from bert_trainer.pod.lines import Line
-from bert_trainer.pod.story import Story, build_record, render_record
+from bert_trainer.output.termination import render_error
+from bert_trainer.pod.launcher_log import Story, build_record, render_record
+from bert_trainer.pod.rank_output import Line
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))

@@ -7,14 +7,13 @@ import typing
 
 import pytest
 
-from bert_operator.api.cluster import CpuSpec, MpiSpec
+from bert_operator.api.schema.cluster import CpuSpec, MpiSpec
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze
-from bert_operator.runs import list_runs, run_world
+from bert_operator.state.runs import list_runs, run_world
 from bert_trainer.pod.__main__ import parse_arguments
-from bert_trainer.pod.mpi import MPIS
-from bert_trainer.pod.pinning import PLACES
+from bert_trainer.pod.mpi import MPIS, PLACES
 from child_cases import IMAGE, case_child, child_of, container, every_job, templates
 
 

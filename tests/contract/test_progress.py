@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_operator.progress import PREFIX, parse_progress_line
-from bert_trainer import progress as trainer
+from bert_operator.state.progress import PREFIX, parse_progress_line
+from bert_trainer.output import progress as trainer
 
 KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).filter(lambda key: key not in ("event", "job", "attempt"))
 VALUES = st.one_of(

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.validation import parse_job
-from bert_operator.documents import read_job_document
+from bert_operator.api.parsing.documents import read_job_document
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.render.run_config import render_run_config
-from bert_trainer.config import PretrainStage, RunConfig, parse_run_config
-from bert_trainer.data import num_micro_batches
-from bert_trainer.schedule import learning_rate
+from bert_trainer.config.run_config import PretrainStage, RunConfig, parse_run_config
+from bert_trainer.optim.schedule import learning_rate
+from bert_trainer.training.data_loader import num_micro_batches
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from bert_operator.api import v1alpha1
-from bert_operator.api.corpora import CorpusSpec
-from bert_operator.api.optimization import OptimizerSpec, ReductionSpec
-from bert_operator.api.preparation import PrepareSpec
-from bert_operator.api.validation import parse_job
-from bert_operator.documents import read_job_document
+from bert_operator.api.parsing.documents import read_job_document
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema import bert_pretrain_job
+from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
+from bert_operator.api.schema.preparation import CorpusSpec, PrepareSpec
 from bert_operator.render import run_config
-from bert_trainer import config as trainer
+from bert_trainer.config import run_config as trainer
 from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +25,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
 Spec = dict[str, Any]
 
 
-def load(job: v1alpha1.BertPretrainJob) -> trainer.RunConfig:
+def load(job: bert_pretrain_job.BertPretrainJob) -> trainer.RunConfig:
     """Render for two ranks on one host and read the JSON text back as the trainer does."""
     document = run_config.render_run_config(job, uid="uid-1", ranks=job.spec.ranks, hosts=1, output_folder="/out")
     return trainer.parse_run_config(json.loads(json.dumps(document)))
@@ -229,26 +228,26 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
 @pytest.mark.parametrize(
     ("ours", "field", "theirs", "their_field"),
     [
-        (v1alpha1.JobSpec, "precision", trainer.RunConfig, "precision"),
-        (v1alpha1.OutputSpec, "if_exists", trainer.RunConfig, "if_exists"),
-        (v1alpha1.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
-        (v1alpha1.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),
-        (v1alpha1.ModelSpec, "objective", trainer.ModelConfig, "objective"),
+        (bert_pretrain_job.JobSpec, "precision", trainer.RunConfig, "precision"),
+        (bert_pretrain_job.OutputSpec, "if_exists", trainer.RunConfig, "if_exists"),
+        (bert_pretrain_job.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
+        (bert_pretrain_job.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),
+        (bert_pretrain_job.ModelSpec, "objective", trainer.ModelConfig, "objective"),
         (OptimizerSpec, "name", trainer.OptimizerConfig, "name"),
         (OptimizerSpec, "partitioning", trainer.OptimizerConfig, "partitioning"),
         (ReductionSpec, "compression", trainer.ReductionConfig, "compression"),
-        (v1alpha1.PretrainSpec, "decay", trainer.Schedule, "decay"),
-        (v1alpha1.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
-        (v1alpha1.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
-        (v1alpha1.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
-        (v1alpha1.PretrainSpec, "masking", trainer.PretrainStage, "masking"),
+        (bert_pretrain_job.PretrainSpec, "decay", trainer.Schedule, "decay"),
+        (bert_pretrain_job.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
+        (bert_pretrain_job.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
+        (bert_pretrain_job.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
+        (bert_pretrain_job.PretrainSpec, "masking", trainer.PretrainStage, "masking"),
         (PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
         (PrepareSpec, "layout", trainer.PrepareStage, "layout"),
         (PrepareSpec, "masking", trainer.PrepareStage, "masking"),
         (CorpusSpec, "format", trainer.CorpusConfig, "format"),
         (CorpusSpec, "lines", trainer.CorpusConfig, "lines"),
         (CorpusSpec, "documents", trainer.CorpusConfig, "documents"),
-        (v1alpha1.ExportSpec, "format", trainer.ExportStage, "format"),
+        (bert_pretrain_job.ExportSpec, "format", trainer.ExportStage, "format"),
     ],
 )
 def test_both_sides_offer_the_same_choices(

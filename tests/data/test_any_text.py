@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import read_shard
-from bert_trainer.dataset.verification import VerifyTask, verify_shard
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord
 from bert_trainer.errors import InputError
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n##s\n.\n中\nб\n##в\n"

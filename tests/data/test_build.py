@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.dataset.verification import VerifyTask, verify_shard
-from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 
 LENGTHS = [(32, 5), (64, 10)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.dataset.corpus import digest_corpus, open_corpus
+from bert_trainer.dataset.corpus.corpora import digest_corpus, open_corpus
 from bert_trainer.errors import InputError
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, read_shard, write_shard
-from bert_trainer.dataset.shards.heaps import read_values
+from bert_trainer.dataset.shards.vlen_reader import read_values
 from bert_trainer.errors import InputError
 from shard_child import read_in_child
 from tiny_run import make_samples

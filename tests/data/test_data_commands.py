@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from bert_trainer.config import RunConfig
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.__main__ import main, wanted_lengths
 from relayout import relayout
 from small_dumps import multistream, page

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_trainer.dataset.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 
 N, LENGTH, P = 400, 103, 20
 

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.repeats import Repeats
-from bert_trainer.dataset.sample_statistics import PIECE_TOKENS, SampleStatistics
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.dataset.quality.sample_statistics import PIECE_TOKENS, Repeats, SampleStatistics
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, write_shard
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.samples import Samples
 from random_rows import random_samples
 from relayout import relayout
 

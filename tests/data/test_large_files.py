@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bert_trainer.dataset import rewriting
-from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.rewriting import chop, convert
+from bert_trainer.dataset.build import conversion
+from bert_trainer.dataset.build.conversion import chop, convert
 from bert_trainer.dataset.shards import (
     LAYOUTS,
     LayoutName,
@@ -29,6 +28,7 @@ from bert_trainer.dataset.shards import (
     variable,
     write_shard,
 )
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError, Stopped
 from random_rows import random_samples
 
@@ -46,7 +46,7 @@ def write(path: Path, rows: int, layout: LayoutName, *, vocabulary_size: int = 3
 
 def take_for_large(patched: pytest.MonkeyPatch, *, rows: int, block_rows: int) -> None:
     """Take files of more rows for large ones, and read them so many rows at a time."""
-    patched.setattr(rewriting, "IN_MEMORY_TOKENS", rows * T)
+    patched.setattr(conversion, "IN_MEMORY_TOKENS", rows * T)
     patched.setattr(row_blocks, "BLOCK_ROWS", block_rows)
 
 

@@ -13,11 +13,11 @@ import h5py
 import numpy as np
 import pytest
 
-from bert_trainer.dataset import sampling
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.sampling import shard_samples
+from bert_trainer.dataset.sampling.shuffle import Shuffle
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged
-from bert_trainer.dataset.shuffle import Shuffle
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import TrainerError
 from random_rows import random_samples
 
@@ -31,8 +31,8 @@ def build(text: Path, root: Path, *options: str) -> None:
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take all shards for large ones, of about ten ranges."""
-    monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
-    monkeypatch.setattr(sampling, "BUCKET_TOKENS", 2500)
+    monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
+    monkeypatch.setattr(shard_samples, "BUCKET_TOKENS", 2500)
 
 
 def shards(root: Path) -> dict[str, Path]:
@@ -49,9 +49,9 @@ def test_a_shard_that_is_shuffled_on_disk_holds_the_same_samples(
 ) -> None:
     text = write_corpus()
     build(text, tmp_path / "memory")
-    monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
+    monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
     for name, bucket_tokens in (("many", 640), ("few", 20_000), ("one", 1 << 23)):
-        monkeypatch.setattr(sampling, "BUCKET_TOKENS", bucket_tokens)
+        monkeypatch.setattr(shard_samples, "BUCKET_TOKENS", bucket_tokens)
         build(text, tmp_path / name)
         wanted, found = shards(tmp_path / "memory"), shards(tmp_path / name)
         assert list(found) == list(wanted)
@@ -73,8 +73,8 @@ def test_a_large_shard_without_masks_holds_the_same_rows(
     text = write_corpus()
     build(text, tmp_path / "memory", "--masking", "dynamic")
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "IN_MEMORY_TOKENS", 1)
-        patched.setattr(sampling, "BUCKET_TOKENS", 2500)
+        patched.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
+        patched.setattr(shard_samples, "BUCKET_TOKENS", 2500)
         build(text, tmp_path / "disk", "--masking", "dynamic")
     wanted, found = shards(tmp_path / "memory"), shards(tmp_path / "disk")
     assert list(found) == list(wanted)
@@ -95,8 +95,8 @@ def test_large_shards_of_recipes_are_the_same_with_several_processes(
     for name, options in (("nvidia", nvidia), ("mlperf", mlperf)):
         build(text, tmp_path / name / "memory", *options)
         with monkeypatch.context() as patched:
-            patched.setattr(sampling, "IN_MEMORY_TOKENS", 1)
-            patched.setattr(sampling, "BUCKET_TOKENS", 2500)
+            patched.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
+            patched.setattr(shard_samples, "BUCKET_TOKENS", 2500)
             build(text, tmp_path / name / "disk", *options, "--processes", "3")
         wanted, found = shards(tmp_path / name / "memory"), shards(tmp_path / name / "disk")
         assert list(found) == list(wanted)
@@ -110,8 +110,8 @@ def test_a_large_shard_has_the_bytes_of_one_that_fits_into_memory(
 ) -> None:
     text = write_corpus()
     build(text, tmp_path / "memory", "--layout", layout)
-    monkeypatch.setattr(sampling, "IN_MEMORY_TOKENS", 1)
-    monkeypatch.setattr(sampling, "BUCKET_TOKENS", 2500)
+    monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
+    monkeypatch.setattr(shard_samples, "BUCKET_TOKENS", 2500)
     build(text, tmp_path / "disk", "--layout", layout)
     memory, disk = shards(tmp_path / "memory"), shards(tmp_path / "disk")
     assert {read_header(path).layout for path in disk.values()} == {layout}

@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.dataset.packing import pack
-from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import (
     LAYOUTS,
     LayoutName,
@@ -23,6 +20,9 @@ from bert_trainer.dataset.shards import (
     read_shard,
     write_shard,
 )
+from bert_trainer.dataset.shards.packing import pack
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError
 from tiny_run import make_samples
 

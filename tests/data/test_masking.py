@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_trainer.dataset.masking import MaskingRule, count_predictions
+from bert_trainer.dataset.sampling.masking import MaskingRule, count_predictions
 from sampling_cases import masking_rule
 from walks import bits_of, mask_many
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.shards import read_header, read_ragged
-from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 
 LENGTH = "seq_len_64_max_pred_10"
 

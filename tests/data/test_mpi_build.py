@@ -69,7 +69,7 @@ def test_a_failing_task_ends_all_ranks(tmp_path: Path, write_corpus: Callable[..
 CHECKSUMS = """
 import sys, zlib
 import checksums
-from bert_trainer.dataset.mpi_pool import MpiWorld
+from bert_trainer.dataset.workers.mpi_pool import MpiWorld
 
 class Unreadable:
     def __reduce__(self):

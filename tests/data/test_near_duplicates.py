@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.dataset.near_duplicates import NearDuplicates, Signatures, jaccard
+from bert_trainer.dataset.tokens.near_duplicates import NearDuplicates, Signatures, jaccard
 
 
 def document(words: Iterable[str]) -> list[str]:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.needs import Needs, check_needs, estimate_needs, free_disk
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.estimates import Needs, check_needs, estimate_needs, free_disk
+from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.errors import InputError
 
 MEGABYTE = 1_000_000

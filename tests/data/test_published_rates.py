@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.inspection import CountTask, Groups, count_files
-from bert_trainer.dataset.published_rates import Rate, describe_rates, published_rates
-from bert_trainer.dataset.sample_statistics import SampleStatistics
-from bert_trainer.dataset.wordpiece import read_vocabulary
-from bert_trainer.progress import Reporter
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.quality.inspection import CountTask, Groups, count_files
+from bert_trainer.dataset.quality.published_rates import Rate, describe_rates, published_rates
+from bert_trainer.dataset.quality.sample_statistics import SampleStatistics
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.output.progress import Reporter
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "paper", "signal", "engine", "window", "market"]
 

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from bert_trainer.dataset.document import Document
-from bert_trainer.dataset.prose import split_paragraphs, split_sentences
-from bert_trainer.dataset.python_docs import read_python_docs
+from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.corpus.python_docs import read_python_docs, split_paragraphs, split_sentences
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import h5py
 import pytest
 
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.recipes import corpus_name
+from bert_trainer.dataset.build.recipes import corpus_name
 from bert_trainer.dataset.shards import ShardFolder, find_shard_folder, read_header, read_shard
-from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.dataset.sentence_pairs import Walks, draw_pairs
+from bert_trainer.dataset.sampling.sentence_pairs import Walks, draw_pairs
 from walks import Documents, Pair, bits_of, flat, walk, walk_many
 
 

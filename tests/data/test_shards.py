@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
-from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import LayoutName, ShardFolder, find_shard_folder, read_shard, write_shard
-from bert_trainer.dataset.wordpiece import Vocabulary
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
 
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, 60)))

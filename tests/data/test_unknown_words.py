@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.masking import MaskingRule, mask_tokens
-from bert_trainer.dataset.random_bits import RandomBits
-from bert_trainer.dataset.record import DatasetRecord, read_record
-from bert_trainer.dataset.sampling import GENERATOR_VERSION
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
 from bert_trainer.dataset.shards import read_ragged, read_shard
-from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord, read_record
+from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from bert_trainer.errors import InputError
+from bert_trainer.system.random_bits import RandomBits
 from scripts_of_the_world import arabic, chinese, japanese, korean, mixed
 
 MOST = 0.005

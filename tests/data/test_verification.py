@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.ragged import RaggedSamples
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, find_shard_folder, read_ragged, write_shard
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from relayout import relayout
 
 FOLDER = "seq_len_32_max_pred_5"

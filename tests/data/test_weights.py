@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.config import CorpusConfig, DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.progress_bar import ProgressBar
-from bert_trainer.dataset.record import DatasetRecord
+from bert_trainer.config.run_config import CorpusConfig, DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.commands.progress_bar import ProgressBar
+from bert_trainer.dataset.corpus.weights import chance_of, count_draws, walks_in_pass
 from bert_trainer.dataset.shards import list_shards, read_shard
-from bert_trainer.dataset.weights import chance_of, count_draws, walks_in_pass
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord
 from bert_trainer.errors import InputError
 from confidence import FIVE_SIGMA, share_z
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.word_cache import WordCache
-from bert_trainer.dataset.wordpiece import Encoder, Vocabulary, read_vocabulary, train_vocabulary
+from bert_trainer.dataset.tokens.word_cache import WordCache
+from bert_trainer.dataset.tokens.wordpiece import Encoder, Vocabulary, read_vocabulary, train_vocabulary
 from bert_trainer.errors import InputError
 
 SENTENCES = [
@@ -28,7 +28,7 @@ SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
 def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     program = (
-        "import hashlib\nfrom bert_trainer.dataset.wordpiece import train_vocabulary\n"
+        "import hashlib\nfrom bert_trainer.dataset.tokens.wordpiece import train_vocabulary\n"
         f"content = train_vocabulary({SENTENCES!r}, size=90, lower_case=True)\n"
         "print(hashlib.sha256(content).hexdigest())"
     )

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bert_trainer.dataset.wordpiece import read_vocabulary
-from bert_trainer.dataset.worker_pool import WorkerPool, run_in_order, run_tasks, usable_cores
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.dataset.workers.pool import WorkerPool, run_in_order, run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
 
 
@@ -130,7 +130,7 @@ def test_at_least_one_core_is_usable() -> None:
 def test_what_workers_import_leaves_the_settings_out() -> None:
     """Every worker is a fresh interpreter; the settings' validation would be half of its start."""
     program = (
-        "import sys, bert_trainer.dataset.text_survey, bert_trainer.dataset.sampling;"
+        "import sys, bert_trainer.dataset.tokens.block_tasks, bert_trainer.dataset.sampling.shard_samples;"
         "sys.exit('pydantic' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

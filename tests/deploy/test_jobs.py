@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
-from bert_operator.cluster.rules import cluster_problems
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import cluster_problems
 from manifests import (
     KUSTOMIZE,
     PLATFORM_FIELDS,

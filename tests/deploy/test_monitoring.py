@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.job_status import Phase
+from bert_operator.api.schema.status import Phase
 from bert_operator.cluster import service
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.render import names
-from bert_trainer import metrics as trainer_metrics
+from bert_trainer.output import metrics as trainer_metrics
 from manifests import KUSTOMIZE, Json, parse
 
 MONITORING = KUSTOMIZE / "components/monitoring"

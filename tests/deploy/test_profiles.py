@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bert_operator.api.v1alpha1 import JobSpec
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from manifests import KUSTOMIZE, PLATFORM_FIELDS, ROOT, Json, kustomize, parse
 
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())

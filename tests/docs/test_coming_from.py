@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_operator.api.section import Section
-from bert_operator.api.v1alpha1 import BertPretrainJob
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.section import Section
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from.md"
 FIELD = re.compile(r"`((?:spec|metadata)\.[^`\s]*)`")

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from bert_operator.cluster.log_reader import Report, read_report
-from bert_trainer.pod.lines import Line
-from bert_trainer.pod.source import read_source
-from bert_trainer.pod.story import Story
+from bert_trainer.pod.launcher_log import Story, read_source
+from bert_trainer.pod.rank_output import Line
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own-program.md"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_operator.api.validation import parse_job
-from bert_operator.documents import read_job_document
+from bert_operator.api.parsing.documents import read_job_document
+from bert_operator.api.parsing.validation import parse_job
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

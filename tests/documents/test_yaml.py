@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_operator import plain_scalars
-from bert_operator.documents import parse_documents, read_job_document
+from bert_operator.api.parsing import plain_scalars
+from bert_operator.api.parsing.documents import parse_documents, read_job_document
 from bert_operator.errors import DocumentError
 
 

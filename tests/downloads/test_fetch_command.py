@@ -11,14 +11,14 @@ from types import MappingProxyType
 
 import pytest
 
-from bert_trainer.config import CorpusConfig
+from bert_trainer.config.run_config import CorpusConfig
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.corpus import open_corpora
+from bert_trainer.dataset.commands.fetch import describe_progress
+from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.downloads import catalogue, transfer
 from bert_trainer.dataset.downloads.archives import unpack
 from bert_trainer.dataset.downloads.catalogue import CATALOGUE, GROUPS, Download, RemoteFile
 from bert_trainer.dataset.downloads.transfer import Transfer
-from bert_trainer.dataset.fetch_command import describe_progress
 from http_stand_in import Answer, Server
 from small_dumps import dump, page
 from transfer_notes import Notes

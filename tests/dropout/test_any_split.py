@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import dropout_bits
-from bert_trainer.batch import make_batch
-from bert_trainer.dataset.samples import Samples
-from bert_trainer.model import Bert
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.model.batch import make_batch
+from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_model, random_samples
 
 LENGTHS = [30, 7, 19, 30, 12, 5]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dropout_bits
-from bert_trainer.dropout import mix, row_keys
+from bert_trainer.model.dropout import mix, row_keys
 
 MASK_32, MASK_64 = (1 << 32) - 1, (1 << 64) - 1
 SIGMAS = 5.0

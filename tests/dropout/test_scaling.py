@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import dropout_bits
-from bert_trainer.batch import Batch
+from bert_trainer.model.batch import Batch
 from random_rows import model_config, random_batch, random_model
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bert_trainer.dropout import DropoutKeys
+from bert_trainer.model.dropout import DropoutKeys
 from random_rows import model_config, random_batch, random_model
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bert_trainer.batch import make_batch
-from bert_trainer.config import EvaluateStage
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.config.run_config import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder, write_shard
-from bert_trainer.distributed import Alone
-from bert_trainer.evaluation import Accuracy, evaluate, unigram_baseline
-from bert_trainer.model import Bert
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.model.batch import make_batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
 from random_rows import model_config, random_model, random_samples
 from threaded_world import run_threads
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from bert_trainer import huggingface
-from bert_trainer.batch import Batch, make_batch
-from bert_trainer.config import ModelConfig
-from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.checkpoints import huggingface_export
+from bert_trainer.checkpoints.huggingface_export import export
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from bert_trainer.errors import TrainerError
-from bert_trainer.huggingface import export
-from bert_trainer.model import Bert
+from bert_trainer.model.batch import Batch, make_batch
+from bert_trainer.model.bert import Bert
 from in_process import train
 from random_rows import model_config, random_model, random_samples
 from tiny_run import pretrain_stage, run_config, write_dataset
@@ -161,7 +161,7 @@ def test_a_full_disk_is_named_and_the_earlier_export_stays(tmp_path: Path, monke
         path.write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(huggingface, "save_tensors", fail)
+    monkeypatch.setattr(huggingface_export, "save_tensors", fail)
     with pytest.raises(TrainerError, match="export: cannot be written, the disk is full"):
         export(model, vocabulary, tmp_path / "export", lower_case=True)
     check_same_logits(model, tmp_path / "export")

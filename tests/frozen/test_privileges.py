@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bert_operator.api.validation import parse_job
-from bert_operator.cluster.rules import read_cluster_job
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InvalidJob
 from job_changes import Change, both, put
 from sample_job import sample_document

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from bert_operator.api.crd import render_crd
-from bert_operator.api.job_status import OLDEST_OPERATOR
+from bert_operator.api.schema.status import OLDEST_OPERATOR
 from bert_operator.cluster.settings import Settings
 from bert_operator.render.frozen import agrees, data_hash, freeze
 from frozen_walk import attempts, blocked, frozen, go_on, kill, put, start, world
@@ -145,7 +145,7 @@ def test_one_that_wants_this_operator_or_an_older_one_is_carried_on(written: str
 def test_what_release_0_1_0_has_frozen_is_taken_over() -> None:
     job, config_map = read_manifest("job"), read_manifest("frozen-configmap")
     settings = Settings(trainer_image="docker.io/bert-operator/trainer:0.2.0")
-    from bert_operator.cluster.rules import read_cluster_job
+    from bert_operator.cluster.settings_rules import read_cluster_job
 
     own = freeze(read_cluster_job(job, settings), default_image=settings.trainer_image)
     assert agrees(config_map, own, lambda image: image == "docker.io/bert-operator/trainer:0.1.0")

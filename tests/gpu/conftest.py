@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from bert_trainer.gpu.compilation import find_obstacle
+from bert_trainer.model.backends.gpu.compilation import find_obstacle
 
 
 @pytest.fixture

@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from bert_trainer.errors import TrainerError
-from bert_trainer.gpu import attention, path, self_test
-from bert_trainer.gpu.attention import ATTENTIONS, Attention, Rows, attend_padded, choose_attention, seed_generator
-from bert_trainer.gpu.self_test import find_fault, make_rows
+from bert_trainer.model.backends.gpu import attention, encoder, self_test
+from bert_trainer.model.backends.gpu.attention import (
+    ATTENTIONS,
+    Attention,
+    Rows,
+    attend_padded,
+    choose_attention,
+    seed_generator,
+)
+from bert_trainer.model.backends.gpu.self_test import find_fault, make_rows
 from confidence import FIVE_SIGMA, share_z
 
 CPU = torch.device("cpu")
@@ -147,11 +154,11 @@ def test_a_faulty_way_is_replaced_by_padding_which_is_tried_too(
         tried.append(attention)
         return f"{attention} is off" if attention in faults else None
 
-    monkeypatch.setattr(path, "choose_attention", lambda *_: "flash")
-    monkeypatch.setattr(path, "find_fault", fault_of)
-    monkeypatch.setattr(path, "find_obstacle", lambda _: "not wanted")
+    monkeypatch.setattr(encoder, "choose_attention", lambda *_: "flash")
+    monkeypatch.setattr(encoder, "find_fault", fault_of)
+    monkeypatch.setattr(encoder, "find_obstacle", lambda _: "not wanted")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    find = path.find.__wrapped__
+    find = encoder.find.__wrapped__
     if "padded" in faults:
         with pytest.raises(TrainerError, match="padded is off"):
             find(CPU, torch.bfloat16, 64)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from bert_trainer.gpu import compilation, functions
-from bert_trainer.gpu.attention import WAYS, Attention, Rows
-from bert_trainer.gpu.compilation import find_obstacle, let_vary
-from bert_trainer.gpu.filler import MicroBatchShape, fill
-from bert_trainer.gpu.functions import LayerSettings
-from bert_trainer.gpu.path import Functions, GpuPath, _keys_at, _weights_of
+from bert_trainer.model.backends.gpu import compilation, functions
+from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, fill
+from bert_trainer.model.backends.gpu.compilation import find_obstacle, let_vary
+from bert_trainer.model.backends.gpu.encoder import Functions, GpuPath, _keys_at, _weights_of
+from bert_trainer.model.backends.gpu.functions import LayerSettings
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
 
 # Dynamo itself looks at the gradient of a layer's input; a run leaves that out of its log.

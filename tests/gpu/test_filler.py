@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from bert_trainer.gpu.filler import MicroBatchShape, fill, stage_for
-from bert_trainer.gpu.path import GpuPath
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, fill, stage_for
+from bert_trainer.model.backends.gpu.encoder import GpuPath
 from gpu_models import LENGTHS, SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
 
 FP64 = torch.float64

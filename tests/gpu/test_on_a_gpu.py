@@ -12,13 +12,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer import model as model_module
-from bert_trainer.gpu import path as gpu_path
-from bert_trainer.gpu.attention import ATTENTIONS, Attention, attend_efficient, attend_flash, seed_generator
-from bert_trainer.gpu.compilation import find_obstacle
-from bert_trainer.gpu.filler import Staging, fill
-from bert_trainer.gpu.path import Functions, GpuPath
-from bert_trainer.gpu.self_test import find_fault, make_rows
+from bert_trainer.model import bert as model_module
+from bert_trainer.model.backends.gpu import encoder as gpu_path
+from bert_trainer.model.backends.gpu.attention import (
+    ATTENTIONS,
+    Attention,
+    attend_efficient,
+    attend_flash,
+    seed_generator,
+)
+from bert_trainer.model.backends.gpu.bucket_padding import Staging, fill
+from bert_trainer.model.backends.gpu.compilation import find_obstacle
+from bert_trainer.model.backends.gpu.encoder import Functions, GpuPath
+from bert_trainer.model.backends.gpu.self_test import find_fault, make_rows
 from confidence import FIVE_SIGMA, share_z
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
 from in_process import losses, train

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer import model as model_module
-from bert_trainer.gpu import path as gpu_path
-from bert_trainer.gpu.filler import fill
-from bert_trainer.gpu.path import GpuPath, render_gpu
-from bert_trainer.model import Bert
-from bert_trainer.stage_progress import read_sums
+from bert_trainer.model import bert as model_module
+from bert_trainer.model.backends.gpu import encoder as gpu_path
+from bert_trainer.model.backends.gpu.bucket_padding import fill
+from bert_trainer.model.backends.gpu.encoder import GpuPath, render_gpu
+from bert_trainer.model.bert import Bert
+from bert_trainer.training.interval import read_sums
 from gpu_models import SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}

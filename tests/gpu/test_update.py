@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from bert_trainer import update
-from bert_trainer.config import OptimizerConfig
-from bert_trainer.flat_parameters import ROW
-from bert_trainer.gpu.compilation import compile_function, find_obstacle
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle
+from bert_trainer.optim import update
+from bert_trainer.parallel.flat_parameters import ROW
 
 pytestmark = pytest.mark.usefixtures("compiled_anew")
 ROWS, DECAYED = 7, 5

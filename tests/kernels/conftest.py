@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_trainer.kernels import library
+from bert_trainer.model.backends.cpu import library
 
 
 @pytest.fixture(params=library.build.flavours())

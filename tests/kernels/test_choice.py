@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.checkpoint import Environment
-from bert_trainer.kernels import build, encoder, library
-from bert_trainer.model import Bert
-from bert_trainer.processor import describe_kernels
+from bert_trainer.checkpoints.store import Environment
+from bert_trainer.model.backends.cpu import build, encoder, library
+from bert_trainer.model.backends.cpu.capability import describe_kernels
+from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_batch
 
 
@@ -54,7 +54,7 @@ def test_libraries_of_other_sources_are_not_loaded_and_the_remedy_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "LIBRARIES", tmp_path)
-    assert "python -m bert_trainer.kernels.build" in describe_kernels("fp32")
+    assert "python -m bert_trainer.model.backends.cpu.build" in describe_kernels("fp32")
     (tmp_path / "kernels-0123456789ab-avx2.so").touch()
     built = build.build()
     assert sorted(tmp_path.iterdir()) == sorted(built)

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer import partition
-from bert_trainer.batch import Batch
-from bert_trainer.config import ModelConfig, OptimizerConfig
-from bert_trainer.distributed import Alone, Done, Pending
-from bert_trainer.flat_parameters import FlatParameters
-from bert_trainer.gradient_sums import sum_of
-from bert_trainer.model import Bert
-from bert_trainer.optimizer import Optimizer
-from bert_trainer.reduction import GradientReduction
+from bert_trainer.config.run_config import ModelConfig, OptimizerConfig
+from bert_trainer.model.batch import Batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.model.main_grad import sum_of
+from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.parallel import zero1
+from bert_trainer.parallel.flat_parameters import FlatParameters
+from bert_trainer.parallel.reduction import GradientReduction
+from bert_trainer.parallel.world import Alone, Done, Pending
 from random_rows import random_batch
 
 pytestmark = pytest.mark.usefixtures("flavour")
@@ -77,11 +77,11 @@ class Snapshots(Alone):
 
 
 def test_a_chunk_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(zero1, "CHUNK_ROWS", 1)
     model, world = make_model(), Snapshots()
     parameters = FlatParameters(model)
-    optimizer = Optimizer(OptimizerConfig(), parameters, partition.Partition(parameters.num_rows, world, split=False))
-    reduction = GradientReduction(parameters, optimizer, world, compressed=False)
+    optimizer = Optimizer(OptimizerConfig(), parameters, zero1.Partition(parameters.num_rows, world, split=False))
+    reduction = GradientReduction(parameters, optimizer.gradients, optimizer.partition, world, compressed=False)
     first, last = make_batches()
     run_backward(model, first)
     assert not world.taken

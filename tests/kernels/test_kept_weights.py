@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.config import parse_run_config
-from bert_trainer.kernels import functions
-from bert_trainer.kernels.functions import kept_weights, linear
-from bert_trainer.kernels.library import find
-from bert_trainer.metrics import read_metrics
-from bert_trainer.train import train
+from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.model.backends.cpu import functions
+from bert_trainer.model.backends.cpu.functions import kept_weights, linear
+from bert_trainer.model.backends.cpu.library import find
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.loop import train
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 pytestmark = pytest.mark.usefixtures("flavour")
@@ -76,7 +76,7 @@ def test_training_goes_on_with_the_weights_of_every_step(tmp_path: Path, monkeyp
     losses = []
     for name, keeps in (("kept", True), ("converted", False)):
         if not keeps:
-            monkeypatch.setattr("bert_trainer.train.kept_weights", nullcontext)
+            monkeypatch.setattr("bert_trainer.training.loop.kept_weights", nullcontext)
         stage = pretrain_stage(global_batch_size=8, micro_batch_size=2, length={"steps": 3})
         train(parse_run_config(run_document(tmp_path / name, dataset, precision="bf16", stages=[stage])), attempt=1)
         losses.append([record["loss"] for record in read_metrics(tmp_path / name) if record["event"] == "progress"])

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bert_trainer.batch import Batch
-from bert_trainer.config import ModelConfig
-from bert_trainer.model import Bert
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.model.batch import Batch
+from bert_trainer.model.bert import Bert
 from random_rows import random_batch
 
 VOCABULARY = 101

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer import update
-from bert_trainer.config import OptimizerConfig
-from bert_trainer.flat_parameters import ROW
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.optim import update
+from bert_trainer.parallel.flat_parameters import ROW
 
 pytestmark = pytest.mark.usefixtures("flavour")
 ROWS, DECAYED = 7, 5

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_operator.api.size_bound import MAX_BYTES, spec_size
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.rules.size_bound import MAX_BYTES, spec_size
 from cluster_api import wait_until
 from many_jobs import ManyJobs
 from operator_process import OperatorProcess

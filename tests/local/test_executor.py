@@ -32,7 +32,7 @@ import os, sys
 from pathlib import Path
 from bert_operator import local_command
 from bert_operator.__main__ import main
-from bert_operator.programs import Programs
+from bert_operator.local.programs import Programs
 seen = Path(os.environ["SEEN"])
 prepare, train = ((sys.executable, str(seen / f"{name}.py")) for name in ("prepare", "train"))
 local_command.find_programs = lambda: Programs(prepare=prepare, train=train, cores=4)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bert_operator import launch
 from bert_operator.errors import LaunchError
-from bert_operator.hosts import parse_hostfile, render_hostfile
-from bert_operator.launch import World
-from bert_operator.local_command import prepare_on_these_machines
+from bert_operator.local import launch
+from bert_operator.local.command import prepare_on_these_machines
+from bert_operator.local.hosts import parse_hostfile, render_hostfile
+from bert_operator.local.launch import World
+from bert_operator.local.programs import Programs
 from bert_operator.names import PREPARE_RUN
-from bert_operator.programs import Programs
-from bert_operator.runs import RunWorld, run_world
+from bert_operator.state.runs import RunWorld, run_world
 from job_changes import both, put
 from sample_job import PREPARE, sample_job
 

@@ -9,11 +9,11 @@ from queue import SimpleQueue
 
 import pytest
 
-from bert_operator import launch
-from bert_operator.launch import LauncherName, World
-from bert_operator.observe import Ending, read_ending
-from bert_operator.processes import ChildProcess, Exited, Line
-from bert_operator.programs import find_programs
+from bert_operator.local import launch
+from bert_operator.local.launch import LauncherName, World
+from bert_operator.local.processes import ChildProcess, Exited, Line
+from bert_operator.local.programs import find_programs
+from bert_operator.state.observed import Ending, read_ending
 
 PROGRAMS = find_programs()
 WORLD = World(ranks=2, ranks_per_node=2)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bert_operator import launch
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob
-from bert_operator.launch import Binding, World
-from bert_operator.local_command import on_these_machines, start_through
-from bert_operator.programs import Programs, count_numa_nodes, count_sockets
+from bert_operator.local import launch
+from bert_operator.local.command import on_these_machines, start_through
+from bert_operator.local.launch import Binding, World
+from bert_operator.local.programs import Programs, count_numa_nodes, count_sockets
 from sample_job import sample_document
 
 XEON = Programs(prepare=(), train=("train",), mpirun="mpirun", cores=112, physical_cores=56, sockets=2, numa_nodes=4)

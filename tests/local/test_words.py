@@ -11,8 +11,8 @@ from typing import TextIO, cast
 import pytest
 from rich.console import Console
 
-from bert_operator.api.job_status import Condition, Failure, JobStatus
-from bert_operator.display import (
+from bert_operator.api.schema.status import Condition, Failure, JobStatus
+from bert_operator.local.display import (
     BarDisplay,
     PlainDisplay,
     Terminal,
@@ -20,9 +20,9 @@ from bert_operator.display import (
     render_duration,
     render_figures,
 )
-from bert_operator.endings import Outcome, describe_ending, exit_code
-from bert_operator.progress import ProgressRecord, parse_progress_line
-from bert_operator.summary import print_summary, read_report
+from bert_operator.local.outcomes import Outcome, describe_ending, exit_code
+from bert_operator.local.summary import print_summary, read_report
+from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from sample_job import sample_job
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config import parse_run_config
-from bert_trainer.distributed import World
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages
+from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.parallel.world import World
+from bert_trainer.training.loop import run_stages
+from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads
 from tiny_run import pretrain_stage, run_document, write_dataset

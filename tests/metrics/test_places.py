@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import LoggingConfig
+from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError
-from bert_trainer.metrics import MetricsWriter, read_metrics
-from bert_trainer.progress import Reporter, format_line
+from bert_trainer.output.metrics import MetricsWriter, read_metrics
+from bert_trainer.output.progress import Reporter, format_line
 
 RECORD = {
     "stage": "phase1",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.batch import Batch
-from bert_trainer.data import SampleOrder, StageReader
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.metrics import read_metrics
+from bert_trainer.model.batch import Batch
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.data_loader import SampleOrder, StageReader
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, run_document, run_trainer, write_dataset
 
 DELAY_S = 0.5

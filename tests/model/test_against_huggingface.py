@@ -27,11 +27,11 @@ from transformers import (
     DistilBertForMaskedLM,
 )
 
-from bert_trainer.batch import make_batch
-from bert_trainer.config import ModelConfig
-from bert_trainer.dataset.samples import Samples
-from bert_trainer.huggingface import huggingface_config, huggingface_name, huggingface_tensors
-from bert_trainer.model import Bert
+from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name, huggingface_tensors
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.model.batch import make_batch
+from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_model, random_samples
 
 VOCABULARY_SIZE = 1003  # no multiple of 8: the token table has five rows that are no entry

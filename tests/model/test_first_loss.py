@@ -12,7 +12,7 @@ import math
 import pytest
 import torch
 
-from bert_trainer.model import Bert, LossSums
+from bert_trainer.model.bert import Bert, LossSums
 from random_rows import model_config, random_batch
 
 VOCABULARY_SIZE = 30_522  # BERT's own: ln V + ln 2 = 11.02

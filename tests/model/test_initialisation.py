@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from bert_trainer.config import ModelConfig
-from bert_trainer.model import Bert
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.model.bert import Bert
 from random_rows import model_config
 
 VOCABULARY_SIZE = 1003

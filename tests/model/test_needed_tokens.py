@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
-from bert_trainer.batch import Batch
-from bert_trainer.dropout import DropoutKeys
-from bert_trainer.model import Bert
+from bert_trainer.model.batch import Batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.model.dropout import DropoutKeys
 from random_rows import model_config, random_batch, random_model
 
 

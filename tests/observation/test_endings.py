@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.entries import read_child, read_pod
+from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import SETTLING_S, is_settling, observe_child
-from bert_operator.observe import Child
+from bert_operator.state.observed import Child
 from child_documents import CREATED_S, at, child_document, ended, pod_document
 
 Document = dict[str, Any]

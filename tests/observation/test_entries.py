@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.cluster.entries import read_child, read_job, read_pod, read_version, read_warning
+from bert_operator.cluster.object_summaries import read_child, read_job, read_pod, read_version, read_warning
 from bert_operator.render import names
 from child_documents import CREATED_S, at, child_document, ended, event_document, pod_document
 

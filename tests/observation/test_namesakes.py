@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from bert_operator.api.conditions import ObstacleReason
-from bert_operator.api.job_status import JobStatus
+from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiClient
-from bert_operator.cluster.entries import JobEntry, read_job
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
+from bert_operator.cluster.object_summaries import JobEntry, read_job
 from bert_operator.cluster.reconciler import Reconciler, _Refusal
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
-from bert_operator.observe import Obstacle
-from bert_operator.progress import parse_progress_line
+from bert_operator.state.observed import Obstacle
+from bert_operator.state.progress import parse_progress_line
 from sample_job import sample_document, sample_job
 from walking_operator import Told
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bert_operator.api.job_status import Condition, Failure, JobStatus
-from bert_operator.cluster.news import news_between
+from bert_operator.api.schema.status import Condition, Failure, JobStatus
+from bert_operator.cluster.events import news_between
 
 
 def failure(attempt: int = 1, **rest: Any) -> Failure:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.job_status import JobStatus
-from bert_operator.cluster.entries import Warning as Told
-from bert_operator.cluster.entries import read_child, read_pod, read_warning
+from bert_operator.api.schema.status import JobStatus
+from bert_operator.cluster.blockers import SILENCE_S, classify_refusal, find_obstacle
+from bert_operator.cluster.object_summaries import Warning as Told
+from bert_operator.cluster.object_summaries import read_child, read_pod, read_warning
 from bert_operator.cluster.observation import observe_child
-from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal, find_obstacle
-from bert_operator.observe import Observed, Obstacle
-from bert_operator.plan import plan
+from bert_operator.state.observed import Observed, Obstacle
+from bert_operator.state.plan import plan
 from child_documents import CREATED_S, at, child_document, event_document, pod_document
 from sample_job import sample_job
 

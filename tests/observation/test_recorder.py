@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.events import News
 from bert_operator.cluster.metrics import Metrics
-from bert_operator.cluster.news import News
 from bert_operator.cluster.recorder import Recorder
 from bert_operator.names import JobRef
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim.adamw import adamw
 
-from bert_trainer.config import OptimizerConfig
-from bert_trainer.flat_parameters import FlatParameters
-from bert_trainer.optimizer import Optimizer
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.parallel.flat_parameters import FlatParameters
 
 Arrays = dict[str, NDArray[np.float64]]
 STEPS = 20

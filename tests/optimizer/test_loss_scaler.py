@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_trainer.optimizer import LossScaler
+from bert_trainer.optim.optimizer import LossScaler
 
 
 def test_other_precisions_have_a_scale_of_1_for_ever() -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from bert_trainer.config import OptimizerConfig
-from bert_trainer.flat_parameters import ROW, FlatParameters
-from bert_trainer.optimizer import Optimizer
-from bert_trainer.update import row_norms
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.optim.update import row_norms
+from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
 
 ELEMENTS = 1 << 24  # torch's own fp32 norm of as many numbers is 8e-4 too low on a CPU
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bert_trainer.config import ModelConfig
-from bert_trainer.flat_parameters import FlatParameters
-from bert_trainer.huggingface import huggingface_name
-from bert_trainer.model import Bert
+from bert_trainer.checkpoints.huggingface_export import huggingface_name
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.model.bert import Bert
+from bert_trainer.parallel.flat_parameters import FlatParameters
 from random_rows import model_config, random_batch
 
 CONFIGS = {

@@ -21,7 +21,7 @@ def set_up(clone: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     for name in ("tools/setup.sh", "tools/horovod_wheel.sh", "tools/horovod.sha256", "requirements.lock"):
         shutil.copy(ROOT / name, clone / name)
     shutil.copy(ROOT / "pyproject.toml", clone)
-    kernels = "trainer/bert_trainer/kernels"
+    kernels = "trainer/bert_trainer/model/backends/cpu"
     shutil.copytree(ROOT / kernels, clone / kernels, ignore=shutil.ignore_patterns("lib", "__pycache__"))
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "BERT_MPI", "CXX")}
     return subprocess.run(

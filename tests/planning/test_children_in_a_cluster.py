@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.conditions import ObstacleReason
-from bert_operator.api.job_status import JobStatus
-from bert_operator.observe import Child, Observed, Obstacle
-from bert_operator.plan import plan
+from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.status import JobStatus
+from bert_operator.state.observed import Child, Observed, Obstacle
+from bert_operator.state.plan import plan
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of, ref
 from sample_job import PREPARE, sample_job
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.job_status import CheckpointStatus, ChildRef, Failure, JobStatus
-from bert_operator.observe import Observed
-from bert_operator.plan import plan
-from bert_operator.runs import ChildSpec, list_runs
+from bert_operator.api.schema.status import CheckpointStatus, ChildRef, Failure, JobStatus
+from bert_operator.state.observed import Observed
+from bert_operator.state.plan import plan
+from bert_operator.state.runs import ChildSpec, list_runs
 from bert_operator.timestamps import render_time
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of
 from sample_job import sample_job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_operator.observe import read_ending
+from bert_operator.state.observed import read_ending
 
 
 @pytest.mark.parametrize(

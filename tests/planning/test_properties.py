@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_operator.api.job_status import TERMINAL_PHASES, JobStatus
-from bert_operator.observe import Child, Observed
-from bert_operator.plan import Plan, plan
+from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus
+from bert_operator.state.observed import Child, Observed
+from bert_operator.state.plan import Plan, plan
 from sample_job import sample_job
 
 JOB = sample_job(lambda spec: spec.update(runPolicy={"applicationRetries": 2, "infrastructureRetries": 3}))

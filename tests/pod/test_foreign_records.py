@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 import pods
-from bert_operator.progress import parse_progress_line
-from bert_trainer.pod.lines import Line, Sorter
+from bert_operator.state.progress import parse_progress_line
+from bert_trainer.output.progress import format_line, parse_line
+from bert_trainer.pod.exit_codes import read_left, write_record
+from bert_trainer.pod.launcher_log import MAX_RECORD_BYTES, Source, Story, build_record, read_source, render_record
 from bert_trainer.pod.mpi import OPEN_MPI_5_TAG
-from bert_trainer.pod.muster import Muster
-from bert_trainer.pod.source import Source, read_source
-from bert_trainer.pod.story import MAX_RECORD_BYTES, Story, build_record, render_record
-from bert_trainer.pod.termination import read_left, write_record
-from bert_trainer.progress import format_line, parse_line
+from bert_trainer.pod.rank_output import Line, Sorter
+from bert_trainer.pod.rendezvous import Muster
 from hostile_records import draw_endings, draw_lines
 
 RECORDS = int(os.environ.get("BERT_TEST_RECORDS", "2000"))

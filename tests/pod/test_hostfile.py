@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_trainer.errors import InputError
-from bert_trainer.pod.hostfile import Host, parse_hostfile, render_hostfile
+from bert_trainer.pod.mpi import Host, parse_hostfile, render_hostfile
 
 ZERO, ONE = "run-worker-0.run.default.svc", "run-worker-1.run.default.svc"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import pods
-from bert_trainer.pod.ranks import find_descendants, find_ranks
+from bert_trainer.pod.processes import find_descendants, find_ranks
 from flavours import FLAVOURS, Flavour
 
 KILLS = int(os.environ.get("BERT_TEST_KILLS", "2"))

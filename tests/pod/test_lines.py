@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.pod.lines import Forwarder, Line, RankFiles, Sorter
 from bert_trainer.pod.mpi import _HYDRA_TAG, OPEN_MPI_4_TAG, OPEN_MPI_5_TAG
+from bert_trainer.pod.rank_output import Forwarder, Line, RankFiles, Sorter
 
 
 def sort(tag: re.Pattern[str] | None, *pieces: str) -> list[Line]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.errors import WrongTopology
-from bert_trainer.machine import Machine, bound_processors, quota_cores, read_machine, render_processors
 from bert_trainer.pod.rank import Declared, check_topology, choose_threads
+from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine, render_processors
 
 
 def make_sysfs(folder: Path, *, sockets: int, cores: int, nodes: int, memory_nodes: int = 0) -> Path:

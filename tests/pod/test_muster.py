@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bert_trainer.pod.lines import Line
-from bert_trainer.pod.listening import Listener
-from bert_trainer.pod.muster import Muster, render_announcement, render_end
-from bert_trainer.pod.source import Source
-from bert_trainer.pod.stopping import StopRequest
-from bert_trainer.pod.story import Story
-from bert_trainer.progress import format_line
+from bert_trainer.output.progress import format_line
+from bert_trainer.pod.launcher_log import Source, Story
+from bert_trainer.pod.processes import StopRequest
+from bert_trainer.pod.rank_output import Line
+from bert_trainer.pod.rendezvous import Listener, Muster, render_announcement, render_end
 
 
 def muster(ranks: int, hosts: int, *places: str, size: int | None = None) -> Muster:

@@ -10,8 +10,16 @@ import sys
 import pytest
 
 import pods
-from bert_trainer.pod.mpi import Launcher, render_local, render_spread
-from bert_trainer.pod.pinning import Pinning, Place, intel_words, mpich_words, open_mpi_words
+from bert_trainer.pod.mpi import (
+    Launcher,
+    Pinning,
+    Place,
+    intel_words,
+    mpich_words,
+    open_mpi_words,
+    render_local,
+    render_spread,
+)
 
 ANY = re.compile("x(1)")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.errors import InputError
-from bert_trainer.pod.preload import choose_preload
+from bert_trainer.pod.rank import choose_preload
 
 
 def test_nothing_is_preloaded_unasked(tmp_path: Path) -> None:

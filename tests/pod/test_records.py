@@ -7,10 +7,16 @@ import signal
 
 import pytest
 
-from bert_trainer.pod.blame import find_failure
-from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
-from bert_trainer.pod.lines import Line
-from bert_trainer.pod.story import MAX_RECORD_BYTES, FirstFailure, Story, build_record, render_record
+from bert_trainer.pod.exit_codes import Evidence, read_return_code, settle_exit_code
+from bert_trainer.pod.launcher_log import (
+    MAX_RECORD_BYTES,
+    FirstFailure,
+    Story,
+    build_record,
+    find_failure,
+    render_record,
+)
+from bert_trainer.pod.rank_output import Line
 
 PROGRESS = "bert-trainer/1 event=progress stage=phase1 step=40 steps=100 loss=6.1 job=u attempt=1"
 CHECKPOINT = 'bert-trainer/1 event=checkpoint stage=phase1 step=38 path="/out put/phase1-38"'

@@ -54,7 +54,9 @@ def test_a_killed_program_ends_with_128_and_the_signal(tmp_path: Path) -> None:
 
 
 def test_the_trainer_s_own_record_is_kept(tmp_path: Path) -> None:
-    program = "from bert_trainer.last_words import write_termination as w; w('InputError', 2, 'is empty'); exit(2)"
+    program = (
+        "from bert_trainer.output.termination import write_termination as w; w('InputError', 2, 'is empty'); exit(2)"
+    )
     assert run(tmp_path, 1, program).returncode == 2
     left = record(tmp_path)
     assert (left["reason"], left["message"]) == ("InputError", "is empty")

@@ -18,9 +18,8 @@ import pytest
 
 import pods
 from bert_trainer.errors import Stopped
-from bert_trainer.pod.endings import WorkersUnreachable
-from bert_trainer.pod.stopping import StopRequest
-from bert_trainer.pod.waiting import (
+from bert_trainer.pod.exit_codes import WorkersUnreachable
+from bert_trainer.pod.launcher import (
     Patience,
     explain_ssh,
     probe_name,
@@ -29,6 +28,7 @@ from bert_trainer.pod.waiting import (
     wait_for_answers,
     wait_for_hostfile,
 )
+from bert_trainer.pod.processes import StopRequest
 
 NOWHERE = "no-such-worker.invalid"  # RFC 2606: never resolves
 

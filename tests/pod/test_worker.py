@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import pods
-from bert_trainer.pod.sshd import choose_environment, quote, render_config
+from bert_trainer.pod.worker import choose_environment, quote, render_config
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.access("/usr/sbin/sshd", os.X_OK) else None)
 needs_sshd = pytest.mark.skipif(

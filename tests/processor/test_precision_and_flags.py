@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer import processor
 from bert_trainer.errors import UnsupportedPrecision
-from bert_trainer.processor import ask_kernel, check_flags, describe_processor, find_library, read_flags
+from bert_trainer.model.backends.cpu import capability
+from bert_trainer.model.backends.cpu.capability import ask_kernel, check_flags, describe_processor
+from bert_trainer.system import processor
+from bert_trainer.system.processor import find_library, read_flags
 from tiny_run import environment, pretrain_stage, run_document, run_trainer, write_dataset
 
 XEON_4 = frozenset(["avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "amx_int8", "avx512_fp16"])
@@ -67,15 +69,15 @@ def test_what_is_merely_slow_is_told() -> None:
 
 def test_bf32_is_a_switch_that_others_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = f"flags : {' '.join(XEON_4)}\n"
-    monkeypatch.setattr(processor, "_read", lambda path: flags)
-    processor.prepare_processor("bf32")
+    monkeypatch.setattr(capability, "read_text", lambda path: flags)
+    capability.prepare_processor("bf32")
     assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
     # oneDNN is asked now, and told that it may round.
     rows, weights = torch.ones(64, 256), torch.ones(128, 256)
     if torch.backends.cpu.get_cpu_capability() == "AVX512":
-        assert "attr-fpmath:bf16" in processor._listen(lambda: torch.nn.functional.linear(rows, weights))
+        assert "attr-fpmath:bf16" in capability._listen(lambda: torch.nn.functional.linear(rows, weights))
     for precision in ("fp32", "avx-fp32"):
-        processor.prepare_processor(precision)
+        capability.prepare_processor(precision)
         assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined]
 
 
@@ -88,10 +90,10 @@ MAPS = """\
 
 
 def test_libraries_are_those_that_are_really_loaded() -> None:
-    assert find_library(MAPS, processor._ALLOCATORS) == "jemalloc (libjemalloc.so.2)"
+    assert find_library(MAPS, processor.ALLOCATORS) == "jemalloc (libjemalloc.so.2)"
     # Preloaded, it takes the place of the one that torch brings.
-    assert find_library(MAPS, processor._OPENMP) == "Intel (libiomp5.so)"
-    assert find_library("7f3-7f4 rw-p 00000000 00:00 0\n", processor._ALLOCATORS) is None
+    assert find_library(MAPS, processor.OPENMP) == "Intel (libiomp5.so)"
+    assert find_library("7f3-7f4 rw-p 00000000 00:00 0\n", processor.ALLOCATORS) is None
 
 
 def test_a_rank_tells_what_it_has() -> None:
@@ -109,7 +111,7 @@ def test_a_rank_tells_what_it_has() -> None:
 def test_onednn_names_its_kernel_and_obeys_the_cap(capfd: pytest.CaptureFixture[str]) -> None:
     assert ask_kernel("bf16").startswith("oneDNN ")
     assert capfd.readouterr().out == ""
-    code = "from bert_trainer.processor import ask_kernel; print(ask_kernel('bf16'))"
+    code = "from bert_trainer.model.backends.cpu.capability import ask_kernel; print(ask_kernel('bf16'))"
     capped = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment(), "DNNL_MAX_CPU_ISA": "AVX2"},

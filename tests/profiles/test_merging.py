@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.profiles import complete, find_profile_problems
-from bert_operator.api.validation import parse_job
-from bert_operator.cluster.rules import read_cluster_job
+from bert_operator.api.parsing.profiles import complete, find_profile_problems
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.settings import Settings, load_settings
+from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InvalidJob
 from sample_job import Document, sample_document
 

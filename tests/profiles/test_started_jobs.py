@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.job_status import JobStatus
+from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiError
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.reconciler import Reconciler
-from bert_operator.cluster.rules import read_cluster_job
 from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.errors import InvalidJob
 from bert_operator.render.frozen import data_hash, freeze, render_config_map
 from sample_job import Document, sample_document

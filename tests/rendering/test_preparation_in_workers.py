@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render.children import needs_mpi, render_child
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, read_frozen, render_config_map
-from bert_operator.runs import RunWorld, list_runs, run_world
+from bert_operator.state.runs import RunWorld, list_runs, run_world
 from child_cases import IMAGE, UID, child_of, claim, container, templates
 from job_changes import Change, both, put
 from sample_job import PREPARE, sample_document, sample_job

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
-from bert_operator.cluster.rules import cluster_problems
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import cluster_problems
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze, render_config_map, spec_document
 from bert_operator.render.processors import processor_environment
-from bert_operator.runs import list_runs
+from bert_operator.state.runs import list_runs
 from child_cases import IMAGE, UID, child_of, container, templates
 from sample_job import sample_document
 

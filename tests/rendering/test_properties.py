@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.section_rules import RESERVED_NAMES
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.rules.section_rules import RESERVED_NAMES
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.names import MAX_JOB_NAME, TRAINING_RUN
 from bert_operator.render.children import needs_mpi, render_child
 from bert_operator.render.frozen import Frozen, freeze, read_frozen, render_config_map
-from bert_operator.runs import ChildSpec, list_runs
+from bert_operator.state.runs import ChildSpec, list_runs
 from child_cases import IMAGE, UID, case_child, case_job, child_of, container, every_job, templates
 from sample_job import Document
 

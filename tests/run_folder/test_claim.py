@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config import RunConfig
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
-from bert_trainer.run_folder import FencedError, RunFolder
+from bert_trainer.output.run_folder import FencedError, RunFolder
 from tiny_run import pretrain_stage, run_config
 
 

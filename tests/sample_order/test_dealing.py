@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.dealing import deal_rows, rank_slice
+from bert_trainer.parallel.row_balancing import deal_rows, rank_slice
 
 
 def deal(tokens: list[int], size: int, cuts: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bert_trainer.data as data_module
-from bert_trainer.config import DataRange
-from bert_trainer.data import SampleOrder, StageReader
+import bert_trainer.training.data_loader as data_module
+from bert_trainer.config.run_config import DataRange
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError
+from bert_trainer.training.data_loader import SampleOrder, StageReader
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, write_dataset
 
 ROWS = (40, 40, 30)

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from bert_trainer.dataset.sampling import random_bits
+from bert_trainer.dataset.sampling.shard_samples import random_bits
 from confidence import FIVE_SIGMA, difference_z, smirnov_z, two_sample_chi_square_z
 from plain_sampling import PlainPair, PlainSettings, plain_pairs, plain_samples
 from sampling_cases import MASK, SEP, VOCABULARY_SIZE, Document, mixed_documents, original_rows, place, shard_task

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import DatasetConfig, PrepareStage
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.random_bits import RandomBits
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.dataset.wordpiece import read_vocabulary
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.system.random_bits import RandomBits
 from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, share_z
 from sampling_cases import Document, coded, coded_documents, mixed_documents, original_rows, place, shard_task
 from walks import Pair, bits_of, samples_of, walk, walk_many

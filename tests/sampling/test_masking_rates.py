@@ -13,9 +13,9 @@ from math import comb
 
 import pytest
 
-from bert_trainer.dataset import masking
-from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.random_bits import RandomBits
+from bert_trainer.dataset.sampling import masking
+from bert_trainer.dataset.sampling.masking import MaskingRule
+from bert_trainer.system.random_bits import RandomBits
 from confidence import FIVE_SIGMA, chi_square_z, share_z
 from plain_sampling import PlainPair, PlainSettings, plain_sample
 from walks import bits_of, mask_many

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from bert_trainer.dataset.random_bits import RandomBits
+from bert_trainer.system.random_bits import RandomBits
 from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, mean_z, share_z
 from sampling_cases import coded_documents
 from walks import Pair, bits_of, walk_many

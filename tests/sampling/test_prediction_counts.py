@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_trainer.dataset.masking import count_predictions
+from bert_trainer.dataset.sampling.masking import count_predictions
 from plain_sampling import plain_prediction_count
 from sampling_cases import CLS, SEP, coded_documents, masking_rule, mixed_documents, original_rows, shard_task
 from walks import bits_of, mask_many, samples_of

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_trainer.dataset.sampling import build_shard, groups_of_shard, random_bits
+from bert_trainer.dataset.sampling.shard_samples import build_shard, groups_of_shard, random_bits
 from bert_trainer.dataset.shards import read_shard
-from bert_trainer.dataset.spool import write_tokens
+from bert_trainer.dataset.tokens.block_files import write_tokens
 from confidence import FIVE_SIGMA, chi_square_z, mean_z
 from sampling_cases import coded_documents, masking_rule, original_rows, place, shard_task
 from walks import bits_of, flat, samples_of

@@ -9,8 +9,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from bert_trainer.dataset.random_bits import RandomBits
-from bert_trainer.dataset.sentence_pairs import truncated_lengths
+from bert_trainer.dataset.sampling.sentence_pairs import truncated_lengths
+from bert_trainer.system.random_bits import RandomBits
 from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, share_z
 from plain_sampling import plain_truncate
 from walks import bits_of, walk_many

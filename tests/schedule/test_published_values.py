@@ -9,8 +9,8 @@ import math
 
 import pytest
 
-from bert_trainer.config import Length, Schedule, Warmup
-from bert_trainer.schedule import learning_rate, num_steps, warmup_proportion
+from bert_trainer.config.run_config import Length, Schedule, Warmup
+from bert_trainer.optim.schedule import learning_rate, num_steps, warmup_proportion
 
 PHASE_1 = Schedule(learning_rate=6e-3, warmup=Warmup(proportion=0.2843))
 PHASE_1_STEPS = 7038

@@ -15,9 +15,9 @@ from bert_operator.cluster import service
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.resync import Sweeper
 from bert_operator.cluster.service import _Service
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.sweep import Sweeper
 from bert_operator.cluster.watches import JOBS_PER_PAGE
 from cluster_api import wait_until
 from cluster_jobs import job_document

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import CorpusConfig
+from bert_trainer.config.run_config import CorpusConfig
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.languages import ALLOWED
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.corpus.languages import ALLOWED
 from bert_trainer.errors import InputError
 
 GLUE = "gj04\t1\t\tOur friends won't buy this analysis.\ngj04\t0\t*\tThe more we study verbs.\n" * 20

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.document import LONGEST_DOCUMENT
-from bert_trainer.dataset.sentences import clean_line, split_sentences
-from bert_trainer.dataset.sources import streams
-from bert_trainer.dataset.sources.markup_cost import MarkupError
-from bert_trainer.dataset.sources.wikitext import extract_paragraphs
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.corpus.document import LONGEST_DOCUMENT
+from bert_trainer.dataset.corpus.formats import streams
+from bert_trainer.dataset.corpus.formats.wikitext import MarkupError, extract_paragraphs
+from bert_trainer.dataset.corpus.sentences import clean_line, split_sentences
 from bert_trainer.errors import InputError
 from small_dumps import END, HEADER, dump, page
 
@@ -33,10 +32,10 @@ PAGE_MB = float(os.environ.get("BERT_TEST_HOSTILE_PAGE_MB", "0.5"))
 
 CHILD = """
 import sys
-from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.spool import write_text_blocks
-from bert_trainer.dataset.text_survey import SurveyTask, survey_block
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.tokens.block_files import write_text_blocks
+from bert_trainer.dataset.tokens.block_tasks import SurveyTask, survey_block
 from bert_trainer.errors import InputError
 from pathlib import Path
 corpora = open_corpora([CorpusConfig(path=sys.argv[1])])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.sentences import LONGEST_SENTENCE, clean_line, split_sentences
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.corpus.sentences import LONGEST_SENTENCE, clean_line, split_sentences
 from small_dumps import multistream, page
 
 WORDS = ["der", "die", "und", "in", "den", "von", "zu", "das", "mit", "sich", "f\u00fcr", "wird", "im", "dem", "nicht"]

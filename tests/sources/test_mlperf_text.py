@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.sources.mlperf_text import LIST_NAME, PUBLISHED, read_checksums
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.corpus.formats.mlperf_text import LIST_NAME, PUBLISHED, read_checksums
 from bert_trainer.errors import InputError
 
 PARTS = [f"part-{number:05d}-of-00500" for number in range(3)]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.config import CorpusConfig
-from bert_trainer.dataset.corpus import open_corpora, open_corpus
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.corpora import open_corpora, open_corpus
 from bert_trainer.errors import InputError
 
 ONE = ("The mill stands by the river.", "It grinds corn for Mr. Bell all year.", "Nobody lives there.")

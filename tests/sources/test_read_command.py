@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import CorpusConfig
+from bert_trainer.config.run_config import CorpusConfig
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.corpus import open_corpora
+from bert_trainer.dataset.corpus.corpora import open_corpora
 from small_dumps import dump, page
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.dataset import sentences as module
-from bert_trainer.dataset.sentences import clean_line, detect_lines, split_sentences
+from bert_trainer.dataset.corpus import sentences as module
+from bert_trainer.dataset.corpus.sentences import clean_line, detect_lines, split_sentences
 
 
 def test_abbreviations_and_numbers_end_nothing() -> None:

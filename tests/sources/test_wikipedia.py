@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.dataset.corpus import open_corpus
-from bert_trainer.dataset.document import Document
-from bert_trainer.dataset.sources import wikipedia
-from bert_trainer.dataset.sources.wikipedia import read_wikipedia
+from bert_trainer.dataset.corpus.corpora import open_corpus
+from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.corpus.formats import wikipedia
+from bert_trainer.dataset.corpus.formats.wikipedia import read_wikipedia
 from bert_trainer.errors import InputError
 from small_dumps import HEADER, dump, multistream, page
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.dataset.sources.markup_cost import BrokenMarkupError
-from bert_trainer.dataset.sources.wikitext import extract_paragraphs
+from bert_trainer.dataset.corpus.formats.wikitext import BrokenMarkupError, extract_paragraphs
 
 DROPPED = frozenset({"file", "category", "datei"})
 

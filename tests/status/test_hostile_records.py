@@ -10,16 +10,16 @@ import os
 
 import pytest
 
-from bert_operator.api.job_status import MAX_FAILURES, Failure, JobStatus
-from bert_operator.cluster.entries import read_child, read_pod
+from bert_operator.api.schema.status import MAX_FAILURES, Failure, JobStatus
+from bert_operator.cluster.events import news_between
 from bert_operator.cluster.log_reader import Report, read_report
-from bert_operator.cluster.news import news_between
+from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.cluster.recorder import render_event
 from bert_operator.names import JobRef
-from bert_operator.observe import Child, Observed
-from bert_operator.plan import plan
-from bert_operator.progress import claims_to_be_record, parse_progress_line
+from bert_operator.state.observed import Child, Observed
+from bert_operator.state.plan import plan
+from bert_operator.state.progress import claims_to_be_record, parse_progress_line
 from child_documents import CREATED_S, child_document, ended, pod_document
 from hostile_records import ATTEMPT, OURS, UID, draw_endings, draw_lines
 from sample_job import sample_job

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bert_operator.api.conditions import ObstacleReason, Reason
-from bert_operator.api.job_status import ChildRef, Failure, JobStatus
-from bert_operator.observe import Child, Observed, Obstacle
-from bert_operator.plan import plan
-from bert_operator.progress import parse_progress_line
-from bert_operator.status import Facts, Verdict, describe, describe_invalid
+from bert_operator.api.schema.conditions import ObstacleReason, Reason
+from bert_operator.api.schema.status import ChildRef, Failure, JobStatus
+from bert_operator.state.observed import Child, Observed, Obstacle
+from bert_operator.state.plan import plan
+from bert_operator.state.progress import parse_progress_line
+from bert_operator.state.status import Facts, Verdict, describe, describe_invalid
 from sample_job import sample_job
 
 NOW_S = 1_700_000_000.0

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen, freeze
-from bert_operator.runs import ChildSpec, list_runs
+from bert_operator.state.runs import ChildSpec, list_runs
 from job_changes import Change, both, put
 from job_documents import draw_document
 from sample_job import PREPARE, Document, sample_document

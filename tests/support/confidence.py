@@ -15,7 +15,7 @@ from statistics import NormalDist, fmean, variance
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.random_bits import RandomBits
+from bert_trainer.system.random_bits import RandomBits
 
 FIVE_SIGMA = 5.0
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert_trainer.dropout import DropoutKeys, row_keys
+from bert_trainer.model.dropout import DropoutKeys, row_keys
 
 
 def keys(seed: int, step: int, samples: Sequence[int], positions: int) -> DropoutKeys:

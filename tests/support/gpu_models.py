@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer import model as model_module
-from bert_trainer.batch import Batch
-from bert_trainer.fast_path import FastPath
-from bert_trainer.gpu.filler import MicroBatchShape
-from bert_trainer.model import Bert
+from bert_trainer.model import bert as model_module
+from bert_trainer.model.backends.choice import FastPath
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape
+from bert_trainer.model.batch import Batch
+from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_batch, random_model
 
 VOCABULARY = 101

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from bert_trainer.config import RunConfig
-from bert_trainer.distributed import Alone
-from bert_trainer.metrics import read_metrics
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.loop import run_stages
+from bert_trainer.training.session import Session
 
 
 def train(config: RunConfig) -> Session:

@@ -15,8 +15,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob
 from rule_cases import RULE_CASES
 from sample_job import Document, sample_document

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bert_operator.api.conditions import Reason
-from bert_operator.api.job_status import TERMINAL_PHASES
+from bert_operator.api.schema.conditions import Reason
+from bert_operator.api.schema.status import TERMINAL_PHASES
 from bert_operator.cluster.reconciler import CONFLICT_PAUSE_S
 from bert_operator.names import JobRef
 from bert_operator.render import names

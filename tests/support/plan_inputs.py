@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bert_operator.api.job_status import ChildRef, JobStatus
-from bert_operator.observe import Child, Observed
+from bert_operator.api.schema.status import ChildRef, JobStatus
+from bert_operator.state.observed import Child, Observed
 from bert_operator.timestamps import render_time
 from sample_job import PREPARE, sample_job
 

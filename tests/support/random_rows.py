@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bert_trainer.batch import Batch, make_batch
-from bert_trainer.config import ModelConfig
-from bert_trainer.dataset.samples import Samples
-from bert_trainer.model import Bert
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.model.batch import Batch, make_batch
+from bert_trainer.model.bert import Bert
 
 MASK, FIRST_WORD = 4, 5
 

@@ -39,7 +39,7 @@ print(json.dumps({{'checkpoint': folder.name, 'sums': sums, 'ledger': ledger, 't
 )
 _KILL_A_RANK = """
 import os, signal
-from bert_trainer.pod.ranks import find_ranks
+from bert_trainer.pod.processes import find_ranks
 ranks = find_ranks(1)
 os.kill(ranks[-1], signal.SIGKILL)
 print(ranks[-1])

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_trainer import partition
-from bert_trainer.batch import Batch
-from bert_trainer.config import OptimizerConfig
-from bert_trainer.distributed import Horovod, Pending, lost_peer
-from bert_trainer.flat_parameters import ROW, FlatParameters
-from bert_trainer.optimizer import Optimizer
-from bert_trainer.reduction import GradientReduction
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.model.batch import Batch
+from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.parallel import zero1
+from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
+from bert_trainer.parallel.reduction import GradientReduction
+from bert_trainer.parallel.world import Horovod, Pending, lost_peer
 from random_rows import model_config, random_batch, random_model
 
 VOCABULARY = 997
@@ -50,9 +50,11 @@ class Rank:
         self.world, self.scale = world, scale
         self.model = random_model(model_config(64), VOCABULARY, seed=1, dtype=torch.float32)
         self.parameters = FlatParameters(self.model)
-        own = partition.Partition(self.parameters.num_rows, world, split=split)
+        own = zero1.Partition(self.parameters.num_rows, world, split=split)
         self.optimizer = Optimizer(OptimizerConfig(), self.parameters, own)
-        self.reduction = GradientReduction(self.parameters, self.optimizer, world, compressed=compressed)
+        self.reduction = GradientReduction(
+            self.parameters, self.optimizer.gradients, self.optimizer.partition, world, compressed=compressed
+        )
 
     def batches(self, count: int) -> list[Batch]:
         """Draw this rank's micro-batches of a step."""
@@ -139,7 +141,7 @@ def lose_a_rank(world: Recorder) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    partition.CHUNK_ROWS = CHUNK_ROWS
+    zero1.CHUNK_ROWS = CHUNK_ROWS
     horovod = Recorder()
     action = {"sums": all_sums, "lost": lose_a_rank}[sys.argv[2]]
     Path(sys.argv[1], f"{horovod.rank}.json").write_text(json.dumps(action(horovod)))

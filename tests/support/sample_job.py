@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_job
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 
 Document = dict[str, Any]
 

@@ -8,9 +8,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.dataset.masking import MaskingRule
-from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.sampling import ShardTask
+from bert_trainer.dataset.sampling.masking import MaskingRule
+from bert_trainer.dataset.sampling.shard_samples import ShardTask
+from bert_trainer.dataset.shards.samples import Samples
 
 VOCABULARY_SIZE, CLS, SEP, MASK = 1000, 2, 3, 4
 

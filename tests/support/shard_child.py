@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import read_blocks, read_shard, row_blocks
+from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError
 
 ADDRESS_SPACE_BYTES = 8 << 30

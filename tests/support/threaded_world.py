@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bert_trainer.dealing import rank_slice
-from bert_trainer.distributed import Alone, Done, Pending
+from bert_trainer.parallel.row_balancing import rank_slice
+from bert_trainer.parallel.world import Alone, Done, Pending
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_trainer.config import RunConfig, parse_run_config
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.config.run_config import RunConfig, parse_run_config
 from bert_trainer.dataset.shards import write_shard
-from bert_trainer.dataset.wordpiece import SPECIAL_TOKENS, read_vocabulary
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 
 VOCABULARY_SIZE = 61
 SEQUENCE_LENGTH = 32

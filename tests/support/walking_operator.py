@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert_operator.cluster.client import ApiError
+from bert_operator.cluster.events import News
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
-from bert_operator.cluster.news import News
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.work_queue import Retry

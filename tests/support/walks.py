@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_trainer.dataset.masking import MaskingRule, mask_tokens
-from bert_trainer.dataset.random_bits import RandomBits
-from bert_trainer.dataset.samples import Samples
-from bert_trainer.dataset.sampling import ShardTask, make_samples
-from bert_trainer.dataset.sentence_pairs import Walks, draw_pairs
-from bert_trainer.dataset.token_documents import TokenDocuments
+from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.sampling.sentence_pairs import Walks, draw_pairs
+from bert_trainer.dataset.sampling.shard_samples import ShardTask, make_samples
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.token_documents import TokenDocuments
+from bert_trainer.system.random_bits import RandomBits
 
 Documents = Sequence[Sequence[Sequence[int]]]
 

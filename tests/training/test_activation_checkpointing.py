@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from bert_trainer.batch import Batch, make_batch
-from bert_trainer.config import ModelConfig, parse_run_config
-from bert_trainer.model import Bert
-from bert_trainer.train import train
+from bert_trainer.config.run_config import ModelConfig, parse_run_config
+from bert_trainer.model.batch import Batch, make_batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.training.loop import train
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, VOCABULARY_SIZE, make_samples, run_document, write_dataset
 
 LAYERS = 6

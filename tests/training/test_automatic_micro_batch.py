@@ -15,16 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer import autotune
 from bert_trainer.__main__ import main
-from bert_trainer.available_memory import available_bytes, container_bytes, total_bytes
-from bert_trainer.config import parse_run_config
-from bert_trainer.distributed import Alone
+from bert_trainer.config.run_config import parse_run_config
 from bert_trainer.errors import InputError, OutOfDeviceMemory
-from bert_trainer.metrics import read_metrics
-from bert_trainer.micro_batch_choice import candidate_sizes
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages, train
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import Alone
+from bert_trainer.system.available_memory import available_bytes, container_bytes, total_bytes
+from bert_trainer.training import micro_batch_size
+from bert_trainer.training.loop import run_stages, train
+from bert_trainer.training.micro_batch_size import candidate_sizes
+from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import pretrain_stage, run_document, write_dataset
 
@@ -58,11 +58,11 @@ def test_a_size_is_measured_shown_and_recorded(
     assert size in candidate_sizes(16)
     assert event["source"] == "measured"
     assert {line["micro_batch_size"] for line in read_metrics(tmp_path) if line["event"] == "progress"} == {size}
-    assert json.loads((tmp_path / autotune.RECORD_FILE).read_text())["phase1"]["size"] == size
+    assert json.loads((tmp_path / micro_batch_size.RECORD_FILE).read_text())["phase1"]["size"] == size
     table = capsys.readouterr().err
     assert "phase1: 16 sequences of 32 tokens per rank and step, fp32 on cpu" in table
     assert " chosen" in table
-    [tried] = json.loads((tmp_path / autotune.CACHE_FILE).read_text()).values()
+    [tried] = json.loads((tmp_path / micro_batch_size.CACHE_FILE).read_text()).values()
     assert tried["circumstances"]["environment"]["world_size"] == 1
     assert all(entry["sequences_per_s"] > 0 for entry in tried["tried"] if not entry["note"])
 
@@ -79,13 +79,13 @@ def test_trying_changes_nothing_that_is_learnt(tmp_path: Path, dataset: Path) ->
 def test_a_resumed_run_keeps_the_size_whatever_would_be_measured_now(tmp_path: Path, dataset: Path) -> None:
     config = parse_run_config(document(tmp_path, dataset))
     train(config, attempt=1)
-    record = tmp_path / autotune.RECORD_FILE
+    record = tmp_path / micro_batch_size.RECORD_FILE
     entry = json.loads(record.read_text())
     odd = next(size for size in (2, 4, 8) if size != entry["phase1"]["size"])
     entry["phase1"]["size"] = odd
     record.write_text(json.dumps(entry))
     session = Session.open(config, Alone(), attempt=2)
-    autotune.resolve_micro_batch_sizes(session)
+    micro_batch_size.resolve_micro_batch_sizes(session)
     session.close()
     assert session.micro_batch_sizes == {0: odd}
     assert [event["source"] for event in found(tmp_path)] == ["measured", "recorded"]
@@ -106,12 +106,12 @@ def test_a_new_run_in_the_folder_takes_what_was_measured_there(tmp_path: Path, d
 
 def test_other_circumstances_are_measured_again_and_said(tmp_path: Path, dataset: Path) -> None:
     train(parse_run_config(document(tmp_path, dataset)), attempt=1)
-    record = tmp_path / autotune.RECORD_FILE
+    record = tmp_path / micro_batch_size.RECORD_FILE
     record.write_text(json.dumps({"phase1": {"size": 3, "key": "other hardware"}}))
-    (tmp_path / autotune.CACHE_FILE).write_text("{ broken")
+    (tmp_path / micro_batch_size.CACHE_FILE).write_text("{ broken")
     config = parse_run_config(document(tmp_path, dataset))
     session = Session.open(config, Alone(), attempt=2)
-    autotune.resolve_micro_batch_sizes(session)
+    micro_batch_size.resolve_micro_batch_sizes(session)
     session.close()
     last = found(tmp_path)[-1]
     assert last["source"] == "measured"
@@ -136,20 +136,20 @@ def open_session(folder: Path, dataset: Path, **changes: Any) -> Session:
     return Session.open(parse_run_config(document(folder, dataset, **changes)), Alone(), attempt=1)
 
 
-def try_sizes(session: Session, **settings: Any) -> autotune.Trial:
+def try_sizes(session: Session, **settings: Any) -> micro_batch_size.Trial:
     stage = session.config.stages[0]
     assert not isinstance(stage, str)
     try:
-        return autotune.try_sizes(session, 0, stage, ranks=1, hosts=1, **settings)  # type: ignore[arg-type]
+        return micro_batch_size.try_sizes(session, 0, stage, ranks=1, hosts=1, **settings)  # type: ignore[arg-type]
     finally:
         session.close()
 
 
 def test_a_size_that_would_not_fit_is_not_tried(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base_bytes, row_bytes, limit_bytes = 10**9, 12 * 10**7, 2 * 10**9
-    monkeypatch.setattr(autotune, "_used_bytes", lambda _: base_bytes)
-    monkeypatch.setattr(autotune, "_run_pass", lambda _, __, batch: base_bytes + batch.num_rows * row_bytes)
-    monkeypatch.setattr(autotune, "find_limit", lambda *_, **__: limit_bytes)
+    monkeypatch.setattr(micro_batch_size, "_used_bytes", lambda _: base_bytes)
+    monkeypatch.setattr(micro_batch_size, "_run_pass", lambda _, __, batch: base_bytes + batch.num_rows * row_bytes)
+    monkeypatch.setattr(micro_batch_size, "find_limit", lambda *_, **__: limit_bytes)
     trial = try_sizes(open_session(tmp_path, dataset))
     assert [entry.size for entry in trial.measurements] == [1, 2, 4, 8]
     assert trial.measurements[-1].sequences_per_s is None
@@ -160,14 +160,14 @@ def test_a_size_that_would_not_fit_is_not_tried(tmp_path: Path, dataset: Path, m
 def test_out_of_memory_ends_the_search_and_is_no_end_of_the_run(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_pass = autotune._run_pass
+    run_pass = micro_batch_size._run_pass
 
     def limited(session: Session, index: int, batch: Any) -> int:
         if batch.num_rows > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return run_pass(session, index, batch)
 
-    monkeypatch.setattr(autotune, "_run_pass", limited)
+    monkeypatch.setattr(micro_batch_size, "_run_pass", limited)
     trial = try_sizes(open_session(tmp_path, dataset))
     assert [(entry.size, entry.note) for entry in trial.measurements][-1] == (8, "out of memory")
     assert trial.chosen <= 4
@@ -177,7 +177,7 @@ def test_not_even_one_sequence(tmp_path: Path, dataset: Path, monkeypatch: pytes
     def never(*_: object) -> int:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(autotune, "_run_pass", never)
+    monkeypatch.setattr(micro_batch_size, "_run_pass", never)
     with pytest.raises(OutOfDeviceMemory, match="phase1: not even one sequence of 32 tokens fits"):
         try_sizes(open_session(tmp_path, dataset))
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from bert_trainer.distributed import Alone
 from bert_trainer.errors import InputError, Stopped
-from bert_trainer.metrics import read_metrics
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.loop import run_stages
+from bert_trainer.training.session import Session
 from in_process import losses, train
 from tiny_run import pretrain_stage, run_config, write_dataset
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.config import parse_run_config
-from bert_trainer.data import StageReader
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.config.run_config import parse_run_config
 from bert_trainer.dataset.shards import LayoutName, read_shard, write_shard
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError
-from bert_trainer.metrics import read_metrics
-from bert_trainer.session import Session, StageData
-from bert_trainer.train import run_stages, train
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.data_loader import StageReader
+from bert_trainer.training.loop import run_stages, train
+from bert_trainer.training.session import Session, StageData
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import FIRST_WORD, PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_document, write_dataset
 

@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, DistilBertConfig
 from transformers import DistilBertForMaskedLM as DistilBert
 
-from bert_trainer.batch import make_batch
-from bert_trainer.dataset.wordpiece import SPECIAL_TOKENS
-from bert_trainer.distributed import Alone
+from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
 from bert_trainer.errors import InputError
-from bert_trainer.metrics import read_metrics
-from bert_trainer.model import Bert
-from bert_trainer.session import Session
+from bert_trainer.model.batch import make_batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.session import Session
 from in_process import train
 from random_rows import random_samples
 from threaded_world import ThreadedWorld, run_threads

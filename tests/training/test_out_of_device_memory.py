@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import bert_trainer.train as story
-from bert_operator.api.conditions import FailureReason, Reason
-from bert_operator.observe import Child, Observed, read_ending
-from bert_operator.plan import plan
-from bert_trainer.device_memory import first_sentences, propose
+import bert_trainer.training.loop as story
+from bert_operator.api.schema.conditions import FailureReason, Reason
+from bert_operator.state.observed import Child, Observed, read_ending
+from bert_operator.state.plan import plan
 from bert_trainer.errors import InputError, OutOfDeviceMemory
-from bert_trainer.metrics import read_metrics
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.out_of_memory import first_sentences, propose
 from sample_job import sample_job
 from tiny_run import pretrain_stage, run_config, write_dataset
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer import partition
-from bert_trainer.config import parse_run_config
-from bert_trainer.distributed import PeerFailed, World
+from bert_trainer.config.run_config import parse_run_config
 from bert_trainer.errors import Stopped
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages
+from bert_trainer.parallel import zero1
+from bert_trainer.parallel.world import PeerFailed, World
+from bert_trainer.training.loop import run_stages
+from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
@@ -38,7 +38,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(zero1, "CHUNK_ROWS", 2)
 
 
 def document(folder: Path, dataset: Path, *, ranks: int, partitioning: str, **changes: Any) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_a_graceful_stop_and_the_clock_write_whole_checkpoints(
     with pytest.raises((Stopped, PeerFailed)):  # whichever rank is heard first
         train(document(tmp_path / "stopped", dataset, ranks=2, partitioning="zero1"), stopped=True)
     assert len(state(tmp_path / "stopped", "phase1-00000000")) > 0
-    monkeypatch.setattr("bert_trainer.train._clock_asks", lambda *_: True)
+    monkeypatch.setattr("bert_trainer.training.loop._clock_asks", lambda *_: True)
     by_clock = document(
         tmp_path / "clock", dataset, ranks=2, partitioning="zero1", checkpoint={"every_seconds": 60, "keep": 9}
     )

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from bert_trainer.checkpoint import Checkpoint, read_checkpoint
-from bert_trainer.config import RunConfig
-from bert_trainer.distributed import Alone
+from bert_trainer.checkpoints.store import Checkpoint, read_checkpoint
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import TrainerError
-from bert_trainer.session import Session
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.session import Session
 from in_process import losses, progress_records, run_to_end, train
 from tiny_run import pretrain_stage, run_config, write_dataset
 

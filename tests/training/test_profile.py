@@ -16,13 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.config import parse_run_config
+from bert_trainer.config.profile_steps import ProfileSteps, parse_profile_steps
+from bert_trainer.config.run_config import parse_run_config
 from bert_trainer.errors import InputError
-from bert_trainer.metrics import read_metrics
-from bert_trainer.profile_steps import ProfileSteps, parse_profile_steps
-from bert_trainer.profiler import NoProfiler, StepProfiler, open_profiler
-from bert_trainer.step_times import PARTS, StepTimes, render_step_times
-from bert_trainer.train import train
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.loop import train
+from bert_trainer.training.profiling import PARTS, NoProfiler, StepProfiler, StepTimes, open_profiler, render_step_times
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
 
 # As torch-tb-profiler 0.4 has it: worker, time in milliseconds, ending.

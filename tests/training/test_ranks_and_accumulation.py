@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.checkpoint import CheckpointStore
-from bert_trainer.config import parse_run_config
-from bert_trainer.data import num_micro_batches
-from bert_trainer.dealing import rank_slice
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages
+from bert_trainer.checkpoints.store import CheckpointStore
+from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.parallel.row_balancing import rank_slice
+from bert_trainer.training.data_loader import num_micro_batches
+from bert_trainer.training.loop import run_stages
+from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.metrics import read_metrics
+from bert_trainer.output.metrics import read_metrics
 from kept_release import FOLDER, RUN
 from tiny_run import run_trainer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.report import make_report
+from bert_trainer.output.report import make_report
 from tiny_run import run_config
 
 CONFIG = run_config(Path("out"), Path("data"))

@@ -23,9 +23,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.config import parse_run_config
-from bert_trainer.metrics import read_metrics
-from bert_trainer.train import train
+from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.loop import train
 from tiny_run import environment, pretrain_stage, run_document, run_trainer, trainer_command, write_dataset
 
 SAMPLES = 110

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import parse_run_config
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.config.run_config import parse_run_config
 from bert_trainer.dataset.shards import read_shard, write_shard
-from bert_trainer.dataset.wordpiece import read_vocabulary
-from bert_trainer.metrics import read_metrics
-from bert_trainer.train import train
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training.loop import train
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 

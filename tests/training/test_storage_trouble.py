@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.atomic_files import disk_errors, storage_errors
-from bert_trainer.config import RunConfig
-from bert_trainer.distributed import Alone
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
-from bert_trainer.metrics import read_metrics
-from bert_trainer.pod.endings import Evidence, settle_exit_code
-from bert_trainer.pod.lines import Line
-from bert_trainer.pod.story import Story, build_record
-from bert_trainer.session import Session
-from bert_trainer.train import run_stages
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import Alone
+from bert_trainer.pod.exit_codes import Evidence, settle_exit_code
+from bert_trainer.pod.launcher_log import Story, build_record
+from bert_trainer.pod.rank_output import Line
+from bert_trainer.system.atomic_files import disk_errors, storage_errors
+from bert_trainer.training.loop import run_stages
+from bert_trainer.training.session import Session
 from small_disk import fill, mounted
 from tiny_run import environment, pretrain_stage, run_config, run_document, trainer_command, write_dataset
 

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.config import load_run_config, parse_run_config
+from bert_trainer.config.profile_steps import parse_profile_steps
+from bert_trainer.config.run_config import load_run_config, parse_run_config
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
-from bert_trainer.last_words import tell_error, write_termination
-from bert_trainer.profile_steps import parse_profile_steps
+from bert_trainer.output.termination import tell_error, write_termination
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         if arguments.verb == "autotune":
-            from bert_trainer.autotune import show_sizes
+            from bert_trainer.training.micro_batch_size import show_sizes
 
             print("\n".join(show_sizes(load_run_config(arguments.run_config))))  # noqa: T201 - the result
             return 0
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.check:
             return 0
         # Imported here: a wrong configuration is refused before torch has loaded.
-        from bert_trainer.train import train
+        from bert_trainer.training.loop import train
 
         train(config, attempt=int(os.environ.get("BERT_ATTEMPT", "1")))
     except TrainerError as error:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _lost_peer(error: Exception) -> bool:
-    from bert_trainer.distributed import lost_peer
+    from bert_trainer.parallel.world import lost_peer
 
     return lost_peer(error)
 

@@ -12,14 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from bert_operator import names
-from bert_operator.api import size_bound
-from bert_operator.api.cel import CEL_RULES, CelRule, immutability_rules
-from bert_operator.api.job_status import JobStatus
-from bert_operator.api.profiles import PLATFORM_FIELDS
-from bert_operator.api.scheduling import QUALIFIED_NAME_PATTERN
-from bert_operator.api.section import NAME_PATTERN, Section
-from bert_operator.api.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
-from bert_operator.api.v1alpha1 import BertPretrainJob, JobSpec
+from bert_operator.api.parsing.profiles import PLATFORM_FIELDS
+from bert_operator.api.rules import size_bound
+from bert_operator.api.rules.cel import CEL_RULES, CelRule, immutability_rules
+from bert_operator.api.rules.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.api.schema.scheduling import QUALIFIED_NAME_PATTERN
+from bert_operator.api.schema.section import NAME_PATTERN, Section
+from bert_operator.api.schema.status import JobStatus
 
 Document = dict[str, Any]
 

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_operator.cluster.entries import (
+from bert_operator.cluster.object_summaries import (
     ChildEntry,
     JobEntry,
     PodEntry,

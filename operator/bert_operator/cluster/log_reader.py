@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.object_summaries import ChildEntry, JobEntry, PodEntry
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.work_queue import Retry
 from bert_operator.names import JobRef
-from bert_operator.progress import ProgressRecord, claims_to_be_record, parse_progress_line
 from bert_operator.render import names
 from bert_operator.render.pods import CONTAINER
+from bert_operator.state.progress import ProgressRecord, claims_to_be_record, parse_progress_line
 
 READS_PER_SECOND = 10.0
 SHORTEST_ROUND_S = 5.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from bert_operator.api.conditions import FailureReason
+from bert_operator.api.schema.conditions import FailureReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bert_operator.api.conditions import FailureReason
-from bert_operator.api.job_status import ChildRef
-from bert_operator.cluster.entries import ChildEntry, PodEntry, Warning
-from bert_operator.cluster.obstacles import find_obstacle, find_unready
-from bert_operator.observe import Child, read_ending, read_record
+from bert_operator.api.schema.conditions import FailureReason
+from bert_operator.api.schema.status import ChildRef
+from bert_operator.cluster.blockers import find_obstacle, find_unready
+from bert_operator.cluster.object_summaries import ChildEntry, PodEntry, Warning
 from bert_operator.render import names
+from bert_operator.state.observed import Child, read_ending, read_record
 
 SETTLING_S = 10.0
 """Longest time from a child's failure to its pod's last word."""

@@ -15,32 +15,32 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bert_operator import __version__
-from bert_operator.api.conditions import FailureReason, ObstacleReason
-from bert_operator.api.job_status import MAX_MESSAGE, TERMINAL_PHASES, ChildRef, JobStatus, wants_newer
-from bert_operator.api.profiles import complete
-from bert_operator.api.v1alpha1 import BertPretrainJob
-from bert_operator.api.validation import parse_started_job
+from bert_operator.api.parsing.profiles import complete
+from bert_operator.api.parsing.validation import parse_started_job
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.conditions import FailureReason, ObstacleReason
+from bert_operator.api.schema.status import MAX_MESSAGE, TERMINAL_PHASES, ChildRef, JobStatus, wants_newer
+from bert_operator.cluster.blockers import SILENCE_S, classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.entries import ChildEntry, JobEntry, PodEntry, read_job
+from bert_operator.cluster.events import News, news_between
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
-from bert_operator.cluster.news import News, news_between
+from bert_operator.cluster.object_summaries import ChildEntry, JobEntry, PodEntry, read_job
 from bert_operator.cluster.observation import has_ended, is_settling, observe_child
-from bert_operator.cluster.obstacles import SILENCE_S, classify_refusal
 from bert_operator.cluster.paths import job_path, path_of
-from bert_operator.cluster.rules import read_cluster_job
 from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.cluster.work_queue import Retry
 from bert_operator.errors import InvalidJob
 from bert_operator.names import JobRef
-from bert_operator.observe import Child, Observed, Obstacle
-from bert_operator.plan import Plan, plan
 from bert_operator.render import names
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen
-from bert_operator.runs import run_world
-from bert_operator.status import describe_invalid, describe_obstacle
+from bert_operator.state.observed import Child, Observed, Obstacle
+from bert_operator.state.plan import Plan, plan
+from bert_operator.state.runs import run_world
+from bert_operator.state.status import describe_invalid, describe_obstacle
 
 Document = dict[str, Any]
 

@@ -8,7 +8,7 @@ import logging
 from typing import Any, Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.news import News
+from bert_operator.cluster.events import News
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import API_VERSION, KIND, JobRef
 from bert_operator.timestamps import render_time

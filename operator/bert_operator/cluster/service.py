@@ -23,8 +23,8 @@ from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import Recorder
 from bert_operator.cluster.reflector import Reflector
+from bert_operator.cluster.resync import Sweeper
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.sweep import Sweeper
 from bert_operator.cluster.watches import EndlessPauses, build_registry, take_signals, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
 from bert_operator.errors import OperatorError

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from bert_operator.api.profiles import find_profile_problems, without_nulls
+from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
 from bert_operator.errors import SettingsError
 
 DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.2.0"

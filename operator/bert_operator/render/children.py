@@ -12,7 +12,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import Frozen, owner_reference
 from bert_operator.render.pods import RUN_CONFIG_PATH, SSH_PORT, environment, render_pod
-from bert_operator.runs import ChildSpec, run_world
+from bert_operator.state.runs import ChildSpec, run_world
 
 Document = dict[str, Any]
 

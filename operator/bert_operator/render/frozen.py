@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bert_operator.api import mounts
-from bert_operator.api.section import Section
-from bert_operator.api.v1alpha1 import BertPretrainJob, Stage
-from bert_operator.api.validation import parse_started_job
+from bert_operator.api.parsing.validation import parse_started_job
+from bert_operator.api.rules import mounts
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, Stage
+from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names

@@ -10,14 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bert_operator.api import mounts
-from bert_operator.api.cluster import EnvironmentVariable, ResourcesSpec, RoleSpec, SecurityContextSpec, VolumeSource
-from bert_operator.api.v1alpha1 import JobSpec
+from bert_operator.api.rules import mounts
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.api.schema.cluster import (
+    EnvironmentVariable,
+    ResourcesSpec,
+    RoleSpec,
+    SecurityContextSpec,
+    VolumeSource,
+)
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
 from bert_operator.render.processors import processor_environment
-from bert_operator.runs import ChildSpec
+from bert_operator.state.runs import ChildSpec
 
 Document = dict[str, Any]
 Volumes = Iterator[tuple[Document | None, list[Document]]]

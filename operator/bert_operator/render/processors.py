@@ -5,7 +5,7 @@ Sources: the tuning guides of PyTorch for CPUs, Intel's OpenMP and jemalloc; one
 
 from __future__ import annotations
 
-from bert_operator.api.v1alpha1 import JobSpec
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
 
 _ISA_OF_PRECISION = {
     "fp32": "AVX512_CORE_AMX",

@@ -12,9 +12,8 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from bert_operator.api import presets
-from bert_operator.api.preparation import PrepareSpec
-from bert_operator.api.v1alpha1 import (
+from bert_operator.api.schema import presets
+from bert_operator.api.schema.bert_pretrain_job import (
     BertPretrainJob,
     EvaluateSpec,
     InitialCheckpointSpec,
@@ -25,8 +24,9 @@ from bert_operator.api.v1alpha1 import (
     Stage,
     WarmupSpec,
 )
+from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.names import PREPARE_RUN
-from bert_operator.runs import run_world
+from bert_operator.state.runs import run_world
 
 CONTRACT_VERSION = 1
 PUBLISHED_VOCABULARY_SIZE = 30522

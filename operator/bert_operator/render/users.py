@@ -5,11 +5,11 @@ ssh logs in under its own user's name, so both roles call their user alike; numb
 
 from __future__ import annotations
 
-from bert_operator.api.cluster import SecurityContextSpec
-from bert_operator.api.v1alpha1 import JobSpec
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.api.schema.cluster import SecurityContextSpec
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
-from bert_operator.runs import run_world
+from bert_operator.state.runs import run_world
 
 USER_NAME = "bert"
 HOME = "/home/bert"

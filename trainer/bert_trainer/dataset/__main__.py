@@ -18,7 +18,7 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from bert_trainer.config import (
+from bert_trainer.config.run_config import (
     DatasetConfig,
     EvaluateStage,
     PrepareStage,
@@ -26,23 +26,23 @@ from bert_trainer.config import (
     RunConfig,
     load_run_config,
 )
-from bert_trainer.dataset.build import OpenPool, build_dataset
-from bert_trainer.dataset.build_options import add_build_options, recipe_lengths, recipe_settings
-from bert_trainer.dataset.build_state import Length
-from bert_trainer.dataset.corpus import open_corpora
-from bert_trainer.dataset.corpus_options import add_corpus_options
-from bert_trainer.dataset.fetch_command import add_fetch_command
-from bert_trainer.dataset.inspect_commands import add_commands as add_inspecting
-from bert_trainer.dataset.mpi_pool import MpiWorld, world_size
-from bert_trainer.dataset.progress_bar import ProgressBar
-from bert_trainer.dataset.read_command import add_read_command
-from bert_trainer.dataset.record import DatasetRecord
-from bert_trainer.dataset.rewriting_commands import add_commands as add_rewriting
-from bert_trainer.dataset.worker_pool import STOP_SIGNALS
+from bert_trainer.dataset.build.pipeline import OpenPool, build_dataset
+from bert_trainer.dataset.build.resume import Length
+from bert_trainer.dataset.commands.build_options import add_build_options, recipe_lengths, recipe_settings
+from bert_trainer.dataset.commands.convert import add_commands as add_rewriting
+from bert_trainer.dataset.commands.corpus_option import add_corpus_options
+from bert_trainer.dataset.commands.fetch import add_fetch_command
+from bert_trainer.dataset.commands.inspect_shards import add_commands as add_inspecting
+from bert_trainer.dataset.commands.progress_bar import ProgressBar
+from bert_trainer.dataset.commands.read import add_read_command
+from bert_trainer.dataset.corpus.corpora import open_corpora
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.workers.mpi_pool import MpiWorld, world_size
+from bert_trainer.dataset.workers.pool import STOP_SIGNALS
 from bert_trainer.errors import EXIT_FAILED, InputError, Stopped, TrainerError
-from bert_trainer.last_words import write_termination
-from bert_trainer.progress import Reporter
-from bert_trainer.run_folder import RunFolder
+from bert_trainer.output.progress import Reporter
+from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.output.termination import write_termination
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
-from bert_trainer.last_words import render_error
+from bert_trainer.output.termination import render_error
 from bert_trainer.pod import launcher, single
-from bert_trainer.pod.endings import WorkersUnreachable
-from bert_trainer.pod.mpi import MPIS
-from bert_trainer.pod.pinning import PLACES, Pinning
+from bert_trainer.pod.exit_codes import DEFAULT_TERMINATION_LOG, WorkersUnreachable, write_record
+from bert_trainer.pod.mpi import MPIS, PLACES, Pinning
+from bert_trainer.pod.processes import release_signals
 from bert_trainer.pod.rank import Declared, run_rank
-from bert_trainer.pod.stopping import release_signals
-from bert_trainer.pod.termination import DEFAULT_TERMINATION_LOG, write_record
 from bert_trainer.pod.worker import run_worker
 
 logger = logging.getLogger(__name__)

@@ -1,49 +1,214 @@
-"""The launcher's pod: wait for the workers, start mpirun, pass its output on, and say how it ended."""
+"""The launcher's pod: waits for the workers, starts mpirun, passes its output on and reports how it ended.
+
+Waiting is needed because mpirun fails at once when a host cannot be reached, while pods, their DNS names and their
+sshd appear in any order over a minute or more.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bert_trainer.pod.blame import find_failure
-from bert_trainer.pod.child import run_child
-from bert_trainer.pod.endings import Evidence, check_user, read_return_code, settle_exit_code
-from bert_trainer.pod.hostfile import Host, render_hostfile
-from bert_trainer.pod.lines import Forwarder, RankFiles
-from bert_trainer.pod.listening import Listener
+from bert_trainer.errors import InputError, Stopped
+from bert_trainer.pod.exit_codes import (
+    Evidence,
+    WorkersUnreachable,
+    check_user,
+    read_return_code,
+    settle_exit_code,
+    write_record,
+)
+from bert_trainer.pod.launcher_log import Story, build_record, find_failure, names_of, read_source
 from bert_trainer.pod.mpi import (
+    Host,
     Launcher,
     Mpi,
+    Pinning,
     choose_exports,
     find_launcher,
     find_program,
+    parse_hostfile,
+    render_hostfile,
     render_spread,
     split_options,
     spread_environment,
     ssh_options,
 )
-from bert_trainer.pod.muster import Muster
-from bert_trainer.pod.pinning import Pinning
+from bert_trainer.pod.processes import StopRequest, fresh_folder, run_child
 from bert_trainer.pod.rank import Declared, wrap
-from bert_trainer.pod.scratch import fresh_folder
-from bert_trainer.pod.source import read_source
-from bert_trainer.pod.stopping import StopRequest
-from bert_trainer.pod.story import Story, build_record
-from bert_trainer.pod.termination import write_record
-from bert_trainer.pod.waiting import (
-    Patience,
-    Probe,
-    probe_name,
-    probe_ssh,
-    require_ssh,
-    wait_for_answers,
-    wait_for_hostfile,
-)
+from bert_trainer.pod.rank_output import Forwarder, RankFiles
+from bert_trainer.pod.rendezvous import Listener, Muster
+
+Probe = Callable[[], str | None]
+"""Returns None if somebody answers, else why not."""
+
+SAY_EVERY_S = 10.0
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 3.0
+_POLL_S = 0.1
+_AT_ONCE = 32  # ssh processes; each takes a few MB
+_PROBE_TIMEOUT_S = 20
+_SHOWN = 8  # hosts per report
+_PROBE_OPTIONS = ("-n", "-o", "ConnectTimeout=5", "-o", "ConnectionAttempts=1")
+
+_REASONS = {
+    "connection refused": "ssh refused",
+    "timed out": "ssh does not answer",
+    "no route to host": "no route",
+    "permission denied": "ssh does not accept the key",
+    "host key verification failed": "ssh does not know the host key",
+    "could not resolve hostname": "name not resolved",
+    "connection closed": "ssh closed the connection",
+    "connection reset": "ssh closed the connection",
+}
+
+
+class Patience:
+    """One deadline for everything that is waited for, and a report at intervals."""
+
+    def __init__(
+        self, limit_s: float, stop: StopRequest, say: Callable[[str], None], say_every_s: float = SAY_EVERY_S
+    ) -> None:
+        """Begin to wait, for limit_s at most."""
+        self._began_at_s = time.monotonic()
+        self._limit_s, self._stop, self._say, self._every_s = limit_s, stop, say, say_every_s
+        self._said_at_s = self._began_at_s
+
+    @property
+    def waited_s(self) -> float:
+        """Time since the beginning."""
+        return time.monotonic() - self._began_at_s
+
+    def wait(self, describe: Callable[[], Mapping[str, str]]) -> None:
+        """Wait a moment. describe: for whom, and why; called for every report.
+
+        Raises:
+            Stopped: on request.
+            WorkersUnreachable: time is over.
+        """
+        if self._stop.count:
+            raise Stopped("stopped on request before the ranks were started")
+        if self.waited_s > self._limit_s:
+            missing = describe()
+            reasons = [f"{name} ({reason})" for name, reason in missing.items()]
+            raise WorkersUnreachable(
+                f"after {self._limit_s:g} s still waiting for {names_of(reasons)}",
+                silent=tuple(missing),
+                hint="see whether these pods are scheduled and running, and whether a network policy lets the "
+                "launcher reach them",
+            )
+        if time.monotonic() - self._said_at_s >= self._every_s:
+            self._said_at_s = time.monotonic()
+            missing = describe()
+            for name, reason in list(missing.items())[:_SHOWN]:
+                self._say(f"Waiting for {name}: {reason}")
+            if len(missing) > _SHOWN:
+                self._say(f"Waiting for {len(missing) - _SHOWN} more")
+        time.sleep(_POLL_S)
+
+
+def wait_for_hostfile(path: Path, *, workers: int, slots: int, patience: Patience) -> tuple[Host, ...]:
+    """Read the host file until it names every worker.
+
+    Raises:
+        InputError: it holds something else than hosts.
+        Stopped, WorkersUnreachable: see ``Patience.wait``.
+    """
+    while True:
+        try:
+            hosts = parse_hostfile(path.read_text(), source=str(path), slots=slots)
+            reason = f"names {len(hosts)} of {workers} workers"
+        except OSError as error:
+            hosts, reason = (), f"cannot be read ({error.strerror})"
+        if len(hosts) == workers:
+            return hosts
+        missing = {str(path): reason}
+        patience.wait(lambda missing=missing: missing)  # type: ignore[misc]
+
+
+def wait_for_answers(probes: Mapping[str, Probe], patience: Patience) -> None:
+    """Ask everybody again and again until all have answered once.
+
+    probes: by the name that is shown.
+
+    Raises:
+        Stopped, WorkersUnreachable: see ``Patience.wait``.
+    """
+    missing = dict.fromkeys(probes, "not asked yet")
+    free = threading.Semaphore(_AT_ONCE)
+    closing = threading.Event()
+
+    def ask(name: str, probe: Probe) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not closing.is_set():
+            with free:
+                reason = probe()
+            if reason is None:
+                del missing[name]
+                return
+            missing[name] = reason
+            closing.wait(pause_s)
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    for item in probes.items():
+        threading.Thread(target=ask, args=item, daemon=True).start()
+    try:
+        while missing:
+            patience.wait(lambda: dict(missing))
+    finally:
+        closing.set()
+
+
+def probe_name(name: str) -> str | None:
+    """Look a host name up."""
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError):  # the latter for a name with a part of more than 63 characters
+        return "name not resolved"
+    return None
+
+
+def probe_ssh(ssh: str, options: Sequence[str], name: str) -> str | None:
+    """Look a host name up and run ``true`` there."""
+    if reason := probe_name(name):
+        return reason
+    command = [ssh, *_PROBE_OPTIONS, *options, name, "true"]
+    try:
+        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return "ssh does not answer"
+    except OSError as error:
+        return f"ssh cannot be started ({error.strerror})"
+    return None if answer.returncode == 0 else explain_ssh(answer.returncode, answer.stderr.decode(errors="replace"))
+
+
+def explain_ssh(return_code: int, message: str) -> str:
+    """Return why ssh failed, in few words. 255 is its own failure, anything else that of the command there."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if return_code == 255:
+        known = next((reason for text, reason in _REASONS.items() if text in message.lower()), None)
+        return known or (f"ssh: {lines[-1][:120]}" if lines else "ssh failed")
+    return f"ssh works, but its shell ended with {return_code}" + (f" ({lines[-1][:120]})" if lines else "")
+
+
+def require_ssh(path: str | None) -> str:
+    """Return ssh's path.
+
+    Raises:
+        InputError: there is none.
+    """
+    if path is None:
+        raise InputError("ssh: is not installed", hint="use an image with the OpenSSH client and server")
+    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,15 @@
-"""Command lines and environments of mpirun, for three MPIs. Pure, but for ``find_launcher``, which looks for programs.
+"""Command lines, environments, host files and rank binding for three MPIs: Open MPI, MPICH and Intel MPI.
 
-Tried with Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2 and Intel MPI 2021.17 (tests/pod/test_flavours.py).
+Pure, except ``find_launcher``, which looks for programs. Tried with Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2 and Intel
+MPI 2021.17 (tests/pod/test_flavours.py). mpi-operator mounts the host file: ``NAME slots=S`` for Open MPI, ``NAME:S``
+for the others. Binding options were checked against what Open MPI 5.0.11 and MPICH 5.0.2 do with them, the latter on
+a simulated node of two sockets with hyperthreads; Intel MPI's follow its reference, as it accepts no simulated node.
+Cores are physical cores.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -16,8 +21,120 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_trainer.errors import WrongMPI
-from bert_trainer.pod.pinning import Pinning, intel_words, mpich_words, open_mpi_words
+from bert_trainer.errors import InputError, WrongMPI
+
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_FORMS = (
+    re.compile(rf"(?P<name>{_HOST})(?:\s+slots\s*=\s*(?P<slots>[0-9]+))?"),
+    re.compile(rf"(?P<name>{_HOST}):(?P<slots>[0-9]+)"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One line."""
+
+    name: str
+    slots: int
+    """Ranks that it takes."""
+
+    @property
+    def pod(self) -> str:
+        """The name of the pod."""
+        return short_name(self.name)
+
+
+def short_name(name: str) -> str:
+    """Return the first part of a host name; an address as it stands."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.partition(".")[0]
+    return name
+
+
+def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
+    """Return the hosts in their order, each once; none if the file holds none yet.
+
+    slots: of every worker, as the job says; a line without a number has as many.
+
+    Raises:
+        InputError: a line is no host, or has other slots.
+    """
+    hosts: dict[str, Host] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].strip()
+        if not words:
+            continue
+        match = next((found for form in _FORMS if (found := form.fullmatch(words))), None)
+        if match is None:
+            raise InputError(
+                f"{source}:{number}: got {words!r}; allowed: NAME slots=S, or NAME:S",
+                hint="this file is mpi-operator's; let nothing else be mounted there",
+            )
+        found_slots = int(match["slots"] or slots)
+        if found_slots != slots:
+            raise InputError(
+                f"{source}:{number}: got {found_slots} slots; allowed: {slots}, as --slots says",
+                hint="give spec.slotsPerWorker of the MPIJob and --slots the same value",
+            )
+        hosts[match["name"]] = Host(match["name"], slots)
+    return tuple(hosts.values())
+
+
+def render_hostfile(hosts: tuple[Host, ...], *, is_open_mpi: bool) -> str:
+    """Return the host file as an MPI reads it: none takes the other's form."""
+    return "".join(
+        f"{host.name} slots={host.slots}\n" if is_open_mpi else f"{host.name}:{host.slots}\n" for host in hosts
+    )
+
+
+Place = Literal["core", "socket", "numa"]
+PLACES: tuple[Place, ...] = ("core", "socket", "numa")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinning:
+    """What every rank is bound to."""
+
+    place: Place
+    ranks_per_place: int
+    """Of a socket or NUMA node; ranks bound to cores are placed one after another."""
+    cores_per_rank: int | None
+    """None: all cores of the socket or NUMA node, one core otherwise."""
+
+
+def open_mpi_words(pinning: Pinning) -> tuple[str, ...]:
+    """Return options of mpirun; version 5 still takes ``socket`` for what it calls a package."""
+    cores = pinning.cores_per_rank
+    if pinning.place == "core":
+        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
+    mapping = f"ppr:{pinning.ranks_per_place}:{pinning.place}"
+    if cores is None:
+        return ("--map-by", mapping, "--bind-to", pinning.place)
+    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
+
+
+def mpich_words(pinning: Pinning) -> tuple[str, ...]:
+    """Return options of mpiexec, which deals ranks out to sockets in turn: as many on each."""
+    cores = pinning.cores_per_rank
+    if pinning.place == "core":
+        return ("-bind-to", f"core:{cores or 1}")
+    if cores is None:
+        return ("-bind-to", pinning.place)
+    return ("-bind-to", f"core:{cores}", "-map-by", pinning.place)
+
+
+def intel_words(pinning: Pinning) -> tuple[str, ...]:
+    """Return variables as options: mpiexec.hydra takes -bind-to, and does nothing about it."""
+    cores = pinning.cores_per_rank
+    if pinning.place != "core" and cores is None:
+        return ("-genv", "I_MPI_PIN_DOMAIN", pinning.place)
+    # Counts hyperthreads otherwise. Bunch fills sockets evenly, compact one after another.
+    order = "compact" if pinning.place == "core" else "bunch"
+    domain = ("-genv", "I_MPI_PIN_DOMAIN", f"{cores or 1}:compact")
+    return (*domain, "-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_ORDER", order)
+
 
 Mpi = Literal["OpenMPI", "Intel", "MPICH"]
 MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")

@@ -1,7 +1,8 @@
-"""What stands between mpirun and a rank's program, on whatever machine that is: a few checks and the environment.
+"""``bert-pod rank``: between mpirun and a rank's program; a few checks and the environment, then exec.
 
-The allocator, the OpenMP runtime and the number of threads depend on the machine that the rank runs on, so they are
-chosen there. Then this process becomes the program.
+The memory allocator, the OpenMP runtime and the number of threads depend on the machine that the rank runs on, so
+they are chosen there. The job selects libraries by ``BERT_ALLOCATOR`` and ``BERT_OPENMP`` (spec.cpu.allocator,
+spec.cpu.openmp); they are preloaded, since a process can have only one of each.
 """
 
 from __future__ import annotations
@@ -12,16 +13,59 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
-from bert_trainer.last_words import tell_error
-from bert_trainer.machine import Machine, bound_processors, quota_cores, read_machine
-from bert_trainer.pod.muster import LOCAL_SIZE_VARIABLES, read_number, render_announcement, render_end
-from bert_trainer.pod.preload import choose_preload
-from bert_trainer.pod.ranks import die_with_parent
+from bert_trainer.output.termination import tell_error
+from bert_trainer.pod.processes import die_with_parent
+from bert_trainer.pod.rendezvous import LOCAL_SIZE_VARIABLES, read_number, render_announcement, render_end
+from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
+
+LIBRARIES = {
+    ("BERT_ALLOCATOR", "jemalloc"): "libjemalloc.so.2",
+    ("BERT_ALLOCATOR", "tcmalloc"): "libtcmalloc_minimal.so.4",
+    ("BERT_OPENMP", "intel"): "libiomp5.so",
+}
+ALLOWED = {"BERT_ALLOCATOR": ("system", "jemalloc", "tcmalloc"), "BERT_OPENMP": ("gnu", "intel")}
+FOLDERS = tuple(
+    Path(folder)
+    for folder in (
+        f"{sys.prefix}/lib",
+        *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),  # Debian
+        *("/usr/lib64", "/usr/lib"),
+    )
+)
+
+
+def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = FOLDERS) -> dict[str, str]:
+    """Return ``LD_PRELOAD`` for the ranks; empty where the system's own libraries are wanted.
+
+    Raises:
+        InputError: a choice is unknown, or the image does not hold what was chosen.
+    """
+    found = []
+    for variable, allowed in ALLOWED.items():
+        choice = environment.get(variable) or allowed[0]
+        if choice not in allowed:
+            raise InputError(f"{variable}: got {choice!r}; allowed: {', '.join(allowed)}")
+        library = LIBRARIES.get((variable, choice))
+        if library is None:
+            continue
+        path = next((folder / library for folder in folders if (folder / library).exists()), None)
+        if path is None:
+            raise InputError(
+                f"{variable}: {choice}: the image has no {library}",
+                hint=f"install it into the image, or leave {'spec.cpu.' + variable[5:].lower()} out",
+            )
+        found.append(str(path))
+    if not found:
+        return {}
+    given = environment.get("LD_PRELOAD")
+    return {"LD_PRELOAD": ":".join([*found, *([given] if given else [])])}
+
 
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.errors import Stopped
-from bert_trainer.pod.blame import find_failure
-from bert_trainer.pod.child import run_child
-from bert_trainer.pod.endings import Evidence, read_return_code, settle_exit_code
-from bert_trainer.pod.lines import Forwarder, RankFiles
-from bert_trainer.pod.listening import Listener
-from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local
-from bert_trainer.pod.muster import Muster
-from bert_trainer.pod.pinning import Pinning
+from bert_trainer.pod.exit_codes import Evidence, read_left, read_return_code, settle_exit_code, write_record
+from bert_trainer.pod.launcher_log import FirstFailure, Story, build_record, find_failure, read_source
+from bert_trainer.pod.mpi import Launcher, Mpi, Pinning, find_launcher, render_local
+from bert_trainer.pod.processes import StopRequest, fresh_folder, run_child
 from bert_trainer.pod.rank import Declared, wrap
-from bert_trainer.pod.scratch import fresh_folder
-from bert_trainer.pod.source import read_source
-from bert_trainer.pod.stopping import StopRequest
-from bert_trainer.pod.story import FirstFailure, Story, build_record
-from bert_trainer.pod.termination import read_left, write_record
+from bert_trainer.pod.rank_output import Forwarder, RankFiles
+from bert_trainer.pod.rendezvous import Listener, Muster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,138 @@
-"""A worker's pod: sshd, through which mpirun starts ranks here, until somebody ends the pod.
+"""A worker's pod: a private sshd, through which mpirun starts ranks here, until the pod is deleted.
 
-Before that the ranks of this pod are asked to stop: they agree with all others on a step, save and leave together.
+A session of sshd starts with a clean environment, while a job's settings and secrets are variables of the container:
+they are written into sshd's configuration (syntax: sshd_config(5), ssh's quoting rules since OpenSSH 8.7). When the
+pod is deleted, its ranks are asked to stop first: all ranks agree on a step, save and leave together.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from bert_trainer.errors import EXIT_INFRASTRUCTURE
-from bert_trainer.pod.endings import check_user
-from bert_trainer.pod.ranks import adopt_orphans, find_descendants, find_ranks, signal_process
-from bert_trainer.pod.scratch import fresh_folder
-from bert_trainer.pod.sshd import check_keys, choose_environment, find_sshd, render_config
-from bert_trainer.pod.stopping import SIGNALS, release_signals
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError
+from bert_trainer.pod.exit_codes import check_user
+from bert_trainer.pod.processes import (
+    SIGNALS,
+    adopt_orphans,
+    find_descendants,
+    find_ranks,
+    fresh_folder,
+    release_signals,
+    signal_process,
+)
+
+# What every session has of its own, what concerns this process alone, and what names its terminal.
+_OWN = frozenset(
+    {"_", "HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER"}
+    | {"BERT_TERMINATION_LOG", "K_MPI_JOB_ROLE"}
+)
+_SERVICE_PORT = re.compile(r"(.+)_SERVICE_PORT")
+_LINE_ENDS = ("\n", "\r", "\0")
+
+
+def choose_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables that a session gets, and the names of those that cannot be carried: several lines.
+
+    Kubernetes adds seven or more variables for every service of the namespace; nobody here needs them.
+    """
+    services = {
+        match[1]
+        for name in environment
+        if (match := _SERVICE_PORT.fullmatch(name)) and f"{match[1]}_SERVICE_HOST" in environment
+    }
+    chosen, skipped = {}, []
+    for name, value in sorted(environment.items()):
+        if name in _OWN or name.startswith("KUBERNETES_") or _is_of_service(name, services):
+            continue
+        if any(end in value for end in _LINE_ENDS):
+            skipped.append(name)
+        else:
+            chosen[name] = value
+    return chosen, tuple(skipped)
+
+
+def _is_of_service(name: str, services: set[str]) -> bool:
+    return any(
+        name in (f"{service}_SERVICE_HOST", f"{service}_SERVICE_PORT", f"{service}_PORT")
+        or name.startswith((f"{service}_SERVICE_PORT_", f"{service}_PORT_"))
+        for service in services
+    )
+
+
+def render_config(*, port: int, key_folder: Path, environment: Mapping[str, str]) -> str:
+    """Return a configuration for sshd that lets in whoever has the job's key, and nobody else.
+
+    environment: of the sessions; its values hold no line ends.
+    """
+    lines = [
+        f"Port {port}",
+        "PidFile none",
+        f"HostKey {quote(str(key_folder / 'id_rsa'))}",
+        f"AuthorizedKeysFile {quote(str(key_folder / 'authorized_keys'))}",
+        # A mounted secret belongs to root and may be readable by a group.
+        "StrictModes no",
+        "UsePAM no",
+        "PubkeyAuthentication yes",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "PermitRootLogin prohibit-password",
+        "AllowTcpForwarding no",
+        "X11Forwarding no",
+        "PrintMotd no",
+        # The default turns connections away at random when many come at once, as at the start of a job they do.
+        "MaxStartups 1000",
+        "LogLevel ERROR",
+    ]
+    if environment:
+        # Only the first SetEnv counts, so all of them stand in one.
+        lines.append("SetEnv " + " ".join(quote(f"{name}={value}") for name, value in environment.items()))
+    return "\n".join(lines) + "\n"
+
+
+def quote(word: str) -> str:
+    """Return one word of a configuration line, whatever characters it has."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def check_keys(folder: Path) -> None:
+    """Make sure that the job's key is there.
+
+    Raises:
+        InputError: a file is missing or cannot be read.
+    """
+    for name in ("id_rsa", "authorized_keys"):
+        path = folder / name
+        if not os.access(path, os.R_OK):
+            state = "cannot be read" if path.exists() else "is missing"
+            raise InputError(
+                f"{path}: {state}; sshd needs it",
+                hint="set spec.sshAuthMountPath of the MPIJob to this folder, and fsGroup to the user's group",
+            )
+
+
+def find_sshd() -> str:
+    """Return sshd's path, which has to be absolute: sshd starts itself again for every connection.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    found = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    if found is None:
+        raise InputError("sshd: is not installed", hint="use an image with the OpenSSH client and server")
+    return os.path.abspath(found)
+
 
 _LOOK_S = 0.2
 _SESSIONS_S = 5.0

@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from bert_trainer.atomic_files import disk_errors
 from bert_trainer.dataset.downloads.transfer import Transfer
 from bert_trainer.errors import InputError
+from bert_trainer.system.atomic_files import disk_errors
 
 _PIECE_BYTES = 1 << 20
 

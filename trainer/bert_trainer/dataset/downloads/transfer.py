@@ -20,10 +20,10 @@ from email.message import Message
 from pathlib import Path
 from typing import IO, Protocol
 
-from bert_trainer.atomic_files import disk_errors
 from bert_trainer.dataset.downloads.catalogue import Checksum, RemoteFile
-from bert_trainer.dataset.file_digest import digest_file
 from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.files import digest_file
 
 USER_AGENT = "bert-pretrain-operator/0.1 (bert-data fetch; Python urllib)"
 _PIECE_BYTES = 1 << 18

@@ -5,15 +5,9 @@ holds. Files are opened for one call and closed again, never kept: HDF5 must not
 across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.config.section import LayoutName
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split, split_of
-from bert_trainer.dataset.shards.files import (
-    LAYOUTS,
-    read_header,
-    read_ragged,
-    read_shard,
-    write_shard,
-)
+from bert_trainer.dataset.shards.files import LAYOUTS, read_header, read_ragged, read_shard, write_shard
 from bert_trainer.dataset.shards.folder import (
     SUFFIXES,
     ShardFolder,
@@ -25,8 +19,8 @@ from bert_trainer.dataset.shards.folder import (
 from bert_trainer.dataset.shards.header import LONGEST_ROW, ShardHeader, Split
 from bert_trainer.dataset.shards.large_files import SampleBlocks, write_shard_blocks
 from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
+from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.shards.totals import Totals
-from bert_trainer.layout_names import LayoutName
 
 __all__ = [
     "LAYOUTS",

@@ -9,9 +9,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from bert_trainer.dataset.ragged import UnorderedSegmentsError
+from bert_trainer.config.section import LayoutName
+from bert_trainer.dataset.shards.ragged import UnorderedSegmentsError
 from bert_trainer.errors import InputError
-from bert_trainer.layout_names import LayoutName
 
 
 def name_attributes(

@@ -15,17 +15,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
-from bert_trainer.dataset.shard_checks import check_ragged
+from bert_trainer.dataset.shards.checks import check_ragged
 from bert_trainer.dataset.shards.contiguous import Column
-from bert_trainer.dataset.shards.header import (
-    REBUILD,
-    ShardHeader,
-    require,
-    require_integers,
-    require_shape,
-    stated,
-)
+from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, require, require_integers, require_shape, stated
+from bert_trainer.dataset.shards.ragged import RaggedSamples, smallest_ids
 from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.errors import InputError
 

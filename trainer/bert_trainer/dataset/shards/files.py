@@ -7,14 +7,14 @@ from typing import get_args
 
 import h5py
 
-from bert_trainer.atomic_files import write_atomically
-from bert_trainer.dataset.packing import window_rows
-from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.samples import Samples
+from bert_trainer.config.section import LayoutName
 from bert_trainer.dataset.shards import compact, fixed, variable
 from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened
-from bert_trainer.layout_names import LayoutName
+from bert_trainer.dataset.shards.packing import window_rows
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.system.atomic_files import write_atomically
 
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 FIXED = {kind.name: kind for kind in (fixed.NVIDIA, fixed.INTEL, fixed.MLPERF)}

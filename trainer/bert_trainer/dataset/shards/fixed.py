@@ -15,9 +15,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.ragged import RaggedSamples, UnorderedSegmentsError
-from bert_trainer.dataset.samples import DATASETS, Samples
-from bert_trainer.dataset.shard_checks import check_padding, check_range
+from bert_trainer.config.section import LayoutName
+from bert_trainer.dataset.shards.checks import check_padding, check_range
 from bert_trainer.dataset.shards.contiguous import Column, TakeRoom
 from bert_trainer.dataset.shards.header import (
     LONGEST_ROW,
@@ -28,8 +27,9 @@ from bert_trainer.dataset.shards.header import (
     require_shape,
     stated,
 )
+from bert_trainer.dataset.shards.ragged import RaggedSamples, UnorderedSegmentsError
+from bert_trainer.dataset.shards.samples import DATASETS, Samples
 from bert_trainer.errors import InputError
-from bert_trainer.layout_names import LayoutName
 
 _CHUNK_BYTES = 1 << 18
 """Size of the pieces that are compressed; larger ones would cost memory, smaller ones time."""

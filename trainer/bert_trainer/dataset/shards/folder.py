@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.dataset.file_search import files_below, files_in
-from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
 from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, Split
-from bert_trainer.dataset.wordpiece import Vocabulary
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
+from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
 _FIRST_ROWS = 1024
@@ -53,7 +53,7 @@ class ShardFolder:
                 vocabulary, or without masks.
         """
         # Here, not above: it takes pydantic, which the processes that write shards would load for nothing.
-        from bert_trainer.dataset.record import check_complete  # noqa: PLC0415
+        from bert_trainer.dataset.shards.dataset_info import check_complete  # noqa: PLC0415
 
         check_complete(folder)
         paths = _list_split(folder, split)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from bert_trainer.config.section import LayoutName
 from bert_trainer.errors import InputError
-from bert_trainer.layout_names import LayoutName
 
 Split = Literal["training", "held_out"]
 

@@ -15,13 +15,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.atomic_files import replaced_atomically
-from bert_trainer.dataset.packing import window_rows
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.config.section import LayoutName
 from bert_trainer.dataset.shards import compact, contiguous, fixed, variable
 from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
+from bert_trainer.dataset.shards.packing import window_rows
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.totals import Totals
-from bert_trainer.layout_names import LayoutName
+from bert_trainer.system.atomic_files import replaced_atomically
 
 SampleBlocks = Callable[[], Iterator[RaggedSamples]]
 """Gives all samples in order, each time it is called."""

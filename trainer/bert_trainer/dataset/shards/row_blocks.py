@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.ragged import RaggedSamples
-from bert_trainer.dataset.samples import Samples
 from bert_trainer.dataset.shards import compact, fixed, variable
 from bert_trainer.dataset.shards.files import FIXED, read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, opened
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.shards.totals import Totals
 
 BLOCK_ROWS = 4096

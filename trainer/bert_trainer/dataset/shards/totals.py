@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bert_trainer.dataset.ragged import RaggedSamples
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 
 
 @dataclass(frozen=True, slots=True)

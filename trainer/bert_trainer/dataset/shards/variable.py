@@ -15,13 +15,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.packing import pack
-from bert_trainer.dataset.ragged import RaggedSamples, smallest_ids
-from bert_trainer.dataset.shard_checks import check_ragged
+from bert_trainer.dataset.shards.checks import check_ragged
 from bert_trainer.dataset.shards.contiguous import TakeRoom
 from bert_trainer.dataset.shards.fixed import refuse_large_ids
 from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, require, require_shape, stated
-from bert_trainer.dataset.shards.heaps import REFERENCE_BYTES, read_counts, read_values
+from bert_trainer.dataset.shards.packing import pack
+from bert_trainer.dataset.shards.ragged import RaggedSamples, smallest_ids
+from bert_trainer.dataset.shards.vlen_reader import REFERENCE_BYTES, read_counts, read_values
 from bert_trainer.errors import InputError
 
 _RUNS = {"input_ids": "<i2", "segment_ids": "|i1", "masked_lm_positions": "<i2", "masked_lm_ids": "<i2"}

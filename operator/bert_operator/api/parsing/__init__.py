@@ -1,0 +1,1 @@
+"""From YAML to a valid job, or to everything that is wrong with it."""

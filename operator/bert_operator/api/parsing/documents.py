@@ -1,0 +1,189 @@
+"""Job files: YAML that means the same to kubectl and to us, or is refused.
+
+Only the syntax is left to a library; what scalars mean is decided in ``plain_scalars``. Duplicate keys,
+tags, merge keys and endless aliases are refused. Whether the document is a valid job is not decided here
+(docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+)
+
+from bert_operator import names
+from bert_operator.api.parsing import plain_scalars
+from bert_operator.errors import DocumentError, render_path
+
+MAX_BYTES = 1_048_576
+"""Longest file. The API server takes objects of 1.5 MiB; a job has a few kilobytes."""
+_MAX_NODES = 20_000
+_MAX_DEPTH = 50
+
+Json = Any
+"""What JSON can hold: dictionaries with text keys, lists, text, numbers, booleans, None."""
+
+
+def read_job_document(path: Path) -> dict[str, Json]:
+    """Read the one ``BertPretrainJob`` that a file holds.
+
+    Raises:
+        DocumentError: the file cannot be read, is not YAML, is ambiguous, or holds anything else.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot read the job ({error.strerror})") from error
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"{path}: {len(data)} bytes; a job file has at most {MAX_BYTES}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{path}: not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
+    return _the_job(parse_documents(text, source=str(path)), source=str(path))
+
+
+def parse_documents(text: str, *, source: str = "job") -> list[Json]:
+    """Return what the documents of a YAML text mean; empty documents are left out, as kubectl does.
+
+    Raises:
+        DocumentError: not YAML, or not the same in YAML 1.1 and 1.2; the message names the line.
+    """
+    try:
+        return _Builder(YAML(typ="safe", pure=True).parse(text), source).documents()
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})") from error
+    except YAMLError as error:
+        raise DocumentError(f"{source}: not YAML ({error})") from error
+
+
+def _the_job(documents: list[Json], *, source: str) -> dict[str, Json]:
+    kinds = [str(item.get("kind", "no kind")) if isinstance(item, dict) else "no object" for item in documents]
+    if len(documents) != 1 or kinds != [names.KIND]:
+        found = f"{len(documents)} documents ({', '.join(kinds[:5])})" if documents else "no document"
+        raise DocumentError(
+            f"{source}: holds {found}; a job file holds exactly one {names.KIND}",
+            hint="keep other objects in files of their own: kubectl apply -f FILE -f FILE takes several",
+        )
+    job: dict[str, Json] = documents[0]
+    return job
+
+
+class _Builder:
+    """Builds values from a stream of events, by recursive descent."""
+
+    def __init__(self, events: Iterator[Event], source: str) -> None:
+        self._events = events
+        self._source = source
+        self._anchors: dict[str, tuple[Json, int]] = {}
+        self._nodes = 0
+        self._path: list[str | int] = []
+
+    def documents(self) -> list[Json]:
+        found = []
+        for event in self._events:
+            match event:
+                case StreamStartEvent() | DocumentEndEvent() | StreamEndEvent():
+                    continue
+                case DocumentStartEvent():
+                    self._anchors.clear()
+                case _:
+                    found.append(self._value(event, depth=0))
+        return [document for document in found if document is not None]
+
+    def _value(self, event: Event, depth: int) -> Json:
+        if depth > _MAX_DEPTH:
+            raise self._error(event, f"nested deeper than {_MAX_DEPTH} levels")
+        if isinstance(event, AliasEvent):
+            return self._alias(event)
+        assert isinstance(event, ScalarEvent | SequenceStartEvent | MappingStartEvent), "an event out of place"
+        before = self._nodes
+        self._count(event, 1)
+        self._refuse_tag(event)
+        value: Json
+        match event:
+            case ScalarEvent():
+                value = self._scalar(event)
+            case SequenceStartEvent():
+                value = list(self._items(depth))
+            case MappingStartEvent():
+                value = self._mapping(event, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = (value, self._nodes - before)
+        return value
+
+    def _items(self, depth: int) -> Iterator[Json]:
+        self._path.append(0)
+        while not isinstance(event := next(self._events), SequenceEndEvent):
+            yield self._value(event, depth + 1)
+            self._path[-1] += 1  # type: ignore[operator]  # a number, whatever lies further down
+        self._path.pop()
+
+    def _mapping(self, start: Event, depth: int) -> dict[str, Json]:
+        mapping: dict[str, Json] = {}
+        while not isinstance(event := next(self._events), MappingEndEvent):
+            if isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None:
+                raise self._error(event, "the merge key '<<' is read by some YAML versions only; write the fields out")
+            key = self._value(event, depth + 1)
+            if not isinstance(key, str):
+                raise self._error(event, f"a key has to be text, not {key!r}; quote it")
+            if key in mapping:
+                raise self._error(event, f"the key {key!r} stands twice in one object; keep one of them")
+            self._path.append(key)
+            mapping[key] = self._value(next(self._events), depth + 1)
+            self._path.pop()
+        return mapping
+
+    def _scalar(self, event: ScalarEvent) -> plain_scalars.Scalar:
+        text: str = event.value
+        if event.style is not None or not event.implicit[0]:
+            return text
+        value = plain_scalars.read_1_2(text)
+        if plain_scalars.is_not_finite(text) or value in (math.inf, -math.inf):
+            raise self._error(event, f"{text} is a number that JSON, and so Kubernetes, does not have")
+        if (both := plain_scalars.disagreement(text)) is not None:
+            where = f"{render_path(tuple(self._path))}: " if self._path else ""
+            message = f"{where}{text} is {both.yaml_1_1} and {both.yaml_1_2} in YAML 1.2"
+            otherwise = f", or write {both.unambiguous}" if both.unambiguous else ""
+            hint = f'quote it ("{text}") if it is text, as values of env are{otherwise}'
+            raise self._error(event, message, hint=hint)
+        return value
+
+    def _alias(self, event: AliasEvent) -> Json:
+        if event.anchor not in self._anchors:
+            raise self._error(event, f"the alias *{event.anchor} has no complete anchor before it")
+        value, nodes = self._anchors[event.anchor]
+        self._count(event, nodes)
+        return value
+
+    def _count(self, event: Event, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > _MAX_NODES:
+            raise self._error(event, f"more than {_MAX_NODES} values, aliases written out; a job has some dozens")
+
+    def _refuse_tag(self, event: ScalarEvent | SequenceStartEvent | MappingStartEvent) -> None:
+        is_text = isinstance(event, ScalarEvent) and event.tag == "tag:yaml.org,2002:str"
+        if event.tag is not None and not is_text:
+            raise self._error(event, f"the tag {event.tag} is not supported; leave it out")
+
+    def _error(self, event: Event, message: str, *, hint: str | None = None) -> DocumentError:
+        return DocumentError(f"{self._source}:{event.start_mark.line + 1}: {message}", hint=hint)

@@ -1,0 +1,243 @@
+"""Profiles: fields of a job's spec that belong to a cluster, kept in the operator's settings and put under the job's.
+
+What a job writes itself wins, field by field. Merging works on documents, before defaults are filled in: a default is
+nobody's wish. The API server is told no defaults for these fields, so that it writes none into the objects (``crd``).
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from bert_operator import names
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.errors import ABSENT, InvalidJob, Problem, render_value
+
+Document = dict[str, Any]
+Profiles = Mapping[str, Document]
+
+PLATFORM_SECTIONS = (
+    "cpu",
+    "launcher",
+    "mpi",
+    "network",
+    "proxy",
+    "resources",
+    "scheduling",
+    "securityContext",
+    "worker",
+)
+"""Sections of the spec that are merged field by field, and the sections in them too."""
+PLATFORM_FIELDS = frozenset(
+    {
+        *PLATFORM_SECTIONS,
+        *("env", "envFrom", "image", "imagePullPolicy", "imagePullSecrets", "queueName", "slotsPerWorker", "volumes"),
+    }
+)
+"""Fields of the spec that a profile may hold, whole."""
+SECTIONS_WITH_VOLUME = ("dataset", "output")
+"""Sections of which a profile may hold ``volume``, and nothing else."""
+
+_BY_NAME = ("env", "volumes")
+"""Lists whose entries are merged by name; any other list of the job replaces that of the profile."""
+_NETWORK_DEVICES = "rdma/"
+"""How the resources of the RDMA device plugins begin."""
+_WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector"})
+"""Maps and sections that are one thing: a job's replaces the profile's."""
+
+
+def complete(document: Document, profiles: Profiles, default_profile: str | None = None) -> Document:
+    """Return a job's document with the fields that its profile adds; the job itself where it has none.
+
+    Raises:
+        InvalidJob: there is no such profile.
+    """
+    spec = document.get("spec")
+    if not isinstance(spec, dict):
+        return document
+    profile = profile_of(spec, profiles, default_profile)
+    return document if profile is None else {**document, "spec": _complete_spec(spec, profile)}
+
+
+def profile_of(spec: Document, profiles: Profiles, default_profile: str | None = None) -> Document | None:
+    """Return the profile that a spec names, or the default one; raises InvalidJob where there is no such profile."""
+    name = spec.get("profile") or default_profile
+    if not isinstance(name, str):
+        return None  # none, or a mistake that is told with all others
+    if name not in profiles:
+        known = f"one that the operator's settings have: {', '.join(sorted(profiles))}"
+        raise InvalidJob(
+            [
+                Problem(
+                    path="spec.profile",
+                    got=render_value(name),
+                    allowed=known if profiles else "none: the operator's settings have no profiles",
+                    next_step="correct the name, or have the profile added to the operator's settings",
+                )
+            ]
+        )
+    return profiles[name]
+
+
+def _complete_spec(own: Document, profile: Document) -> Document:
+    # As the API server does it: a null is no value, so it takes nothing of the profile away.
+    own = {
+        key: without_nulls(value) if key in PLATFORM_FIELDS else value
+        for key, value in own.items()
+        if value is not None
+    }
+    merged = {**profile, **own}
+    for name in PLATFORM_SECTIONS:
+        if name in own and name in profile:
+            merged[name] = _merge_sections(profile[name], own[name])
+    for name in SECTIONS_WITH_VOLUME:
+        if name in own and name in profile:
+            # A volume is one thing: half of a claim and half of a share would be neither.
+            merged[name] = {**own[name], **profile[name]} if _lacks_volume(own[name]) else own[name]
+    for name in _BY_NAME:
+        if name in own and name in profile:
+            merged[name] = _merge_by_name(profile[name], own[name])
+    return _count_ranks_once(own, merged)
+
+
+def _lacks_volume(section: Any) -> bool:
+    return isinstance(section, dict) and section.get("volume") is None
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a copy in which no field of a section is null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _merge_sections(profile: Any, own: Any) -> Any:
+    if not isinstance(profile, dict) or not isinstance(own, dict):
+        return own
+    merged = {**profile, **own}
+    for name in profile.keys() & own.keys() - _WHOLE:
+        merged[name] = _merge_sections(profile[name], own[name])
+    return merged
+
+
+def _merge_by_name(profile: Any, own: Any) -> Any:
+    if not isinstance(own, list):
+        return own
+    taken = [entry.get("name") for entry in own if isinstance(entry, dict)]
+    return [*(entry for entry in profile if entry["name"] not in taken), *own]
+
+
+def _count_ranks_once(own: Document, merged: Document) -> Document:
+    """Ranks are told as a number or counted from sockets; the job's way replaces that of the profile."""
+    if "slotsPerWorker" in own and "ranksPerNode" in merged.get("cpu", {}):
+        cpu = {key: value for key, value in merged["cpu"].items() if key != "ranksPerNode"}
+        return {**merged, "cpu": cpu} if "ranksPerNode" not in own.get("cpu", {}) else merged
+    if isinstance(own.get("cpu"), dict) and "ranksPerNode" in own["cpu"] and "slotsPerWorker" not in own:
+        return {key: value for key, value in merged.items() if key != "slotsPerWorker"}
+    return merged
+
+
+def find_profile_problems(profiles: Any, default_profile: Any) -> Iterator[Problem]:
+    """Yield what is wrong with the profiles of a settings file; paths count from the file."""
+    if not isinstance(profiles, dict):
+        yield Problem(
+            path="profiles",
+            got=render_value(profiles),
+            allowed="names with fields of a job's spec",
+            next_step="see docs",
+        )
+        return
+    for name, profile in profiles.items():
+        yield from _problems_of(f"profiles.{name}", profile)
+    if default_profile is not None and default_profile not in profiles:
+        yield Problem(
+            path="defaultProfile",
+            got=render_value(default_profile),
+            allowed=", ".join(sorted(map(str, profiles))) or "none, since there are no profiles",
+            next_step="name one of the profiles, or leave the field out",
+        )
+
+
+def _problems_of(path: str, profile: Any) -> Iterator[Problem]:
+    if not isinstance(profile, dict):
+        yield Problem(path=path, got=render_value(profile), allowed="fields of a job's spec", next_step="add fields")
+        return
+    allowed = {*PLATFORM_FIELDS, *SECTIONS_WITH_VOLUME}
+    for name in sorted(profile.keys() - allowed):
+        yield Problem(
+            path=f"{path}.{name}",
+            got=render_value(profile[name]),
+            allowed=f"what belongs to a cluster: {', '.join(sorted(allowed))}",
+            next_step="leave it to the jobs",
+        )
+    for name in SECTIONS_WITH_VOLUME:
+        section = profile.get(name, {})
+        for key in sorted(section.keys() - {"volume"}) if isinstance(section, dict) else ():
+            yield Problem(
+                path=f"{path}.{name}.{key}",
+                got=render_value(section[key]),
+                allowed="volume: paths belong to jobs",
+                next_step="leave it to the jobs",
+            )
+    known = without_nulls({key: value for key, value in profile.items() if key in allowed})
+    try:
+        parse_job(complete(_plain_job(known), {path: known}, path))
+    except InvalidJob as invalid:
+        for problem in invalid.problems:
+            where = problem.path.removeprefix("spec.")
+            yield Problem(path=f"{path}.{where}", got=problem.got, allowed=problem.allowed, next_step=problem.next_step)
+
+
+def _plain_job(profile: Document) -> Document:
+    """Return a job that is sound with any sound profile: where that tells no ranks, as many as it can pin."""
+    cpu = profile.get("cpu")
+    spec: Document = {
+        "model": {"preset": "tiny"},
+        "dataset": {"path": "data"},
+        "stages": [
+            {
+                "name": "any",
+                "pretrain": {
+                    "sequenceLength": 128,
+                    "globalBatchSize": 4_194_304,
+                    "learningRate": 1e-3,
+                    "length": {"steps": 1},
+                },
+            }
+        ],
+        "output": {"path": "results"},
+    }
+    if "slotsPerWorker" not in profile and isinstance(cpu, dict) and "ranksPerNode" not in cpu:
+        places = cpu.get({"socket": "sockets", "numa": "numaNodes"}.get(str(cpu.get("pinning")), ""))
+        spec |= {"slotsPerWorker": places} if isinstance(places, int) else {}
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "any"}, "spec": spec}
+
+
+def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of what a spec asks for beyond its pods: a node's folders, network and network devices.
+
+    network_devices: resources that are known as such, beside those that say it by their name.
+    """
+    sections = [(name, spec.get(name)) for name in ("dataset", "output", "workspace")]
+    volumes = [(f"{name}.volume", section.get("volume")) for name, section in sections if isinstance(section, dict)]
+    entries = spec.get("volumes") or ()
+    volumes += [(f"volumes[{number}].source", entry.get("source")) for number, entry in enumerate(entries)]
+    for path, volume in volumes:
+        if isinstance(volume, dict) and volume.get("hostPath"):
+            yield f"spec.{path}.hostPath", volume["hostPath"].get("path", ABSENT)
+    for path in ("resources", "worker.resources"):
+        section: Any = spec
+        for name in path.split("."):
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict) and section.get("rdma"):
+            yield f"spec.{path}.rdma", section["rdma"].get("resourceName")
+        accelerator = (section.get("accelerator") or {}) if isinstance(section, dict) else {}
+        device = accelerator.get("resourceName")
+        if device and (device.startswith(_NETWORK_DEVICES) or device in network_devices):
+            # Another word for it gives the same device.
+            yield f"spec.{path}.accelerator", device
+    network = spec.get("network") or {}
+    for name in ("hostNetwork", "lockMemory"):
+        if network.get(name):
+            yield f"spec.network.{name}", True

@@ -1,0 +1,338 @@
+"""Turns what pydantic says about a job into problems for people, with allowed values taken from the schema.
+
+It also repairs a document far enough that rules between the other fields can still be checked, so that a
+person sees all mistakes at once. It decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from bert_operator.api.schema import cluster, preparation, scheduling
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.section import NAME_PATTERN
+from bert_operator.errors import ABSENT, UNKNOWN_FIELD, Path, Problem, render_path, render_value
+
+Schema = Mapping[str, Any]
+
+PATTERNS = MappingProxyType(
+    {
+        NAME_PATTERN: "lower-case letters, digits and dashes, beginning with a letter",
+        preparation.LANGUAGE_PATTERN: "the code of a language, such as en or pt-BR",
+        cluster.QUANTITY_PATTERN: "a positive number with or without a unit of m, k, Ki, M, Mi, G, Gi, T, Ti, P, Pi",
+        cluster.MOUNT_PATTERN: "an absolute path without spaces, dots at the start of a name, and / at the end",
+        scheduling.QUALIFIED_NAME_PATTERN: "a label's name, such as example.com/pool",
+        scheduling.LABEL_VALUE_PATTERN: "letters, digits, and -_. between them",
+        scheduling.OBJECT_NAME_PATTERN: "lower-case letters, digits, and -. between them",
+        r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?$": "a host name or address",
+        r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, not beginning with a digit",
+        r"^[-._A-Za-z0-9]+$": "letters, digits, and -_.",
+        r"^[!-~]+$": "without spaces",
+        r"^/": "beginning with /",
+        r"^[^/]": "not beginning with /",
+    }
+)
+
+# Names that the original scripts (Google's, NVIDIA's, Hugging Face's), MPIJobs and pods use for what is called
+# otherwise here.
+_FOREIGN_NAMES = MappingProxyType(
+    {
+        "trainbatchsize": "use globalBatchSize, over all ranks: train_batch_size times the number of GPUs",
+        "batchsize": "use globalBatchSize, over all ranks, and microBatchSize for one pass on one rank",
+        "perdevicetrainbatchsize": "use microBatchSize, and globalBatchSize for all ranks and passes",
+        "gradientaccumulationsteps": "leave it out: it follows from globalBatchSize and microBatchSize",
+        "maxseqlength": "use sequenceLength",
+        "maxpredictionsperseq": "use maxPredictionsPerSequence",
+        "maxsteps": "use length: {steps: N}",
+        "numtrainsteps": "use length: {steps: N}",
+        "numtrainepochs": "use length: {epochs: N}",
+        "steps": "use length: {steps: N}",
+        "epochs": "use length: {epochs: N}",
+        "warmupproportion": "use warmup: {proportion: P}",
+        "warmupsteps": "use warmup: {steps: N}",
+        "numwarmupsteps": "use warmup: {steps: N}",
+        "lr": "use learningRate",
+        "numgpus": "use workers and slotsPerWorker",
+        "ranks": "use workers and slotsPerWorker",
+        "fp16": "use precision: fp16",
+        "vocabfile": "use vocabularyFile",
+        "vocabsize": "use vocabularySize, in the prepare stage",
+        "backofflimit": "use applicationRetries and infrastructureRetries",
+        "cleanpodpolicy": "leave it out: pods that ended stay until the job is deleted, those that still run do not",
+        "limits": "use accelerator, cpu and memory, which are limits and requests at once",
+        "mpiimplementation": "use mpi: {implementation: ...}",
+        "mpireplicaspecs": "use workers, and worker and launcher for what differs",
+        "replicas": "use spec.workers; there is one launcher",
+        "requests": "use accelerator, cpu and memory, which are limits and requests at once",
+        "valuefrom": "use secret: {name: ..., key: ...} or configMap: {name: ..., key: ...}",
+    }
+)
+
+
+def own_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Return pydantic's errors, less what it says of lists whose entries are wrong: that those left are too few."""
+    return [item for item in error.errors() if not _is_long_enough(item)]
+
+
+def _is_long_enough(error: ErrorDetails) -> bool:
+    got = error["input"]
+    return error["type"] == "too_short" and isinstance(got, list) and len(got) >= error["ctx"]["min_length"]
+
+
+def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:
+    """Turn pydantic's errors into problems, in the order of the document's fields; one for each path."""
+    problems: dict[Path, Problem] = {}
+    for error in errors:
+        problems.setdefault(_path_of(error), _problem(error))
+    return list(problems.values())
+
+
+def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[dict[str, Any], set[Path]]:
+    """Return a copy without the offending entries, and the paths that are no longer the user's.
+
+    Required fields get the smallest value that the schema allows; rules that read them must not be run.
+    """
+    repaired = copy.deepcopy(document)
+    broken: set[Path] = set()
+    for error in errors:
+        path = _path_of(error)
+        broken.add(path)
+        parent = _parent(repaired, path)
+        if parent is None or not path:
+            continue
+        key = path[-1]
+        unknown = error["type"] == "extra_forbidden"
+        if isinstance(parent, list) and isinstance(key, int):
+            parent[key] = _example(_subschema(path))
+        elif isinstance(parent, dict):
+            parent.pop(str(key), None)
+            if not unknown and key in _subschema(path[:-1]).get("required", ()):
+                parent[str(key)] = _example(_subschema(path))
+    return repaired, broken
+
+
+def _path_of(error: ErrorDetails) -> Path:
+    """Return where the document is wrong; pydantic adds the choice that it tried where several are allowed."""
+    path = error["loc"]
+    return path[:-1] if path and "anyOf" in _subschema(path[:-1]) else path
+
+
+def _problem(error: ErrorDetails) -> Problem:
+    path, kind, got = _path_of(error), error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return _unknown_field(path)
+    schema = _subschema(path)
+    if kind == "missing":
+        meaning = str(schema.get("description", "")).split(". ")[0].split(": ")[0].replace("\n", " ").rstrip(".")
+        return Problem(
+            path=render_path(path),
+            got=ABSENT,
+            allowed=_describe(schema),
+            next_step=f"add it ({meaning[:1].lower()}{meaning[1:]})" if meaning else "add it",
+        )
+    return Problem(
+        path=render_path(path),
+        got=render_value(got),
+        allowed=_describe(schema),
+        next_step=_advice(schema, got),
+    )
+
+
+def _unknown_field(path: Path) -> Problem:
+    fields = sorted(_subschema(path[:-1]).get("properties", ()))
+    return Problem(
+        path=render_path(path),
+        got=UNKNOWN_FIELD,
+        allowed=", ".join(fields) or "no field",
+        next_step=_field_advice(path, fields),
+    )
+
+
+def _field_advice(path: Path, fields: list[str]) -> str:
+    name, section = str(path[-1]), re.sub(r"\[\d+\]", "[]", render_path(path[:-1]))
+    plain = name.replace("_", "").replace("-", "").lower()
+    for field in fields:
+        if field.lower() == plain:
+            return f"write {field}"
+    if plain in _FOREIGN_NAMES:
+        return _FOREIGN_NAMES[plain]
+    if homes := _homes().get(to_camel(name)):
+        homes = [home for home in homes if home.startswith(f"{section}.")] or homes
+        return f"move it to {homes[0]}" if len(homes) == 1 else f"move it to one of {', '.join(homes)}"
+    if close := difflib.get_close_matches(name, fields, n=1):
+        return f"did you mean {close[0]}?"
+    return "remove it"
+
+
+def _advice(schema: Schema, got: object) -> str:
+    kind = schema.get("type")
+    if isinstance(got, dict) and schema.get("additionalProperties"):
+        return "correct the keys"
+    words = [choice["const"] for choice in schema.get("anyOf", ()) if "const" in choice]
+    if words:
+        return f"write a number without quotes, or {' or '.join(words)}"
+    if isinstance(got, float) and "anyOf" in schema:
+        return "put it in quotes"
+    if isinstance(got, bool) and kind in {"integer", "number"}:
+        return "write a number"
+    if isinstance(got, str) and kind in {"integer", "number"}:
+        return "write a number without quotes"
+    if isinstance(got, str) and kind == "boolean":
+        return "write true or false without quotes"
+    if isinstance(got, bool | int | float) and kind == "string" and "enum" not in schema and "const" not in schema:
+        return "put it in quotes"
+    choices = [str(choice) for choice in schema.get("enum", ())]
+    if isinstance(got, str) and choices:
+        exact = [choice for choice in choices if choice.lower() == got.lower()]
+        close = exact or difflib.get_close_matches(got.lower(), choices, n=2)
+        return f"did you mean {' or '.join(close)}?" if close else "choose one of them"
+    if kind == "object":
+        return "write its fields indented below it"
+    if kind == "array":
+        return "begin every entry with '- '"
+    return "choose an allowed value"
+
+
+def _describe(schema: Schema) -> str:
+    """Say in words what a schema allows."""
+    if "const" in schema:
+        return str(schema["const"])
+    if "enum" in schema:
+        return " | ".join(str(choice) for choice in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_describe(choice) for choice in schema["anyOf"])
+    match schema.get("type"):
+        case "integer":
+            return f"an integer{_range(schema)}"
+        case "number":
+            return f"a number{_range(schema)}"
+        case "boolean":
+            return "true | false"
+        case "string":
+            length = (
+                f" of {schema.get('minLength', 0)} to {schema['maxLength']} characters" if "maxLength" in schema else ""
+            )
+            made_of = f", {PATTERNS[schema['pattern']]}" if schema.get("pattern") in PATTERNS else ""
+            return f"text{length}{made_of}"
+        case "array":
+            return f"a list of {schema.get('minItems', 0)} to {schema.get('maxItems', 'any number of')} entries"
+        case "object" if schema.get("additionalProperties"):
+            keys, values = PATTERNS[scheduling.QUALIFIED_NAME_PATTERN], _describe(schema["additionalProperties"])
+            return f"at most {schema['maxProperties']} keys, each {keys}, with {values}"
+        case "object":
+            return f"an object with the fields {', '.join(sorted(schema.get('properties', ())))}"
+    return "a value"
+
+
+def _range(schema: Schema) -> str:
+    words = []
+    for key, text in (
+        ("minimum", "at least"),
+        ("exclusiveMinimum", "above"),
+        ("maximum", "at most"),
+        ("exclusiveMaximum", "below"),
+    ):
+        if key in schema:
+            words.append(f"{text} {_number(schema[key])}")
+    return f", {' and '.join(words)}" if words else ""
+
+
+def _number(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
+
+
+def _example(schema: Schema) -> Any:
+    """Return the smallest value that a schema allows."""
+    if "anyOf" in schema:
+        return _example(schema["anyOf"][0])
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "integer":
+            return schema.get("minimum", 0)
+        case "number":
+            return schema.get("maximum", 1.0) / 2
+        case "boolean":
+            return False
+        case "array":
+            return [_example(_resolve(schema["items"])) for _ in range(schema.get("minItems", 0))]
+        case "object":
+            properties = schema.get("properties", {})
+            return {name: _example(_resolve(properties[name])) for name in schema.get("required", ())}
+    return "placeholder"
+
+
+@cache
+def _root() -> Schema:
+    return BertPretrainJob.model_json_schema(by_alias=True)
+
+
+def _resolve(schema: Schema) -> Schema:
+    """Follow references, and drop the null branch of optional fields; the field's own description wins.
+
+    Where several branches are left, an amount as number or text, they stay as ``anyOf``.
+    """
+    while "$ref" in schema or "anyOf" in schema:
+        own = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
+        if "$ref" in schema:
+            target = _root()["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+        else:
+            branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+            if len(branches) > 1:
+                return {**own, "anyOf": branches}
+            target = branches[0]
+        schema = {**target, **own}
+    return schema
+
+
+def _subschema(path: Path) -> Schema:
+    """Return the schema of what lies at a path; an empty one where the path leaves the schema."""
+    schema = _resolve(_root())
+    for part in path:
+        fields = schema.get("properties", {})
+        inner = schema.get("items") if isinstance(part, int) else fields.get(part, schema.get("additionalProperties"))
+        if not inner:
+            return {}
+        schema = _resolve(inner)
+    return schema
+
+
+@cache
+def _homes() -> Mapping[str, list[str]]:
+    """Map every field name below ``spec`` to the sections that have it."""
+    homes: dict[str, list[str]] = {}
+    for section, name in _walk(_resolve(_root()["properties"]["spec"]), "spec"):
+        homes.setdefault(name, []).append(section)
+    return homes
+
+
+def _walk(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield path, name
+        resolved = _resolve(inner)
+        if resolved.get("type") == "array":
+            yield from _walk(_resolve(resolved["items"]), f"{path}.{name}[]")
+        else:
+            yield from _walk(resolved, f"{path}.{name}")
+
+
+def _parent(document: Any, path: Path) -> Any:
+    """Return the container of the last part of a path, or None where the document has no such place."""
+    for part in path[:-1]:
+        try:
+            document = document[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document

@@ -1,0 +1,123 @@
+"""From a document to a valid job, or to the list of everything that is wrong with it. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from bert_operator.api.parsing import schema_problems
+from bert_operator.api.parsing.json_values import normalise
+from bert_operator.api.rules import job_rules, section_rules, size_bound, stage_rules
+from bert_operator.api.rules.soundness import Soundness
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.errors import InvalidJob, Path, Problem, render_path
+
+_MAX_REPAIRS = 8
+
+
+def parse_job(document: dict[str, Any]) -> BertPretrainJob:
+    """Read a job from what a YAML file or the API server holds; a ``status`` is left aside.
+
+    Raises:
+        InvalidJob: with all problems at once: unknown and missing fields, wrong values, and combinations of
+        the
+            remaining fields that cannot work.
+    """
+    document = {key: value for key, value in document.items() if key != "status"}
+    try:
+        job = _validate(document)
+    except ValidationError as error:
+        raise InvalidJob(_all_problems(document, error)) from None
+    check_rules(job)
+    if problems := size_bound.size_problems(document):
+        raise InvalidJob(problems)
+    return job
+
+
+def parse_started_job(document: dict[str, Any], *, by_rules: bool = True) -> BertPretrainJob:
+    """Read a job that has started: fields that only a newer release knows, and has filled in, are left aside.
+
+    by_rules: whether rules between fields are checked. What was frozen kept those of its time.
+
+    Raises:
+        InvalidJob: with all other problems. What has started is not too large.
+    """
+    document = {key: value for key, value in document.items() if key != "status"}
+    for _ in range(_MAX_REPAIRS):
+        try:
+            job = _validate(document)
+        except ValidationError as error:
+            unknown = [item for item in error.errors() if item["type"] == "extra_forbidden"]
+            if not unknown:
+                raise InvalidJob(_all_problems(document, error)) from None
+            document, _ = schema_problems.repair(document, unknown)
+        else:
+            if by_rules:
+                check_rules(job)
+            return job
+    return parse_job(document)
+
+
+def check_rules(job: BertPretrainJob) -> None:
+    """Check the rules between fields again, for a job whose fields were changed after it was read.
+
+    Raises:
+        InvalidJob: with all problems at once.
+    """
+    if problems := _rule_problems(job, Soundness()):
+        raise InvalidJob(problems)
+
+
+def advise(job: BertPretrainJob) -> list[str]:
+    """Return remarks on what works, but is seldom meant."""
+    remarks = []
+    if job.spec.precision == "fp64":
+        remarks.append("spec.precision: fp64 is for exact comparisons; fp32 trains as well and far faster")
+    if job.spec.precision == "tf32":
+        remarks.append("spec.precision: tf32 acts on NVIDIA GPUs from Ampere on only; elsewhere it is fp32")
+    for number, stage in enumerate(job.spec.stages):
+        batch = stage.pretrain.global_batch_size if stage.pretrain else 0
+        if batch % job.spec.ranks:
+            remarks.append(
+                f"spec.stages[{number}].pretrain.globalBatchSize: {batch} is no multiple of {job.spec.ranks} "
+                "ranks; the result is the same, but some ranks wait for others"
+            )
+    return remarks
+
+
+def _validate(document: dict[str, Any]) -> BertPretrainJob:
+    # In pydantic's JSON mode lists become tuples although types are strict.
+    return BertPretrainJob.model_validate_json(json.dumps(normalise(document), default=str))
+
+
+def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Problem]:
+    """Return problems of single fields, then those that the rules find in what is left."""
+    errors = schema_problems.own_errors(first)
+    problems = schema_problems.problems_from(errors)
+    broken: set[Path] = set()
+    for _ in range(_MAX_REPAIRS):
+        document, paths = schema_problems.repair(document, errors)
+        broken |= paths
+        try:
+            job = _validate(document)
+        except ValidationError as error:
+            errors = schema_problems.own_errors(error)
+        else:
+            found = _rule_problems(job, Soundness.of(broken))
+            return [*problems, *(problem for problem in found if not _is_about(problem, broken))]
+    return problems
+
+
+def _is_about(problem: Problem, broken: set[Path]) -> bool:
+    """Tell whether a problem is one of values that were put in place of the user's."""
+    return any(f"{problem.path}.".startswith((f"{render_path(path)}.", f"{render_path(path)}[")) for path in broken)
+
+
+def _rule_problems(job: BertPretrainJob, soundness: Soundness) -> list[Problem]:
+    return [
+        *section_rules.section_problems(job, soundness),
+        *job_rules.job_problems(job, soundness),
+        *stage_rules.stage_problems(job, soundness),
+    ]

@@ -1,0 +1,37 @@
+"""Where a job's volumes appear in its pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+
+DATASET_MOUNT = "/mnt/dataset"
+OUTPUT_MOUNT = "/mnt/output"
+WORKSPACE_MOUNT = "/mnt/workspace"
+
+
+def list_mounts(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Yield every volume's path below ``spec`` and the folder at which it."""
+    for path, volume, default in (
+        ("dataset.volume", spec.dataset.volume, DATASET_MOUNT),
+        ("output.volume", spec.output.volume, OUTPUT_MOUNT),
+        ("workspace.volume", spec.workspace.volume if spec.workspace else None, WORKSPACE_MOUNT),
+    ):
+        if volume is not None:
+            yield path, volume.mount_path or default
+    for number, entry in enumerate(spec.volumes):
+        if entry.source.mount_path is not None:
+            yield f"volumes[{number}].source", entry.source.mount_path
+
+
+def output_base(spec: JobSpec) -> str | None:
+    """Return the folder from which a relative ``output.path`` counts in a pod; None without an output volume."""
+    volume = spec.output.volume
+    return None if volume is None else volume.mount_path or OUTPUT_MOUNT
+
+
+def dataset_base(spec: JobSpec) -> str | None:
+    """Return the same for paths of data: the dataset's own volume, else the output's."""
+    volume = spec.dataset.volume
+    return output_base(spec) if volume is None else volume.mount_path or DATASET_MOUNT

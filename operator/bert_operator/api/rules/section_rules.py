@@ -1,0 +1,347 @@
+"""Rules inside one section of the job, each in two languages: Python for us, CEL for the API server.
+
+A rule stands at its section's class and holds wherever that section appears. tests/api_server holds the two
+languages together on generated documents. Rules between sections are in ``job_rules`` and ``stage_rules``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from bert_operator.api.rules.soundness import Soundness
+from bert_operator.api.schema import cluster, preparation, profiling, scheduling
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, InitialCheckpointSpec, PretrainSpec
+from bert_operator.api.schema.preparation import PrepareSpec
+from bert_operator.api.schema.section import Section
+from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
+
+RESERVED_NAMES = (
+    "BERT_ATTEMPT",
+    "BERT_LOG_FOLDER",
+    "BERT_RUN_CONFIG",
+    "BERT_TERMINATION_LOG",
+    "HOME",
+    "HYDRA_HOST_FILE",
+    "HYDRA_LAUNCH_EXTRA_ARGS",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
+    "I_MPI_HYDRA_HOST_FILE",
+    "I_MPI_PERHOST",
+    "K_MPI_JOB_ROLE",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMPI_MCA_orte_default_hostfile",
+    "OMPI_MCA_orte_keep_fqdn_hostnames",
+    "OMPI_MCA_orte_set_default_slots",
+    "OMPI_MCA_plm_rsh_args",
+)
+"""Variables that the operator or mpi-operator sets; a user's value would be lost."""
+
+RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/usr")
+"""Folders of the image or the system in whose place nothing may be mounted."""
+
+
+_SSH_KEY = "-a[0-9]+-ssh$"
+"""How the Secrets end in which mpi-operator keeps the keys of attempts: whoever has one gets into those pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRule:
+    """What has to hold for a section, and what to say where it does not."""
+
+    holds: Callable[[Any], bool]
+    cel: str
+    """The same over ``self``, the section; ``COMPLETED_BY_PROFILES``: for the controller alone."""
+    allowed: str
+    next_step: str
+    got: Callable[[Any], str]
+    field: str = ""
+    """Name (camelCase) of the field to blame; empty: the section."""
+
+
+COMPLETED_BY_PROFILES = ""
+"""In place of CEL: a profile, which the API server does not see, may add the field that is missing."""
+
+
+def _dynamic_only(field: str) -> SectionRule:
+    name = to_camel(field)
+    return SectionRule(
+        holds=lambda stage: getattr(stage, field) is None or stage.masking == "dynamic",
+        cel=f"!has(self.{name}) || self.masking == 'dynamic'",
+        field=name,
+        allowed="only with masking: dynamic; static masks are those of the prepare stage",
+        next_step=f"write masking: dynamic, or give {name} to the prepare stage",
+        got=lambda stage: f"{render_value(getattr(stage, field))} with masking {stage.masking}",
+    )
+
+
+def _exactly_one(*fields: str, next_step: str) -> SectionRule:
+    def given(section: Any) -> list[str]:
+        return [to_camel(field) for field in fields if getattr(section, field) is not None]
+
+    names = [to_camel(field) for field in fields]
+    return SectionRule(
+        holds=lambda section: len(given(section)) == 1,
+        cel=f"[{', '.join(f'has(self.{name})' for name in names)}].exists_one(given, given)",
+        allowed=f"exactly one of {', '.join(names)}",
+        next_step=next_step,
+        got=lambda section: " and ".join(given(section)) or ABSENT,
+    )
+
+
+def _values_fit_operator(section: Any) -> bool:
+    count = len(section.values)
+    if section.operator in ("Exists", "DoesNotExist"):
+        return count == 0
+    return count == 1 if section.operator in ("Gt", "Lt") else count > 0
+
+
+_VALUES = SectionRule(
+    holds=_values_fit_operator,
+    cel=(
+        "self.operator in ['Exists', 'DoesNotExist'] ? (!has(self.values) || self.values.size() == 0) : "
+        "(has(self.values) && (self.operator in ['Gt', 'Lt'] ? self.values.size() == 1 : self.values.size() > 0))"
+    ),
+    field="values",
+    allowed="none for Exists and DoesNotExist, one for Gt and Lt, at least one for In and NotIn",
+    next_step="add the values, or choose another operator",
+    got=lambda section: f"{len(section.values)} with operator {section.operator}",
+)
+
+
+def _under(path: str, folders: tuple[str, ...]) -> bool:
+    return any(f"{path}/".startswith(f"{folder}/") for folder in folders)
+
+
+_MOUNT = SectionRule(
+    holds=lambda volume: volume.mount_path is None or not _under(volume.mount_path, RESERVED_MOUNTS),
+    cel="!has(self.mountPath) || "
+    f"![{', '.join(repr(folder + '/') for folder in RESERVED_MOUNTS)}]"
+    ".exists(folder, (self.mountPath + '/').startsWith(folder))",
+    field="mountPath",
+    allowed=f"a folder outside {', '.join(RESERVED_MOUNTS)}",
+    next_step="mount it below /mnt",
+    got=lambda volume: str(volume.mount_path),
+)
+
+
+def _no_ssh_key(name: Callable[[Any], str | None], field: str) -> SectionRule:
+    """Refuse a Secret that holds the ssh key of some job's attempt."""
+    return SectionRule(
+        holds=lambda section: name(section) is None or re.search(_SSH_KEY, str(name(section))) is None,
+        cel=f"!has(self.secret) || !self.{field}.matches('{_SSH_KEY}')",
+        field=field,
+        allowed="a Secret whose name does not end as those of attempts' ssh keys do, in -a1-ssh and so on",
+        next_step="give your own Secret another name",
+        got=lambda section: str(name(section)),
+    )
+
+
+def _known_builtin(field: str) -> SectionRule:
+    """Refuse a builtin text that does not exist."""
+
+    def holds(section: Any) -> bool:
+        text = getattr(section, field)
+        return text is None or not text.startswith("builtin:") or text in preparation.BUILTIN_TEXTS
+
+    known = ", ".join(repr(text) for text in preparation.BUILTIN_TEXTS)
+    return SectionRule(
+        holds=holds,
+        cel=f"!has(self.{field}) || !self.{field}.startsWith('builtin:') || self.{field} in [{known}]",
+        field=field,
+        allowed=f"a folder, a file, or {' | '.join(preparation.BUILTIN_TEXTS)}",
+        next_step=f"did you mean {preparation.BUILTIN_TEXTS[0]}?",
+        got=lambda section: str(getattr(section, field)),
+    )
+
+
+SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
+    {
+        cluster.VolumeSource: (
+            _exactly_one(
+                "persistent_volume_claim", "nfs", "host_path", next_step="say where the files are, in one way"
+            ),
+            _MOUNT,
+        ),
+        cluster.VolumeSpec: (
+            SectionRule(
+                holds=lambda volume: volume.source.mount_path is not None,
+                cel="has(self.source.mountPath)",
+                field="source.mountPath",
+                allowed="an absolute path",
+                next_step="say where the ranks find it",
+                got=lambda _: ABSENT,
+            ),
+        ),
+        cluster.EnvironmentVariable: (
+            _exactly_one("value", "secret", "config_map", next_step='an empty text is value: ""'),
+            SectionRule(
+                holds=lambda variable: variable.name not in RESERVED_NAMES,
+                cel=f"!(self.name in [{', '.join(repr(name) for name in RESERVED_NAMES)}])",
+                field="name",
+                allowed="a name that neither the operator nor mpi-operator sets",
+                next_step="leave it out: its value would be lost",
+                got=lambda variable: variable.name,
+            ),
+            _no_ssh_key(lambda variable: variable.secret and variable.secret.name, "secret.name"),
+        ),
+        cluster.EnvironmentSource: (
+            _exactly_one("secret", "config_map", next_step="write one entry for each"),
+            _no_ssh_key(lambda source: source.secret, "secret"),
+        ),
+        cluster.ResourcesSpec: (
+            SectionRule(
+                holds=lambda resources: resources.hugepages is None or resources.memory is not None,
+                cel=COMPLETED_BY_PROFILES,
+                field="memory",
+                allowed="an amount, since Kubernetes gives huge pages only together with memory",
+                next_step="add resources.memory",
+                got=lambda _: ABSENT,
+            ),
+        ),
+        cluster.CpuSpec: (
+            SectionRule(
+                holds=lambda cpu: cpu.pinning != "socket" or cpu.sockets is not None,
+                cel=COMPLETED_BY_PROFILES,
+                field="sockets",
+                allowed="the number of sockets of a node, to pin by socket",
+                next_step="add sockets, or choose another pinning",
+                got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda cpu: cpu.pinning != "numa" or cpu.numa_nodes is not None,
+                cel=COMPLETED_BY_PROFILES,
+                field="numaNodes",
+                allowed="the number of NUMA nodes of a node, to pin by numa",
+                next_step="add numaNodes, or choose another pinning",
+                got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda cpu: cpu.pinning != "core" or cpu.cores_per_rank is not None,
+                cel=COMPLETED_BY_PROFILES,
+                field="coresPerRank",
+                allowed="the cores of one rank, to pin by core",
+                next_step="add coresPerRank, or choose another pinning",
+                got=lambda _: ABSENT,
+            ),
+        ),
+        cluster.SecurityContextSpec: (
+            SectionRule(
+                holds=lambda user: user.run_as_user != 0 or user.fs_group is None,
+                cel="!has(self.runAsUser) || self.runAsUser != 0 || !has(self.fsGroup)",
+                field="fsGroup",
+                allowed="none for root: ssh refuses keys that a group may read if their owner uses them",
+                next_step="leave fsGroup out, or run as another user",
+                got=lambda user: str(user.fs_group),
+            ),
+        ),
+        scheduling.LabelExpression: (_VALUES,),
+        scheduling.NodeExpression: (_VALUES,),
+        scheduling.Toleration: (
+            SectionRule(
+                holds=lambda toleration: toleration.key is not None or toleration.operator == "Exists",
+                cel="has(self.key) || self.operator == 'Exists'",
+                field="key",
+                allowed="a key, or operator: Exists, which takes every taint",
+                next_step="name the taint",
+                got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda toleration: toleration.operator != "Exists" or not toleration.value,
+                cel="self.operator != 'Exists' || !has(self.value) || self.value == ''",
+                field="value",
+                allowed="none with operator: Exists",
+                next_step="leave it out, or write operator: Equal",
+                got=lambda toleration: str(toleration.value),
+            ),
+            SectionRule(
+                holds=lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
+                cel="!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+                field="effect",
+                allowed="NoExecute together with tolerationSeconds",
+                next_step="leave tolerationSeconds out, or write effect: NoExecute",
+                got=lambda toleration: toleration.effect or ABSENT,
+            ),
+        ),
+        PrepareSpec: (
+            _exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
+            _known_builtin("text"),
+            SectionRule(
+                holds=lambda stage: stage.num_balanced_shards is None or stage.recipe == "mlperf",
+                cel="!has(self.numBalancedShards) || (has(self.recipe) && self.recipe == 'mlperf')",
+                field="numBalancedShards",
+                allowed="only with recipe: mlperf, which cuts its parts again",
+                next_step="leave it out and set numShards, or write recipe: mlperf",
+                got=lambda stage: f"{stage.num_balanced_shards} with recipe {render_value(stage.recipe)}",
+            ),
+            SectionRule(
+                holds=lambda stage: stage.masking == "static" or stage.layout in (None, "compact"),
+                cel="self.masking == 'static' || !has(self.layout) || self.layout == 'compact'",
+                field="layout",
+                allowed="compact with masking: dynamic; the others have no room for samples without masks",
+                next_step="leave it out, or write masking: static",
+                got=lambda stage: f"{stage.layout} with masking {stage.masking}",
+            ),
+        ),
+        PretrainSpec: (_dynamic_only("masked_lm_probability"), _dynamic_only("whole_word_masking")),
+        preparation.CorpusSpec: (
+            _known_builtin("path"),
+            SectionRule(
+                holds=lambda corpus: corpus.checksums is None or corpus.format == "mlperf",
+                cel="!has(self.checksums) || self.format == 'mlperf'",
+                field="checksums",
+                allowed="only with format: mlperf, whose list of MD5 sums is published",
+                next_step="write format: mlperf, or leave it out",
+                got=lambda corpus: f"{corpus.checksums} with format {corpus.format}",
+            ),
+        ),
+        profiling.ProfileStepsSpec: (
+            SectionRule(
+                holds=lambda steps: steps.is_range,
+                cel=f"self.first <= self.last && self.last < self.first + {profiling.MAX_STEPS}",
+                field="last",
+                allowed=f"a step from first on, {profiling.MAX_STEPS} steps in all at most",
+                next_step="trace fewer steps; a few tell as much",
+                got=lambda steps: f"{steps.last} with first {steps.first}",
+            ),
+        ),
+        InitialCheckpointSpec: (
+            SectionRule(
+                holds=lambda start: start.load != "weightsAndOptimizer" or start.format == "bert-trainer",
+                cel="self.load != 'weightsAndOptimizer' || self.format == 'bert-trainer'",
+                field="load",
+                allowed="weights or none: only this trainer's own checkpoints hold the optimizer's moments",
+                next_step="write load: weights",
+                got=lambda start: f"{start.load} from {start.format}",
+            ),
+        ),
+    }
+)
+
+
+def section_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
+    """Yield what is wrong inside single sections, wherever they appear."""
+    yield from _visit(job.spec, (), soundness)
+
+
+def _visit(value: Any, path: Path, soundness: Soundness) -> Iterator[Problem]:
+    if isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from _visit(item, (*path, number), soundness)
+    if not isinstance(value, Section):
+        return
+    for name, field in type(value).model_fields.items():
+        yield from _visit(getattr(value, name), (*path, field.alias or name), soundness)
+    for rule in SECTION_RULES.get(type(value), ()):
+        if soundness.is_whole(path) and not rule.holds(value):
+            yield Problem(
+                path=render_path(("spec", *path)) + (f".{rule.field}" if rule.field else ""),
+                got=rule.got(value),
+                allowed=rule.allowed,
+                next_step=rule.next_step,
+            )

@@ -1,0 +1,37 @@
+"""Which parts of a job are the user's own, and which were put there in place of something unreadable.
+
+Rules between fields ask here before they judge, so that one mistake is not reported as two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bert_operator.errors import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Soundness:
+    """Answers by the paths that were dropped or replaced. Paths are below ``spec``."""
+
+    broken: frozenset[Path] = frozenset()
+
+    @classmethod
+    def of(cls, document_paths: Iterable[Path]) -> Soundness:
+        """Take paths of the whole document; those outside ``spec`` do not matter to rules."""
+        return cls(frozenset(path[1:] for path in document_paths if path[:1] == ("spec",)))
+
+    def is_there(self, path: Path) -> bool:
+        """Tell whether the user wrote this section, whatever may be wrong inside it."""
+        return not any(bad == path[: len(bad)] for bad in self.broken)
+
+    def is_whole(self, path: Path) -> bool:
+        """Tell whether nothing is wrong with this field or anywhere inside it."""
+        return self.is_there(path) and not any(path == bad[: len(path)] for bad in self.broken)
+
+    def has_its_fields(self, path: Path) -> bool:
+        """Tell whether the section holds just the fields that the user meant, sound inside or not."""
+        return self.is_there(path) and not any(
+            len(bad) == len(path) + 1 and bad[: len(path)] == path for bad in self.broken
+        )

@@ -1,0 +1,1 @@
+"""Types of the job and of its status, as users and the API server see them."""

@@ -1,0 +1,174 @@
+"""Where pods may run: the parts of Kubernetes' own pod specification that the operator hands on unchanged.
+
+Names, meanings and limits are Kubernetes' (core/v1, release 1.36); the lists are bounded, so that the API
+server can estimate the cost of the rules that compare them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from bert_operator.api.schema.section import Section
+
+QUALIFIED_NAME_PATTERN = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+
+_MAX_KEY = 317
+
+LabelKey = Annotated[str, Field(min_length=1, max_length=_MAX_KEY, pattern=QUALIFIED_NAME_PATTERN)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+
+
+def _check_keys(labels: dict[str, str]) -> dict[str, str]:
+    for key in labels:
+        if len(key) > _MAX_KEY or not re.match(QUALIFIED_NAME_PATTERN, key) or key.endswith("\n"):
+            raise ValueError(f"{key!r} is no label key")
+    return labels
+
+
+Labels = Annotated[dict[str, LabelValue], Field(max_length=64), AfterValidator(_check_keys)]
+Weight = Annotated[int, Field(ge=1, le=100)]
+
+
+class LabelExpression(Section):
+    """One requirement on labels."""
+
+    key: LabelKey
+    """The label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How its value is compared."""
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    """What it is compared with; none for ``Exists`` and ``DoesNotExist``, at least one otherwise."""
+
+
+class LabelSelector(Section):
+    """Objects by their labels; all requirements have to hold."""
+
+    match_labels: Labels = {}
+    """Labels with exactly these values."""
+    match_expressions: Annotated[tuple[LabelExpression, ...], Field(max_length=16)] = ()
+    """Further requirements."""
+
+
+class NodeExpression(Section):
+    """One requirement on a node's labels or fields."""
+
+    key: LabelKey
+    """The label, or ``metadata.name`` among fields."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    """How its value is compared."""
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    """What it is compared with: none for ``Exists`` and ``DoesNotExist``, one integer for ``Gt`` and ``Lt``."""
+
+
+class NodeSelectorTerm(Section):
+    """Nodes that meet all of these requirements."""
+
+    match_expressions: Annotated[tuple[NodeExpression, ...], Field(max_length=16)] = ()
+    """On labels of the node."""
+    match_fields: Annotated[tuple[NodeExpression, ...], Field(max_length=4)] = ()
+    """On fields of the node; Kubernetes knows ``metadata.name`` only."""
+
+
+class NodeSelector(Section):
+    """Nodes that meet one of several terms."""
+
+    node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(min_length=1, max_length=8)]
+    """One of them has to hold."""
+
+
+class PreferredNodes(Section):
+    """Nodes that are better than others."""
+
+    weight: Weight
+    """From 1 to 100; the sum over all terms that hold ranks a node."""
+    preference: NodeSelectorTerm
+    """Which nodes."""
+
+
+class NodeAffinity(Section):
+    """Nodes by their labels."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    """Where the pods have to run."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        tuple[PreferredNodes, ...], Field(max_length=8)
+    ] = ()
+    """Where they should rather run."""
+
+
+class PodAffinityTerm(Section):
+    """Pods in whose neighbourhood to run, or not to."""
+
+    label_selector: LabelSelector | None = None
+    """Which pods."""
+    topology_key: LabelKey
+    """The node label that says what a neighbourhood is, such as ``kubernetes.io/hostname``."""
+    namespaces: Annotated[tuple[ObjectName, ...], Field(max_length=16)] = ()
+    """Namespaces of those pods. Empty: the job's own."""
+
+
+class WeightedPodAffinityTerm(Section):
+    """A neighbourhood that is better, or worse, than others."""
+
+    weight: Weight
+    """From 1 to 100."""
+    pod_affinity_term: PodAffinityTerm
+    """Which neighbourhood."""
+
+
+class PodAffinity(Section):
+    """Nodes by the pods that run there."""
+
+    required_during_scheduling_ignored_during_execution: Annotated[
+        tuple[PodAffinityTerm, ...], Field(max_length=8)
+    ] = ()
+    """Has to hold."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        tuple[WeightedPodAffinityTerm, ...], Field(max_length=8)
+    ] = ()
+    """Should rather hold."""
+
+
+class Affinity(Section):
+    """Kubernetes' affinity, without the fields that select namespaces by their labels."""
+
+    node_affinity: NodeAffinity | None = None
+    """Nodes by their labels."""
+    pod_affinity: PodAffinity | None = None
+    """Near these pods."""
+    pod_anti_affinity: PodAffinity | None = None
+    """Away from these pods."""
+
+
+class Toleration(Section):
+    """A taint that the pods accept."""
+
+    key: LabelKey | None = None
+    """Of the taint. Empty, with ``Exists``: every taint."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """``Exists`` takes any value."""
+    value: LabelValue | None = None
+    """Of the taint, for ``Equal``."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Empty: every effect."""
+    toleration_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """With ``NoExecute``: seconds to stay once the taint appears. Empty: for ever."""
+
+
+class TopologySpread(Section):
+    """How evenly the workers are spread over zones, racks or nodes."""
+
+    max_skew: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Largest difference in workers between two of them."""
+    topology_key: LabelKey
+    """The node label that tells them apart, such as ``topology.kubernetes.io/zone``."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = "DoNotSchedule"
+    """What to do if that cannot be had."""
+    label_selector: LabelSelector | None = None
+    """Pods that count. Empty: the pods of the same attempt and role."""

@@ -1,0 +1,189 @@
+"""What keeps a child's pods from running, told as cause and remedy. Pure.
+
+Kubernetes tells each cause in another place: pod conditions, container states, and events about the pod, the
+Job, or the MPIJob, for which there is no condition at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.cluster.object_summaries import ChildEntry, PodEntry, Warning
+from bert_operator.state.observed import Obstacle
+
+SILENCE_S = 30.0
+"""Seconds after which an MPIJob that nobody has looked at is reported, and a pod that runs and is not ready."""
+
+_IMAGE_REASONS = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+_CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+_CREATION_EVENTS = frozenset({"FailedCreate", "MPIJobFailed", "ValidationError", "ErrResourceExists"})
+
+_TAINT = r"untolerated taint(?:\(s\))? \{"
+# What the scheduler says of nodes that it passes over, and what to do about it.
+_NODE_REMEDIES = (
+    (re.compile(r"Insufficient"), "lower spec.resources; with an autoscaler, wait"),
+    (
+        re.compile(_TAINT + r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
+        "kubectl get nodes: one is not ready; have it mended, or wait until it is back",
+    ),
+    (
+        re.compile(_TAINT + r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
+        "kubectl describe node: one is short of memory, disk or processes; have it cleaned up, or wait",
+    ),
+    (
+        re.compile(rf"were unschedulable|{_TAINT}node\.kubernetes\.io/unschedulable"),
+        "kubectl get nodes: one is cordoned; kubectl uncordon it, or wait",
+    ),
+    (
+        re.compile(_TAINT + r"(?!node\.kubernetes\.io/)"),
+        "add the taint that is named to spec.scheduling.tolerations, or use nodes without it",
+    ),
+    (
+        re.compile(r"untolerated taint(?:\(s\))?(?!\(s\))(?! \{)"),  # newer schedulers name none
+        "kubectl describe nodes: those of node.kubernetes.io go once a node is ready again, any other taint needs an "
+        "entry in spec.scheduling.tolerations",
+    ),
+    (
+        re.compile(r"node affinity/selector|node selector"),
+        "correct spec.scheduling.nodeSelector and affinity: no node has these labels",
+    ),
+    (
+        re.compile(r"anti-affinity|affinity rules|topology spread"),
+        "correct spec.scheduling.affinity and topologySpreadConstraints, or add nodes",
+    ),
+    (
+        re.compile(r"[Pp]ersistent[Vv]olume|volume node affinity"),
+        "check the claims of dataset, output and volumes: kubectl get pvc",
+    ),
+)
+
+
+def find_obstacle(
+    child: ChildEntry,
+    pods: Sequence[PodEntry],
+    warnings: Mapping[str, Sequence[Warning]],
+    *,
+    workers: int,
+    now_s: float,
+) -> Obstacle | None:
+    """Return what holds a child up that does not run yet; None where it only needs time.
+
+    pods: those of this child. warnings: events by the name of what they are about.
+    """
+    for pod in pods:
+        if pod.phase == "Pending" and (obstacle := _pod_obstacle(pod, _about(pod.uid, warnings.get(pod.name, ())))):
+            return obstacle
+    expected = 1 if child.kind == "Job" else workers + 1
+    if len(pods) < expected:
+        launcher = warnings.get(f"{child.name}-launcher", ())
+        told = (
+            *_about(child.uid, warnings.get(child.name, ())),
+            # Nobody remembers the uid of a launcher's Job; what is older than the MPIJob was about a namesake.
+            *(warning for warning in launcher if warning.seen_at_s >= child.created_at_s),
+        )
+        for warning in sorted(told, key=lambda warning: warning.seen_at_s, reverse=True):
+            if warning.reason in _CREATION_EVENTS:
+                return classify_refusal(warning.message, warning.reason)
+    if child.kind == "MPIJob" and not child.was_looked_at and now_s - child.created_at_s >= SILENCE_S:
+        return Obstacle(
+            reason=ObstacleReason.MPI_OPERATOR_SILENT,
+            # Without its age, with which every look would find something new to write.
+            message=f"MPIJob {child.name} has no status after {SILENCE_S:.0f} s: mpi-operator does not run, or does "
+            "not watch this namespace. Next: kubectl get deployments -A | grep mpi-operator",
+        )
+    return None
+
+
+def find_unready(pods: Sequence[PodEntry], now_s: float) -> Obstacle | None:
+    """Return the first pod that has run for a while without being ready: its ranks cannot be started, or have gone."""
+    found = [
+        pod
+        for pod in pods
+        # Nodes have clocks of their own; the API server wrote when the pod was created.
+        if not pod.is_deleting
+        and pod.unready_since_s is not None
+        and now_s - max(pod.unready_since_s, pod.created_at_s) >= SILENCE_S
+    ]
+    if not found:
+        return None
+    pod = min(found, key=lambda pod: (pod.unready_since_s or 0.0, pod.name))
+    # Without its age, with which every look would find something new to write.
+    return Obstacle(
+        reason=ObstacleReason.POD_NOT_READY,
+        message=f"Pod {pod.name} on node {pod.node} runs and has not been ready for {SILENCE_S:.0f} s. Next: "
+        f"kubectl get node {pod.node}, and kubectl describe pod {pod.name}",
+    )
+
+
+def _how_to_fit(unschedulable: str) -> str:
+    """Return what to do about each of the scheduler's reasons."""
+    remedies = [remedy for words, remedy in _NODE_REMEDIES if words.search(unschedulable)]
+    return "; or ".join(remedies) or "lower spec.resources, or correct spec.scheduling; with an autoscaler, wait"
+
+
+def _about(uid: str, warnings: Sequence[Warning]) -> list[Warning]:
+    """Return the warnings about this very object, those about an earlier one of its name left out."""
+    return [warning for warning in warnings if warning.uid in ("", uid)]
+
+
+def classify_refusal(message: str, event: str = "") -> Obstacle:
+    """Return the obstacle behind a refusal to create something, from the API server's own words."""
+    lower = message.lower()
+    if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
+        reason = ObstacleReason.QUOTA_EXCEEDED
+        remedy = "lower spec.workers or spec.resources, or have the ResourceQuota raised"
+    elif "violates podsecurity" in lower:
+        reason = ObstacleReason.POD_SECURITY_VIOLATED
+        remedy = (
+            "use a persistentVolumeClaim instead of nfs or hostPath, and a runAsUser other than 0, or label the "
+            "namespace pod-security.kubernetes.io/enforce=baseline or privileged"
+        )
+    elif event == "ErrResourceExists":
+        reason = ObstacleReason.NAME_TAKEN
+        remedy = "delete the object that has the name, or rename the job"
+    elif event in ("ValidationError", "MPIJobFailed"):
+        reason = ObstacleReason.MPI_JOB_REJECTED
+        remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
+    elif "because it is being terminated" in lower:
+        reason = ObstacleReason.NAMESPACE_TERMINATING
+        remedy = "apply the job in another namespace"
+    elif "is forbidden" in lower or "cannot create" in lower:
+        reason = ObstacleReason.FORBIDDEN
+        remedy = "have the missing right granted to the service account that is named"
+    else:
+        reason, remedy = ObstacleReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
+    return Obstacle(reason=reason, message=f"{message}. Next: {remedy}")
+
+
+def _pod_obstacle(pod: PodEntry, warnings: Sequence[Warning]) -> Obstacle | None:
+    reason, told = pod.waiting
+    if reason in _IMAGE_REASONS:
+        return Obstacle(
+            reason=ObstacleReason.IMAGE_PULL_FAILED,
+            message=f"Pod {pod.name}: {reason}: {told or 'no further message'}. Next: correct spec.image, or name the "
+            "registry's credentials in spec.imagePullSecrets",
+        )
+    if reason in _CONFIG_REASONS:
+        return Obstacle(
+            reason=ObstacleReason.CONTAINER_CONFIG_INVALID,
+            message=f"Pod {pod.name}: {reason}: {told or 'no further message'}. Next: create the Secret or ConfigMap "
+            "that is named, or set spec.securityContext.runAsUser to a user other than root",
+        )
+    if pod.unschedulable:
+        return Obstacle(
+            reason=ObstacleReason.UNSCHEDULABLE,
+            message=f"Pod {pod.name}: {pod.unschedulable}. Next: {_how_to_fit(pod.unschedulable)}",
+        )
+    mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
+    if mount is not None:
+        return Obstacle(
+            reason=ObstacleReason.VOLUME_FAILED,
+            message=f"Pod {pod.name}: {mount.message}. Next: check the claim or the NFS server and path of dataset, "
+            "output and volumes, and that the node can reach it",
+        )
+    return None

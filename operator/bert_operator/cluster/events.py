@@ -1,0 +1,65 @@
+"""What changed in a job, told once as Kubernetes Events with stable reasons. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from bert_operator.api.schema.conditions import ConditionType, Reason
+from bert_operator.api.schema.status import Condition, JobStatus
+
+
+class News(NamedTuple):
+    """One Event."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def news_between(before: JobStatus, after: JobStatus) -> Iterator[News]:
+    """Yield what has happened between two statuses of a job, oldest first."""
+    known = {failure.attempt for failure in before.failures}
+    for failure in after.failures:
+        if failure.attempt not in known:
+            end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
+            yield News(
+                "Warning",
+                "AttemptFailed",
+                f"Attempt {failure.attempt} ({failure.run}) failed: {failure.reason}, "
+                f"{end if failure.signal is not None or failure.exit_code is not None else 'no exit code'}"
+                f"{f': {failure.message}' if failure.message else ''}",
+            )
+    for run in after.completed_runs:
+        if run not in before.completed_runs:
+            yield News("Normal", "RunCompleted", f"The {run} run is done")
+    if after.attempt > before.attempt:
+        yield News("Normal", "AttemptStarted", f"Attempt {after.attempt} ({after.run}) is created")
+    blocked, was_blocked = _condition(after, ConditionType.BLOCKED), _condition(before, ConditionType.BLOCKED)
+    if blocked is not None and blocked.status == "True" and blocked.reason != (was_blocked and was_blocked.reason):
+        yield News("Warning", blocked.reason, blocked.message)
+    if after.phase != before.phase:
+        yield from _phase_news(after)
+
+
+def _phase_news(after: JobStatus) -> Iterator[News]:
+    message = after.message or ""
+    match after.phase:
+        case "Running":
+            yield News("Normal", "Running", f"Attempt {after.attempt} ({after.run}) is running")
+        case "Queued":
+            yield News("Normal", Reason.QUEUED.value, message)
+        case "Stopping":
+            yield News("Normal", after.reason or "Stopping", message)
+        case "Stopped":
+            yield News("Normal", Reason.STOPPED_ON_REQUEST.value, message)
+        case "Succeeded":
+            yield News("Normal", Reason.ALL_STAGES_DONE.value, message)
+        case "Failed":
+            yield News("Warning", after.reason or "Failed", message)
+        case "Invalid":
+            yield News("Warning", Reason.SPEC_INVALID.value, message)
+
+
+def _condition(status: JobStatus, kind: ConditionType) -> Condition | None:
+    return next((condition for condition in status.conditions if condition.type == kind), None)

@@ -1,0 +1,277 @@
+"""What the operator remembers of objects in the cluster: small values instead of whole objects. Pure.
+
+A thousand jobs with five pods each have to fit into some ten megabytes, so an entry holds what decisions need
+and nothing else. Everything is read defensively: objects come from other controllers and other releases.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from bert_operator.api.schema.status import MAX_MESSAGE
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN
+from bert_operator.render import names
+from bert_operator.timestamps import parse_time
+
+Document = Mapping[str, Any]
+ChildKind = Literal["Job", "MPIJob"]
+
+MAX_KEPT_BYTES = 16 * 1024
+"""Of a job's document. Few are larger; those are read again whenever they are looked at."""
+_LONGEST_NOTE = 500
+_ATTEMPT_DIGITS = 6
+"""More attempts than all retry budgets together allow have fewer."""
+
+
+class JobEntry(NamedTuple):
+    """A BertPretrainJob."""
+
+    uid: str
+    version: int
+    """Resource version; a larger one is newer."""
+    generation: int
+    is_deleting: bool
+    phase: str
+    content: bytes | None
+    """The document as compact JSON, without what only other tools read; None where it is too large to be kept."""
+
+    def document(self) -> dict[str, Any]:
+        """Return a fresh copy of the document, which has been kept."""
+        assert self.content is not None, "what was not kept is read anew"
+        document: dict[str, Any] = json.loads(self.content)
+        return document
+
+
+class ChildEntry(NamedTuple):
+    """A Job or an MPIJob of ours."""
+
+    kind: ChildKind
+    name: str
+    uid: str
+    version: int
+    owner_uid: str
+    """The BertPretrainJob that controls it; empty where nobody does."""
+    spec_hash: str
+    run: str
+    attempt: int
+    created_at_s: float
+    is_deleting: bool
+    is_suspended: bool
+    """Held back by a queue."""
+    conditions: tuple[tuple[str, str], ...]
+    """Type and reason of those that are True."""
+    was_looked_at: bool
+    """Whether its controller has written any status."""
+    completed_at_s: float | None
+    waiting_since_s: float | None
+    """When it was created, or resumed; empty where it was let go and its controller has not seen that yet."""
+
+
+class PodEntry(NamedTuple):
+    """A pod of a child of ours."""
+
+    name: str
+    uid: str
+    version: int
+    child: str
+    """Name of the Job or MPIJob."""
+    attempt: int
+    role: str
+    phase: str
+    is_deleting: bool
+    node: str
+    unready_since_s: float | None
+    """Since when it has run without being ready; empty where it is ready, or not running."""
+    waiting: tuple[str, str]
+    """Reason and message of a container that cannot start; empty strings otherwise."""
+    unschedulable: str
+    """The scheduler's message; empty where the pod has a node."""
+    disruption: str
+    """Reason of an eviction, a preemption or a drain; empty otherwise."""
+    exit_code: int | None
+    ended_by: str
+    """The container's reason: Completed, Error, OOMKilled ..."""
+    message: str
+    """What the container left as its termination message."""
+    finished_at_s: float | None
+    owner_uid: str
+    """Of the Job or MPIJob that made it; a launcher's pod is made by a Job in between, which nobody remembers."""
+    created_at_s: float
+
+
+class Warning(NamedTuple):  # noqa: A001 - Kubernetes' own word for this kind of event
+    """A Warning event about a child or a pod."""
+
+    reason: str
+    message: str
+    seen_at_s: float
+    uid: str
+    """Of what it is about: names are used again."""
+
+
+def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobEntry:
+    """Return the entry of a BertPretrainJob. most_bytes: of a document that is kept."""
+    metadata = body.get("metadata", {})
+    kept = {
+        "apiVersion": body.get("apiVersion"),
+        "kind": body.get("kind"),
+        "metadata": {key: metadata[key] for key in ("name", "namespace", "uid", "generation") if key in metadata},
+        "spec": body.get("spec", {}),
+        "status": body.get("status") or {},
+    }
+    # Escaped, a character could take twelve bytes.
+    content = json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+    return JobEntry(
+        uid=metadata.get("uid", ""),
+        version=read_version(body),
+        generation=metadata.get("generation", 0),
+        is_deleting="deletionTimestamp" in metadata,
+        phase=sys.intern(kept["status"].get("phase") or "Pending"),
+        content=content if len(content) <= most_bytes else None,
+    )
+
+
+def read_child(body: Document) -> tuple[str, ChildEntry] | None:
+    """Return the name of the job that a Job or MPIJob is labelled with, and its entry; None for others."""
+    metadata, status, spec = body.get("metadata", {}), body.get("status") or {}, body.get("spec") or {}
+    labels = metadata.get("labels") or {}
+    attempt = labels.get(names.ATTEMPT_LABEL, "")
+    job, kind = labels.get(names.JOB_LABEL), body.get("kind")
+    run = labels.get(names.RUN_LABEL, "")
+    # Others may write labels, too: what no operator would have written is no child of ours.
+    if not job or not _is_attempt(attempt) or run not in (PREPARE_RUN, TRAINING_RUN) or kind not in ("Job", "MPIJob"):
+        return None
+    conditions = tuple(
+        (sys.intern(item.get("type", "")), sys.intern(item.get("reason") or ""))
+        for item in status.get("conditions") or ()
+        if item.get("status") == "True"
+    )
+    suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
+    created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
+    # Both controllers set it anew when they resume.
+    resumed_at_s = _time(status.get("startTime")) or 0.0
+    return job, ChildEntry(
+        kind=kind,
+        name=metadata.get("name", ""),
+        uid=metadata.get("uid", ""),
+        version=read_version(body),
+        owner_uid=_owner_uid(metadata),
+        spec_hash=(metadata.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
+        run=sys.intern(run),
+        attempt=int(attempt),
+        created_at_s=created_at_s,
+        is_deleting="deletionTimestamp" in metadata,
+        is_suspended=suspend is True,
+        conditions=conditions,
+        was_looked_at=bool(status),
+        completed_at_s=_time(status.get("completionTime")) or _failed_at(status, kind),
+        waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
+    )
+
+
+def _is_attempt(label: str) -> bool:
+    return label.isascii() and label.isdecimal() and len(label) <= _ATTEMPT_DIGITS
+
+
+def read_pod(body: Document) -> tuple[str, PodEntry] | None:
+    """Return the name of the job that a pod is labelled with, and its entry; None for others."""
+    metadata, status = body.get("metadata", {}), body.get("status") or {}
+    labels = metadata.get("labels") or {}
+    job, attempt, run = (labels.get(key) for key in (names.JOB_LABEL, names.ATTEMPT_LABEL, names.RUN_LABEL))
+    if not job or not attempt or not run:
+        return None
+    role = labels.get(names.ROLE_LABEL, "")
+    conditions = {item.get("type"): item for item in status.get("conditions") or ()}
+    container: Document = next(iter(status.get("containerStatuses") or ()), {})
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    scheduled = conditions.get("PodScheduled", {})
+    disruption = conditions.get("DisruptionTarget", {})
+    is_mpi = role != names.SINGLE
+    number = int(attempt) if _is_attempt(attempt) else 0
+    return job, PodEntry(
+        name=metadata.get("name", ""),
+        uid=metadata.get("uid", ""),
+        version=read_version(body),
+        child=_owner(metadata).get("name", "").removesuffix("-launcher" if role == names.LAUNCHER else "")
+        or names.child_name(job, run, number, is_mpi=is_mpi),
+        attempt=number,
+        role=sys.intern(role),
+        phase=sys.intern(status.get("phase", "")),
+        is_deleting="deletionTimestamp" in metadata,
+        node=sys.intern((body.get("spec") or {}).get("nodeName") or ""),
+        unready_since_s=_unready_since(status, conditions.get("Ready", {}), state),
+        waiting=(sys.intern(waiting.get("reason") or ""), (waiting.get("message") or "")[:_LONGEST_NOTE]),
+        unschedulable=(scheduled.get("message") or scheduled.get("reason") or "")[:_LONGEST_NOTE]
+        if scheduled.get("status") == "False"
+        else "",
+        disruption=_disruption(status, disruption),
+        exit_code=ended.get("exitCode"),
+        ended_by=sys.intern(ended.get("reason") or ""),
+        message=(ended.get("message") or "")[: 4 * MAX_MESSAGE],
+        finished_at_s=_time(ended.get("finishedAt")),
+        owner_uid=sys.intern(_owner_uid(metadata)),
+        created_at_s=_time(metadata.get("creationTimestamp")) or 0.0,
+    )
+
+
+def read_warning(body: Document) -> tuple[str, str, Warning] | None:
+    """Return the kind and the name that a Warning event is about, and the event; None for other events."""
+    subject = body.get("involvedObject") or {}
+    if body.get("type") != "Warning" or subject.get("kind") not in ("Job", "MPIJob", "Pod"):
+        return None
+    when = body.get("lastTimestamp") or body.get("eventTime") or body.get("metadata", {}).get("creationTimestamp")
+    warning = Warning(
+        reason=sys.intern(body.get("reason") or ""),
+        message=(body.get("message") or "")[:_LONGEST_NOTE],
+        seen_at_s=_time(when) or 0.0,
+        uid=sys.intern(subject.get("uid") or ""),
+    )
+    return subject["kind"], subject.get("name", ""), warning
+
+
+def read_version(body: Document) -> int:
+    """Return the resource version; Kubernetes lets its users compare them from release 1.35 on."""
+    text = body.get("metadata", {}).get("resourceVersion", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _owner_uid(metadata: Document) -> str:
+    """Return the uid of what controls an object; empty where nothing does."""
+    return str(_owner(metadata).get("uid", ""))
+
+
+def _owner(metadata: Document) -> Document:
+    return next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), {})
+
+
+def _failed_at(status: Document, kind: str) -> float | None:
+    """Return when a Job failed, which it says in a condition only."""
+    if kind != "Job":
+        return None
+    failed = [item for item in status.get("conditions") or () if item.get("type") == "Failed"]
+    return _time(failed[0].get("lastTransitionTime")) if failed else None
+
+
+def _unready_since(status: Document, condition: Document, state: Document) -> float | None:
+    changed_at_s = _time(condition.get("lastTransitionTime"))
+    if status.get("phase") != "Running" or condition.get("status") != "False" or changed_at_s is None:
+        return None
+    # Nobody is ready while an image is being pulled.
+    return max(changed_at_s, _time((state.get("running") or {}).get("startedAt")) or 0.0)
+
+
+def _disruption(status: Document, condition: Document) -> str:
+    if condition.get("status") == "True":
+        return sys.intern(condition.get("reason") or "Disrupted")
+    return "Evicted" if status.get("reason") == "Evicted" else ""
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None

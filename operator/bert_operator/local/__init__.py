@@ -1,0 +1,1 @@
+"""The local executor: runs a job with processes of this machine."""

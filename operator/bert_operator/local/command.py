@@ -1,0 +1,228 @@
+"""``bert-operator local``: from a job and the options of the command line to an exit code.
+
+It puts the parts together: hosts, launcher, run configuration, executor, the words at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bert_operator.api.parsing.validation import check_rules
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.errors import LaunchError
+from bert_operator.local import launch, outcomes
+from bert_operator.local.display import choose_display
+from bert_operator.local.executor import LocalExecutor
+from bert_operator.local.hosts import parse_hostfile, render_hostfile
+from bert_operator.local.launch import Binding, Launch, LauncherName, MpiChoice, World
+from bert_operator.local.programs import Programs, find_programs
+from bert_operator.local.summary import print_summary, read_report
+from bert_operator.names import PREPARE_RUN
+from bert_operator.render.processors import processor_environment
+from bert_operator.render.run_config import render_run_config
+from bert_operator.state.runs import ChildSpec, run_world
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """What the command line adds to the job."""
+
+    hostfile: Path | None = None
+    ranks_per_node: int | None = None
+    """Empty: as the job says."""
+    mpi: MpiChoice = "auto"
+    output: Path | None = None
+    """Empty: as the job says."""
+    plain: bool = False
+
+
+def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | None = None) -> int:
+    """Run a job to its end and return the exit code. programs: those of this machine if empty.
+
+    Raises:
+        OperatorError: the job cannot run with these options, or nothing can be started here.
+    """
+    programs = programs or find_programs()
+    hosts = _read_hosts(options.hostfile)
+    job = on_these_machines(job, hosts, options.ranks_per_node, programs)
+    output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
+    world = World(
+        ranks=job.spec.ranks,
+        ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
+        hosts=hosts,
+    )
+    launcher = launch.choose_launcher(options.mpi, world, programs)
+    job = prepare_on_these_machines(job, hosts, launcher, programs)
+    with _own_folder(beside=output if len(hosts) > 1 else None) as folder:
+        starter = _Starter(job, programs, launcher, world, folder, output)
+        display = choose_display(plain=options.plain)
+        try:
+            outcome = LocalExecutor(job, starter.make_launch, folder, display).run()
+        finally:
+            display.close()
+    if outcome.status.phase == "Succeeded":
+        print_summary(Console(), read_report(output), output)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        for sentence in outcomes.describe_ending(job, outcome):
+            print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - the words at the end are remarks
+    return outcomes.exit_code(outcome)
+
+
+class _Starter:
+    """Knows how to start the children of one invocation: same uid, same configuration, next attempt."""
+
+    def __init__(
+        self,
+        job: BertPretrainJob,
+        programs: Programs,
+        launcher: LauncherName,
+        world: World,
+        folder: Path,
+        output: Path,
+    ) -> None:
+        self._programs, self._launcher = programs, launcher
+        self._config = folder / "run-config.json"
+        config = render_run_config(
+            job,
+            uid=str(uuid.uuid4()),
+            ranks=world.ranks,
+            hosts=max(1, len(world.hosts)),
+            output_folder=str(output),
+        )
+        self._config.write_text(json.dumps(config, indent=2), encoding="utf-8")
+        hostfile = None
+        if world.hosts:
+            hostfile = folder / "hostfile"
+            hostfile.write_text(render_hostfile(world.hosts, slots=world.ranks_per_node), encoding="utf-8")
+        binding = None
+        if launcher == "open-mpi":
+            binding = launch.choose_binding(job.spec.cpu, world, programs.physical_cores)
+        self._processors = launch.fit_environment(
+            processor_environment(job.spec),
+            binding,
+            threads=launch.threads_per_rank(programs.cores, world.ranks_per_node),
+        )
+        self._preparing = _prepare_world(job, world.hosts, folder)
+        self._through = start_through(job, programs, binding)
+        self._world = replace(world, hostfile=str(hostfile) if hostfile else None, binding=binding)
+
+    def make_launch(self, child: ChildSpec, record: Path) -> Launch:
+        """Return how to start a child that writes its termination record to ``record``."""
+        is_prepare = child.run == PREPARE_RUN
+        threads = launch.threads_per_rank(self._programs.cores, self._world.ranks_per_node)
+        environment = launch.build_environment(
+            os.environ,
+            attempt=child.attempt,
+            termination_log=str(record),
+            threads=None if is_prepare else threads,
+            processors=None if is_prepare else self._processors,
+        )
+        config = str(self._config)
+        if is_prepare:
+            return launch.launch_prepare(self._programs, config, environment, self._preparing)
+        return launch.launch_training(
+            self._programs, self._launcher, self._world, config, environment, through=self._through
+        )
+
+
+def start_through(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
+    """Return what ranks are started through: nothing where the job asks for nothing special."""
+    cpu, options = job.spec.cpu, tuple[str, ...]()
+    if binding is not None:
+        options = ("--sockets", str(cpu.sockets), "--numa-nodes", str(cpu.numa_nodes))
+    is_plain = (cpu.allocator, cpu.openmp) == ("system", "gnu")
+    return () if is_plain and not options else (*programs.rank, *options, "--")
+
+
+def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
+    if hostfile is None:
+        return ()
+    try:
+        text = hostfile.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"{hostfile}: cannot read the host file ({error})") from error
+    return parse_hostfile(text, source=str(hostfile))
+
+
+def on_these_machines(
+    job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None, programs: Programs
+) -> BertPretrainJob:
+    """Return the job with the machines and ranks that the command line says, and with this machine's sockets.
+
+    What the job says of its cluster's nodes does not hold here. Other hosts are taken for machines like this one,
+    which every rank makes sure of.
+
+    Raises:
+        InvalidJob: the job cannot run with so many ranks.
+    """
+    here = {"sockets": programs.sockets, "numa_nodes": programs.numa_nodes}
+    spec = job.spec.model_copy(update={"cpu": job.spec.cpu.model_copy(update=here)})
+    changed = job.model_copy(update={"spec": spec}).with_world(
+        workers=len(hosts) or (1 if ranks_per_node else spec.workers),
+        slots_per_worker=ranks_per_node or spec.ranks_per_worker,
+    )
+    if changed.spec.ranks != job.spec.ranks or spec.cpu.pinning != "none":
+        check_rules(changed)
+    return changed
+
+
+def prepare_on_these_machines(
+    job: BertPretrainJob, hosts: tuple[str, ...], launcher: LauncherName, programs: Programs
+) -> BertPretrainJob:
+    """Return the job with its data prepared by one process here, or by the hosts of a host file under Open MPI.
+
+    One process spreads over a machine's cores by itself, and makes the same bytes as any number of workers.
+    """
+    by_hosts = launcher == "open-mpi" and len(hosts) > 1
+    stages = []
+    for stage in job.spec.stages:
+        if stage.prepare is not None and stage.prepare.workers > 1:
+            workers = min(stage.prepare.workers, len(hosts)) if by_hosts else 1
+            processes = stage.prepare.num_processes or (programs.cores if by_hosts else None)
+            changes = {"workers": workers, "num_processes": processes}
+            stages.append(stage.model_copy(update={"prepare": stage.prepare.model_copy(update=changes)}))
+        else:
+            stages.append(stage)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"stages": tuple(stages)})})
+
+
+def _prepare_world(job: BertPretrainJob, hosts: tuple[str, ...], folder: Path) -> World | None:
+    """Return where several workers prepare data, with their host file written; None for this machine alone."""
+    found = run_world(job.spec, PREPARE_RUN)
+    if found.workers == 1:
+        return None
+    chosen = hosts[: found.workers]
+    hostfile = folder / "prepare-hostfile"
+    hostfile.write_text(render_hostfile(chosen, slots=found.slots), encoding="utf-8")
+    return World(ranks=found.ranks, ranks_per_node=found.slots, hosts=chosen, hostfile=str(hostfile))
+
+
+@contextmanager
+def _own_folder(beside: Path | None) -> Iterator[Path]:
+    """Make a folder for the configuration and for termination records, and remove it at the end.
+
+    beside: where every machine can read it, if there is more than one.
+    """
+    try:
+        if beside is not None:
+            beside.parent.mkdir(parents=True, exist_ok=True)
+        where = None if beside is None else beside.parent
+        folder = Path(tempfile.mkdtemp(prefix=".bert-operator-" if where else "bert-operator-", dir=where))
+    except OSError as error:
+        raise LaunchError(f"Could not make a working folder ({error})") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,263 @@
+"""The local executor: carries plans out with processes of this machine, and of others by ssh if asked.
+
+It decides nothing about the job: every change (a child ends, a stop is asked for, time passes) leads to a
+new call of ``plan``. It never leaves processes behind, whatever way it ends itself: ``guard`` sees to the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any
+
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.status import JobStatus
+from bert_operator.errors import LaunchError
+from bert_operator.local.display import Display
+from bert_operator.local.guard import guarded
+from bert_operator.local.launch import Launch, drop_banner, read_gloo_exit
+from bert_operator.local.outcomes import Outcome
+from bert_operator.local.processes import ChildProcess, Exited, Line
+from bert_operator.state.observed import Child, Observed, read_ending, read_record
+from bert_operator.state.plan import Plan, plan
+from bert_operator.state.progress import ProgressRecord, parse_progress_line
+from bert_operator.state.runs import ChildSpec
+
+TERMINATION_GRACE_S = 5.0
+"""From the second request to stop until everything is killed."""
+DEADLINE_GRACE_S = 120.0
+"""From the deadline until everything is killed: long enough for a checkpoint of a large model."""
+
+_LAST_LINES = 20
+_MAX_RECORD_BYTES = 65_536
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+MakeLaunch = Callable[[ChildSpec, Path], Launch]
+"""Returns how to start a child, given the file into which it shall write its termination record."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody pressed Ctrl-C, or a signal came."""
+
+    signal_number: int
+
+
+Event = Line | Exited | StopAsked
+
+
+class LocalExecutor:
+    """Runs one job. An instance is used once."""
+
+    def __init__(self, job: BertPretrainJob, make_launch: MakeLaunch, folder: Path, display: Display) -> None:
+        """Folder: exists, and takes termination records."""
+        self._job = job
+        self._make_launch = make_launch
+        self._folder = folder
+        self._display = display
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._status = JobStatus()
+        self._children: dict[int, Child] = {}
+        self._process: ChildProcess | None = None
+        self._progress: ProgressRecord | None = None
+        self._checkpoint: ProgressRecord | None = None
+        self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
+        self._launcher_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._stop_signals: list[int] = []
+        self._kill_at_s: float | None = None  # of the monotonic clock
+
+    def run(self) -> Outcome:
+        """Run the job until it has ended or was stopped.
+
+        Raises:
+            LaunchError: a child's program cannot be started.
+        """
+        with _stop_signals_into(self._events), guarded(self._folder):
+            try:
+                while not self._step():
+                    pass
+            finally:
+                if self._process is not None:
+                    self._process.finish()
+        return Outcome(
+            status=self._status,
+            last_lines=tuple(self._told()[-_LAST_LINES:]),
+            checkpoint=_place(self._checkpoint),
+            stop_signal=self._stop_signals[0] if self._stop_signals else None,
+        )
+
+    def _step(self) -> bool:
+        """Plan, carry out, wait for a change; return True once there is nothing left to do."""
+        step = plan(self._job, self._observe(), time.time())
+        self._tell(step)
+        self._status = step.status
+        for child in step.stop:
+            self._stop(child)
+        if step.create is not None:
+            self._create(step.create)
+        elif self._process is None and step.status.phase in ("Succeeded", "Failed", "Stopped"):
+            return True
+        else:
+            self._wait(step.look_again_in_s)
+        return False
+
+    def _observe(self) -> Observed:
+        return Observed(
+            status=self._status,
+            children=tuple(self._children.values()),
+            stop_requested=bool(self._stop_signals),
+            progress=self._progress,
+            checkpoint=self._checkpoint,
+        )
+
+    def _create(self, spec: ChildSpec) -> None:
+        launch = self._make_launch(spec, self._record_path(spec.attempt))
+        self._last_lines.clear()
+        self._launcher_lines.clear()
+        try:
+            self._process = ChildProcess(launch, self._events.put)
+        except OSError as error:
+            raise LaunchError(f"Could not start {launch.command[0]} ({error.strerror})") from error
+        self._children[spec.attempt] = Child(run=spec.run, attempt=spec.attempt, state="Running")
+
+    def _stop(self, child: Child) -> None:
+        if self._process is not None:
+            self._process.ask_to_stop()
+        self._children[child.attempt] = replace(child, stopping=True)
+        if not self._stop_signals:
+            self._kill_at_s = time.monotonic() + DEADLINE_GRACE_S
+
+    def _wait(self, look_again_in_s: float | None) -> None:
+        """Handle events until one of them, or time, changes what a plan sees."""
+        look_again_at_s = None if look_again_in_s is None else time.monotonic() + look_again_in_s
+        while True:
+            times = [moment for moment in (look_again_at_s, self._kill_at_s) if moment is not None]
+            timeout_s = max(0.0, min(times) - time.monotonic()) if times else None
+            try:
+                event = self._events.get(timeout=timeout_s)
+            except Empty:
+                self._kill_if_due()
+                return
+            match event:
+                case Line():
+                    self._take_line(event)
+                case Exited():
+                    self._finish()
+                    return
+                case StopAsked():
+                    self._take_stop(event.signal_number)
+                    return
+
+    def _take_line(self, line: Line) -> None:
+        record = parse_progress_line(line.text)
+        if record is not None:
+            self._progress = record
+            if record.event in ("checkpoint", "resumed"):
+                self._checkpoint = record
+        elif line.from_rank:
+            self._last_lines.append(line.text)
+        else:
+            self._launcher_lines.append(line.text)
+        self._display.show(line.text, record)
+
+    def _take_stop(self, number: int) -> None:
+        self._stop_signals.append(number)
+        if self._process is None:
+            return
+        match len(self._stop_signals):
+            case 1:
+                self._display.note("Stopping: waiting for a checkpoint. Once more (Ctrl-C) to end at once without one.")
+            case 2:
+                self._display.note("Ending without a checkpoint")
+                self._process.terminate()
+                self._kill_at_s = time.monotonic() + TERMINATION_GRACE_S
+            case _:
+                self._process.kill()
+
+    def _kill_if_due(self) -> None:
+        if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+            self._kill_at_s = None
+            if self._process is not None:
+                self._process.kill()
+
+    def _finish(self) -> None:
+        """Take down what the child that has just ended leaves: its last lines, its exit code, its record."""
+        assert self._process is not None, "only a started child ends"
+        return_code = self._process.finish()
+        self._process = self._kill_at_s = None
+        with contextlib.suppress(Empty):
+            while True:
+                event = self._events.get_nowait()
+                if isinstance(event, Line):
+                    self._take_line(event)
+                elif isinstance(event, StopAsked):
+                    self._stop_signals.append(event.signal_number)
+        attempt, child = max(self._children.items())
+        record = _read_record(self._record_path(attempt))
+        first_exit = read_gloo_exit(self._launcher_lines) if return_code == 1 else None
+        ending = read_ending(first_exit or return_code, record)
+        self._children[attempt] = replace(
+            child,
+            state=ending.state,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            reason=ending.reason,
+            message=ending.message or next((line for line in reversed(self._told()) if line.strip(" -=")), ""),
+            finished_at_s=time.time(),
+        )
+
+    def _told(self) -> list[str]:
+        """Return what the newest attempt's ranks wrote last beside records, else what their launcher wrote."""
+        return drop_banner(list(self._last_lines)) or list(self._launcher_lines)
+
+    def _tell(self, step: Plan) -> None:
+        """Say what is new, before it is done."""
+        news = step.status.failures[len(self._status.failures) :]
+        for failure in news:
+            end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
+            self._display.note(f"Attempt {failure.attempt} ({failure.run}) failed with {end}")
+        if step.create is not None:
+            ranks = f"{step.create.ranks} ranks" if step.create.ranks > 1 else "one process"
+            stages = ", ".join(step.create.stages)
+            self._display.note(f"Started attempt {step.create.attempt}: {stages} in {ranks}")
+        elif news and step.look_again_in_s is not None and step.status.phase == "Pending":
+            self._display.note(f"The next attempt starts in {step.look_again_in_s:.0f} s")
+
+    def _record_path(self, attempt: int) -> Path:
+        return self._folder / f"attempt-{attempt}.json"
+
+
+def _place(checkpoint: ProgressRecord | None) -> str | None:
+    return None if checkpoint is None else f"{checkpoint.stage}, step {checkpoint.text('step')}"
+
+
+def _read_record(path: Path) -> Mapping[str, Any] | None:
+    """Return the termination record that a child left, None where it left none that can be read."""
+    try:
+        with path.open("rb") as file:
+            return read_record(file.read(_MAX_RECORD_BYTES))
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _stop_signals_into(events: SimpleQueue[Event]) -> Iterator[None]:
+    """Turn signals that ask this process to end into events, for as long as the block runs."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del frame
+        events.put(StopAsked(number))
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,279 @@
+"""Command lines and environments of the children that run on machines without a cluster. Pure functions.
+
+Which programs there are is found out by ``programs``; what happens to the processes is up to ``local``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bert_operator.api.schema.cluster import CpuSpec
+from bert_operator.errors import LaunchError
+from bert_operator.local.guard import TERMINATION_LOG_VARIABLE
+from bert_operator.local.programs import Programs
+
+LauncherName = Literal["alone", "open-mpi", "gloo"]
+MpiChoice = Literal["auto", "open-mpi", "gloo"]
+
+ATTEMPT_VARIABLE = "BERT_ATTEMPT"
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SSH_OPTIONS = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=20"
+# Open MPI 4 reads the first, Open MPI 5 (PRRTE) the second and silently ignores the first.
+_SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args")
+# Ranks on other machines start from a clean environment and see nothing but what is named.
+_EXPORTED_NAMES = frozenset({"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "TMPDIR", "TZ"})
+_EXPORTED_FAMILIES = (
+    "BERT_",
+    "CUDA_",
+    "DNNL_",
+    "GLOO_",
+    "HF_",
+    "HOROVOD_",
+    "KMP_",
+    "MALLOC_",
+    "MKL_",
+    "NCCL_",
+    "OMP_",
+    "ONEDNN_",
+    "PYTHON",
+    "TORCH",
+    "UCX_",
+)
+_GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
+_SHELL_WORDS = ("Killed", "Terminated")  # of the shell that horovodrun puts around every rank
+_MPI_FRAME = re.compile(r"-{60,}")
+_GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine
+_GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Exit code: (-?\d{1,9}))$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Where the ranks go. No hosts: all of them run on this machine."""
+
+    ranks: int
+    ranks_per_node: int
+    hosts: tuple[str, ...] = ()
+    hostfile: str | None = None
+    """The same hosts as a file for mpirun."""
+    binding: Binding | None = None
+    """Empty: ranks are bound to nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What every rank is bound to."""
+
+    place: Literal["core", "socket", "numa"]
+    ranks_per_place: int
+    """Of a socket or NUMA node."""
+    cores_per_rank: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A child that can be started."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    launcher: LauncherName
+    program: tuple[str, ...]
+    """What every rank runs; the tail of ``command``, by which ranks are recognised."""
+    is_local: bool = True
+    """No process of it is on another machine."""
+
+
+def choose_launcher(choice: MpiChoice, world: World, programs: Programs) -> LauncherName:
+    """Return what starts the ranks: nothing for a single one here, Open MPI where it is installed, else Gloo.
+
+    Raises:
+        LaunchError: what was asked for, or either of the two, is not installed.
+    """
+    if world.ranks == 1 and not world.hosts:
+        return "alone"
+    if choice in ("auto", "open-mpi") and programs.mpirun is not None:
+        return "open-mpi"
+    if choice in ("auto", "gloo") and programs.horovodrun is not None:
+        return "gloo"
+    wanted = {"auto": "neither Open MPI nor horovodrun", "open-mpi": "no Open MPI", "gloo": "no horovodrun"}[choice]
+    raise LaunchError(
+        f"{world.ranks} rank(s) need a launcher, and {wanted} is installed",
+        hint="install the mpi extra (Open MPI from PyPI) or Horovod, or use a single rank: slotsPerWorker: 1",
+    )
+
+
+def choose_binding(cpu: CpuSpec, world: World, cores: int) -> Binding | None:
+    """Return what the ranks are bound to; None where the job asks for nothing, or for more than the machine has.
+
+    cores: of one machine. A job for a cluster's nodes is to run on a laptop too.
+    """
+    if cpu.pinning == "none" or (cpu.cores_per_rank or 1) * world.ranks_per_node > cores:
+        return None
+    ranks, places = world.ranks_per_node, cpu.places if cpu.pinning != "core" else None
+    return Binding(place=cpu.pinning, ranks_per_place=ranks // (places or ranks), cores_per_rank=cpu.cores_per_rank)
+
+
+def fit_environment(variables: Mapping[str, str], binding: Binding | None, *, threads: int) -> dict[str, str]:
+    """Return the variables that follow from a job without what this machine is too small for.
+
+    threads: at most, of every rank.
+    """
+    fitting = dict(variables)
+    if int(fitting.get("OMP_NUM_THREADS", 0)) > threads:
+        del fitting["OMP_NUM_THREADS"]
+    if binding is None:
+        # It binds threads, of every rank to the same cores.
+        fitting.pop("KMP_AFFINITY", None)
+    return fitting
+
+
+def build_environment(
+    base: Mapping[str, str],
+    *,
+    attempt: int,
+    termination_log: str,
+    threads: int | None,
+    processors: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return a child's environment.
+
+    threads: of every process, unless the user has set them; empty: not limited. processors: variables that follow
+    from the job; the user's own win.
+    """
+    environment = {
+        **(processors or {}),
+        **base,
+        ATTEMPT_VARIABLE: str(attempt),
+        TERMINATION_LOG_VARIABLE: termination_log,
+    }
+    environment["PYTHONUNBUFFERED"] = "1"
+    if threads is not None:
+        for name in _THREAD_VARIABLES:
+            environment.setdefault(name, str(threads))
+    return environment
+
+
+def threads_per_rank(cores: int, ranks_on_this_machine: int) -> int:
+    """Share the cores out: more threads than cores make every rank slower."""
+    return max(1, cores // ranks_on_this_machine)
+
+
+def launch_prepare(
+    programs: Programs, config: str, environment: Mapping[str, str], world: World | None = None
+) -> Launch:
+    """Return the data preparation: one process, which spreads over cores by itself, or the ranks of a world.
+
+    world: of several machines, reached by Open MPI; None: this machine.
+    """
+    program = (*programs.prepare, "--config", config)
+    if world is None:
+        return Launch(command=program, environment=environment, launcher="alone", program=program)
+    return _launch_ranks(programs, "open-mpi", world, environment, program, program)
+
+
+def launch_training(
+    programs: Programs,
+    launcher: LauncherName,
+    world: World,
+    config: str,
+    environment: Mapping[str, str],
+    *,
+    through: tuple[str, ...] = (),
+) -> Launch:
+    """Return the training: every rank is the same program.
+
+    through: what starts the program as a rank; it becomes the program.
+    """
+    program = (*programs.train, "--config", config)
+    return _launch_ranks(programs, launcher, world, environment, program, (*through, *program))
+
+
+def _launch_ranks(
+    programs: Programs,
+    launcher: LauncherName,
+    world: World,
+    environment: Mapping[str, str],
+    program: tuple[str, ...],
+    command: tuple[str, ...],
+) -> Launch:
+    extra = dict(environment)
+    if launcher == "open-mpi":
+        if world.hosts:
+            extra = {**dict.fromkeys(_SSH_VARIABLES, _SSH_OPTIONS), **extra}
+        command = (*_mpirun(programs, world, extra), *command)
+    elif launcher == "gloo":
+        command = (*_horovodrun(programs, world), *command)
+    return Launch(command=command, environment=extra, launcher=launcher, program=program, is_local=not world.hosts)
+
+
+def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that ranks on any machine need, of those that are set."""
+    return tuple(sorted(name for name in environment if name in _EXPORTED_NAMES or name.startswith(_EXPORTED_FAMILIES)))
+
+
+def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
+    """Return a line without what the launcher put before it, and whether a rank wrote it.
+
+    horovodrun puts ``[rank]<stdout>:`` before every line of a rank; mpirun puts nothing, so all lines count.
+    """
+    if launcher != "gloo":
+        return line, True
+    stripped, found = _GLOO_PREFIX.subn("", line)
+    return stripped, bool(found) and stripped not in _SHELL_WORDS
+
+
+def drop_banner(lines: list[str]) -> list[str]:
+    """Remove what names no cause: the framed paragraph with which mpirun ends a failed run, and ranks' first words."""
+    lines = [line for line in lines if not _GREETING.match(line)]
+    edges = [number for number, line in enumerate(lines) if _MPI_FRAME.fullmatch(line)]
+    if len(edges) < 2 or any(lines[edges[-1] + 1 :]):
+        return lines
+    return lines[: edges[-2]]
+
+
+def read_gloo_exit(lines: Iterable[str]) -> int | None:
+    """Return the exit code of the rank that failed first; horovodrun tells it and exits with 1 itself."""
+    codes = (int(match[1] or match[2]) for line in lines if (match := _GLOO_EXIT.match(line)))
+    return next((code for code in codes if code != 0), None)
+
+
+def _mpirun(programs: Programs, world: World, environment: Mapping[str, str]) -> tuple[str, ...]:
+    assert programs.mpirun is not None, "choose_launcher has seen to it"
+    where: tuple[str, ...] = ("--hostfile", world.hostfile) if world.hostfile else ()
+    if world.binding is not None:
+        bound = _binding(world.binding)
+    else:
+        # Ranks bound by default would share one core; threads are limited by OMP_NUM_THREADS instead. More ranks than
+        # cores are allowed on one machine: a laptop may try out what a cluster will run.
+        bound = ("--bind-to", "none", "--map-by", "slot" if world.hostfile else ":OVERSUBSCRIBE")
+    exports = (word for name in exported_names(environment) for word in ("-x", name))
+    return (
+        programs.mpirun,
+        *(("--allow-run-as-root",) if programs.is_root else ()),
+        "-np",
+        str(world.ranks),
+        *where,
+        *bound,
+        *exports,
+    )
+
+
+def _binding(binding: Binding) -> tuple[str, ...]:
+    """Return options of Open MPI's mpirun; cores are physical ones."""
+    cores = binding.cores_per_rank
+    if binding.place == "core":
+        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
+    mapping = f"ppr:{binding.ranks_per_place}:{binding.place}"
+    if cores is None:
+        return ("--map-by", mapping, "--bind-to", binding.place)
+    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
+
+
+def _horovodrun(programs: Programs, world: World) -> tuple[str, ...]:
+    assert programs.horovodrun is not None, "choose_launcher has seen to it"
+    hosts = world.hosts or ("localhost",)
+    places = ",".join(f"{host}:{world.ranks_per_node}" for host in hosts)
+    return (programs.horovodrun, "--gloo", "-np", str(world.ranks), "-H", places)

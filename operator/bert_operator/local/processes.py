@@ -1,0 +1,129 @@
+"""One child on this machine: processes that are started, listened to, stopped, and never left behind.
+
+It knows nothing of jobs. Ctrl-C in a terminal does not reach the session; stopping is up to the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+
+import psutil
+
+from bert_operator.local.guard import TERMINATION_LOG_VARIABLE, find_members, kill_all
+from bert_operator.local.launch import Launch, split_prefix
+
+_LONGEST_LINE = 65_536
+_LAST_OUTPUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of output, standard error included."""
+
+    child: ChildProcess
+    text: str
+    from_rank: bool
+    """False: the launcher itself is known to have written it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The launcher has ended; ranks of it may still be there."""
+
+    child: ChildProcess
+
+
+class ChildProcess:
+    """A launcher and everything it started.
+
+    Events go to ``put``, from other threads: any number of ``Line``, and one ``Exited``. ``finish`` has to be
+    called in any case; afterwards no process of the child is left.
+    """
+
+    def __init__(self, launch: Launch, put: Callable[[Line | Exited], None]) -> None:
+        """Start it. Raises OSError if the program cannot be started."""
+        self._launch = launch
+        self._put = put
+        self._marker = launch.environment.get(TERMINATION_LOG_VARIABLE)
+        self._started_at_s = time.time() - 1.0  # create times are rounded
+        environment = dict(launch.environment)
+        # Open MPI calls a folder after its process id and fails where one that was killed has left the same.
+        self._temporary = tempfile.TemporaryDirectory(prefix="bert-", ignore_cleanup_errors=True)
+        if launch.is_local:
+            environment["TMPDIR"] = self._temporary.name
+        self._process = subprocess.Popen(
+            launch.command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None, "a pipe was asked for"
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGUSR1, on which ranks write a checkpoint and leave.
+
+        mpirun forwards it; horovodrun does not, so its ranks are looked up.
+        """
+        if self._launch.launcher != "gloo":
+            self._signal_launcher(signal.SIGUSR1)
+            return
+        for member in self._look()[0]:
+            with contextlib.suppress(psutil.Error):
+                if tuple(member.cmdline()) == self._launch.program:
+                    member.send_signal(signal.SIGUSR1)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the launcher, on which it ends its ranks."""
+        self._signal_launcher(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End every process of the child at once. Returns when they are gone, or after ten seconds."""
+        kill_all(self._look)
+
+    def finish(self) -> int:
+        """Make sure that nothing is left and every line was put; return the launcher's return code."""
+        self.kill()
+        return_code = self._process.wait()
+        self._reader.join(_LAST_OUTPUT_S)
+        self._temporary.cleanup()
+        return return_code
+
+    def _look(self) -> tuple[list[psutil.Process], bool]:
+        """Return the living processes of the child, and whether there can be no others.
+
+        Its session holds most of them, but horovodrun opens sessions of its own.
+        """
+        return find_members(lambda path: path == self._marker, self._process.pid, self._started_at_s)
+
+    def _signal_launcher(self, number: signal.Signals) -> None:
+        # Not through subprocess, which reaps a launcher that has ended: its exit would go unnoticed.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
+
+    def _wait(self) -> None:
+        if hasattr(os, "waitid"):
+            # Not reaped before finish: no stranger can get the session's number of a zombie.
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
+        self._put(Exited(self))
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            while data := stream.readline(_LONGEST_LINE):
+                text = data.decode("utf-8", errors="replace").rstrip("\r\n")
+                self._put(Line(self, *split_prefix(text, self._launch.launcher)))

@@ -1,0 +1,128 @@
+"""What an executor sees of a job: its children, how they ended, and the last status. Values; no I/O.
+
+An ``Observed`` must come from a reading that is not older than the executor's last write. A child that was
+just created and is missing from a stale list would count as lost, and a second one would be made beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
+from bert_operator.state.progress import ProgressRecord
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_STOPPED = 3
+EXIT_INFRASTRUCTURE = 4
+"""Something around the program failed: workers that never answered, or storage."""
+
+ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """What keeps a child from being created or from running."""
+
+    reason: ObstacleReason
+    message: str
+    """Cause and remedy, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """One attempt's child: a process group here, a Job or an MPIJob in a cluster."""
+
+    run: str
+    attempt: int
+    state: ChildState
+    stopping: bool = False
+    """It was told to stop by us, and need not be told again."""
+    exit_code: int | None = None
+    signal: int | None = None
+    """Number of the signal that ended it."""
+    reason: str | None = None
+    """Its own word for the end, from its termination record."""
+    message: str = ""
+    finished_at_s: float | None = None
+    """Seconds since 1970."""
+    waiting_since_s: float | None = None
+    """When it was created, or a queue last let it go, in seconds since 1970; empty: its turn has not come."""
+    ref: ChildRef | None = None
+    """What it is called in the cluster."""
+    pod: str | None = None
+    """The pod that failed first."""
+    node: str | None = None
+    """Where that pod ran."""
+    obstacle: Obstacle | None = None
+    """Why it does not run though it should."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may still touch the output folder."""
+        return self.state in ("Pending", "Queued", "Running")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything that a plan depends on beside the job itself and the time."""
+
+    status: JobStatus = JobStatus()
+    """As written last; an empty one where it was lost, which is harmless."""
+    children: tuple[Child, ...] = ()
+    stop_requested: bool = False
+    """The user wants the job to pause."""
+    progress: ProgressRecord | None = None
+    """The newest record of the newest attempt."""
+    checkpoint: ProgressRecord | None = None
+    """The newest record of a checkpoint, where it is not ``progress``."""
+    obstacle: Obstacle | None = None
+    """Why the child that was planned could not be created."""
+    created: ChildRef | None = None
+    """The child that this process created last: what the status will say once it is written again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a child ended."""
+
+    state: Literal["Succeeded", "Failed", "Stopped"]
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    message: str
+
+
+def read_record(text: str | bytes) -> Mapping[str, Any] | None:
+    """Return the termination record that a child's program left, None where it is none. Raises nothing."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_ending(return_code: int, record: Mapping[str, Any] | None) -> Ending:
+    """Read a launcher's return code and the termination record that the child's rank 0 may have left.
+
+    return_code: as a shell or Python's subprocess has it; 128 + n and -n mean signal n. A launcher that
+    reports every failure as 1 (horovodrun) is overruled by the record's ``exitCode``.
+    """
+    record = record or {}
+    told = record.get("exitCode")
+    if return_code == EXIT_FAILED and told in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_INFRASTRUCTURE):
+        return_code = told
+    signal = -return_code if return_code < 0 else return_code - 128 if 128 < return_code < 193 else None
+    reason, message = record.get("reason"), record.get("message")
+    return Ending(
+        state={EXIT_DONE: "Succeeded", EXIT_STOPPED: "Stopped"}.get(return_code, "Failed"),  # type: ignore[arg-type]
+        exit_code=None if return_code < 0 else return_code,
+        signal=signal,
+        reason=reason[:80] if isinstance(reason, str) and reason else None,
+        message=message[:MAX_MESSAGE] if isinstance(message, str) else "",
+    )

@@ -1,0 +1,419 @@
+"""The state machine: what has to be created, stopped and written next, and when to look again.
+
+``plan`` is a function of the job, of what is observed and of the time; it does nothing itself, reads no
+clock and remembers nothing. Executors carry a plan out in this order: status, stops, creation. Carried out
+and planned again, it comes out empty, so it may be called at any time and as often as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.conditions import FailureReason, ObstacleReason, Reason
+from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
+from bert_operator.names import TRAINING_RUN
+from bert_operator.state import status
+from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Child, Observed, Obstacle
+from bert_operator.state.runs import ChildSpec, Run, list_runs
+from bert_operator.state.status import Facts, Verdict
+from bert_operator.timestamps import parse_time, render_time
+
+FIRST_BACK_OFF_S = 10.0
+MAX_BACK_OFF_S = 360.0
+SAME_TIME_S = 1.0
+"""Clocks that are no further apart agree: what they tell is cut to whole seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do, in this order: write the status, stop and remove children, create a child, delete the job."""
+
+    status: JobStatus
+    stop: tuple[Child, ...] = ()
+    """To be told to write a checkpoint and leave."""
+    remove: tuple[Child, ...] = ()
+    """Ended ones that are in the way of the next attempt; its creation waits until they are gone."""
+    create: ChildSpec | None = None
+    delete_job: bool = False
+    """The job has outlived its TTL."""
+    look_again_in_s: float | None = None
+    """Seconds until time alone changes something; empty: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A decision, before it is put into a status."""
+
+    verdict: Verdict
+    stop: tuple[Child, ...] = ()
+    remove: tuple[Child, ...] = ()
+    create: ChildSpec | None = None
+    look_again_in_s: float | None = None
+
+
+def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
+    """Decide what comes next.
+
+    now_s: seconds since 1970, by the API server's clock in a cluster. Times on record that lie after it are taken for
+    it, and written anew: a clock that was ahead costs one back-off, not the hours until what it said has come.
+    """
+    observed = replace(observed, status=_without_future(observed.status, now_s))
+    active = [child for child in observed.children if child.is_active]
+    if observed.status.phase in TERMINAL_PHASES:
+        left_s = _seconds_to_live(job, observed.status, now_s)
+        return Plan(
+            status=observed.status,
+            stop=_untold(active),
+            delete_job=left_s is not None and left_s <= 0,
+            look_again_in_s=left_s,
+        )
+    active = [child for child in active if not _is_over(child, observed.status)]
+    facts = _gather(job, observed, now_s)
+    step = _decide(job, observed, facts, active, now_s)
+    if step.stop and step.verdict.phase == "Stopping":
+        # On record before it is told: its number must not be used again once it is gone.
+        facts = replace(facts, child=max(active, key=lambda child: child.attempt).ref or facts.child)
+    if step.create is not None:
+        facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
+    new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
+    left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.look_again_in_s
+    return Plan(status=new, stop=step.stop, remove=step.remove, create=step.create, look_again_in_s=left_s)
+
+
+def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
+    """Put the last status and the children together; where they overlap the status, written once, holds."""
+    previous = observed.status
+    children = sorted(observed.children, key=lambda child: child.attempt)
+    failures = {failure.attempt: failure for failure in previous.failures}
+    for child in children:
+        has_trained = _has_trained(child, observed, failures)
+        kind = _failure_kind(child, was_asked=_was_asked(child, observed), has_trained=has_trained)
+        if kind is not None and child.attempt not in failures:
+            failures[child.attempt] = _failure(child, kind, now_s)
+    if _is_lost(observed, set(failures)):
+        failures[previous.attempt] = _lost(previous, now_s)
+    done = [child.run for child in children if child.state == "Succeeded"]
+    newest = children[-1] if children else None
+    newer = newest if newest is not None and newest.attempt >= previous.attempt else None
+    told = tuple(failures[attempt] for attempt in sorted(failures))
+    return Facts(
+        namespace=job.metadata.namespace,
+        attempt=max([previous.attempt, *(child.attempt for child in children)]),
+        run=newer.run if newer else previous.run,
+        completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),
+        failures=told,
+        progress=observed.progress,
+        checkpoint=observed.checkpoint or observed.progress,
+        started=bool(children) or previous.attempt > 0,
+        child=_child_worth_writing(previous, newer),
+        obstacle=newest.obstacle if newest is not None and newest.is_active else observed.obstacle,
+        trouble=_trouble(told),
+    )
+
+
+def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failure]) -> bool:
+    """Tell whether a training run had something to lose when a child began: its settings and rights were good."""
+    previous, seen = observed.status, observed.checkpoint or observed.progress
+    is_saved = previous.checkpoint is not None or seen is not None and seen.event in ("checkpoint", "resumed")
+    earlier = (failure for failure in failures.values() if failure.attempt < child.attempt)
+    return child.run == TRAINING_RUN and (is_saved or any(_is_storage(failure) for failure in earlier))
+
+
+def _is_storage(failure: Failure) -> bool:
+    return failure.reason == FailureReason.STORAGE_FAILED and failure.kind == "Infrastructure"
+
+
+def _trouble(failures: tuple[Failure, ...]) -> Obstacle | None:
+    if not failures or not _is_storage(failures[-1]):
+        return None
+    last = failures[-1]
+    message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
+    return Obstacle(reason=ObstacleReason.STORAGE_FAILED, message=message)
+
+
+def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
+    """Return a status without times that are still to come, as a clock that is ahead has written them."""
+    now, latest_s = render_time(now_s), now_s + SAME_TIME_S
+    failures = tuple(
+        failure.model_copy(update={"finished_at": now}) if parse_time(failure.finished_at) > latest_s else failure
+        for failure in previous.failures
+    )
+    ahead = [
+        field
+        for field in ("start_time", "completion_time")
+        if (text := getattr(previous, field)) is not None and parse_time(text) > latest_s
+    ]
+    if failures == previous.failures and not ahead:
+        return previous
+    return previous.model_copy(update={"failures": failures, **dict.fromkeys(ahead, now)})
+
+
+def _is_over(child: Child, previous: JobStatus) -> bool:
+    """Tell whether a child's end is on record; if it seems to be active, it is seen as it was."""
+    failed = any(failure.attempt == child.attempt for failure in previous.failures)
+    return failed or child.run in previous.completed_runs
+
+
+def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef | None:
+    """Return the child for the status. One that merely waits is not worth a write of its own."""
+    if newest is None or newest.ref is None:
+        return previous.child
+    merely_waits = newest.state == "Pending" and newest.obstacle is None and not newest.stopping
+    return previous.child if merely_waits else newest.ref
+
+
+def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list[Child], now_s: float) -> _Step:
+    """Return the first decision that applies, in order of urgency."""
+    run = next((run for run in list_runs(job) if run.name not in facts.completed_runs), None)
+    left_s = _seconds_left(job, observed.status, now_s)
+    ending = _ending(job, facts, run)
+    if active:
+        return _mind_children(job, observed, active, ending, left_s, now_s)
+    if ending is not None:
+        return _Step(verdict=ending)
+    if observed.status.reason == Reason.STOPPING_AT_START_DEADLINE:
+        message = observed.status.message or ""
+        return _Step(verdict=Verdict(phase="Failed", reason=Reason.START_DEADLINE_EXCEEDED, message=message))
+    if left_s is not None and left_s <= 0:
+        deadline_s = job.spec.run_policy.active_deadline_seconds
+        message = f"The job was not done after {deadline_s} s"
+        return _Step(verdict=Verdict(phase="Failed", reason=Reason.DEADLINE_EXCEEDED, message=message))
+    if observed.stop_requested:
+        return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST), look_again_in_s=left_s)
+    assert run is not None, "a job without a run left has ended"
+    return _start(run, observed, facts, left_s, now_s)
+
+
+def _mind_children(
+    job: BertPretrainJob,
+    observed: Observed,
+    active: list[Child],
+    ending: Verdict | None,
+    left_s: float | None,
+    now_s: float,
+) -> _Step:
+    """Decide while something is running: stop all of it, stop the older ones, or let it run."""
+    newest = _still_running(max(active, key=lambda child: child.attempt), observed.status)
+    is_newest_of_all = newest.attempt >= observed.status.attempt
+    late_in_s = _seconds_to_start(job, newest, now_s) if is_newest_of_all else None
+    if stopping := _reason_to_stop(observed, newest, ending, left_s, late_in_s):
+        again_in_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
+        return _Step(verdict=stopping, stop=_untold(active), look_again_in_s=again_in_s)
+    older = [child for child in active if child.attempt < newest.attempt]
+    if older:
+        verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
+    elif newest.state == "Queued":
+        verdict = Verdict(phase="Queued", reason=Reason.QUEUED)
+    elif newest.state == "Pending":
+        # What was said when it was created stays true until it runs; another word would be another write.
+        is_retry = observed.status.reason == Reason.RETRYING_AT_ONCE
+        verdict = Verdict(phase="Pending", reason=Reason.RETRYING_AT_ONCE if is_retry else Reason.WAITING_TO_START)
+    else:
+        verdict = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
+    return _Step(verdict=verdict, stop=_untold(older), look_again_in_s=_earliest(left_s, late_in_s))
+
+
+def _still_running(newest: Child, previous: JobStatus) -> Child:
+    """Return a child that was running as running: without some of its pods it is about to end, not to start."""
+    was_running = previous.phase == "Running" and previous.attempt == newest.attempt
+    return replace(newest, state="Running") if was_running and newest.state == "Pending" else newest
+
+
+def _reason_to_stop(
+    observed: Observed, newest: Child, ending: Verdict | None, left_s: float | None, late_in_s: float | None
+) -> Verdict | None:
+    """Return why everything that is active has to stop, None where nothing does."""
+    if observed.stop_requested:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_ON_REQUEST)
+    if ending is not None:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_DUPLICATES)
+    previous = observed.status
+    if previous.phase == "Stopping" and previous.reason == Reason.STOPPING_AT_START_DEADLINE:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=previous.message or "")
+    if left_s is not None and left_s <= 0:
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
+    if previous.phase in ("Stopping", "Stopped") and newest.attempt <= previous.attempt:
+        # What was decided is carried through, for nobody can be sure that the child has not been told.
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
+    if late_in_s is not None and late_in_s <= 0:
+        message = newest.obstacle.message if newest.obstacle else ""
+        return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=message)
+    return None
+
+
+def _ending(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | None:
+    """Return how the job ends if it is decided, whatever may still be running."""
+    if run is None:
+        return Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE)
+    failures = [failure for failure in facts.failures if failure.run == run.name]
+    if not failures:
+        return None
+    last = failures[-1]
+    told = f"{last.run}, attempt {last.attempt}: {last.message or last.reason}"
+    if any(failure.kind == "InvalidInput" for failure in failures):
+        return Verdict(phase="Failed", reason=Reason.INVALID_INPUT, message=told)
+    policy = job.spec.run_policy
+    for kind, retries, reason in (
+        ("Application", policy.application_retries, Reason.APPLICATION_RETRIES_SPENT),
+        ("Infrastructure", policy.infrastructure_retries, Reason.INFRASTRUCTURE_RETRIES_SPENT),
+    ):
+        if sum(failure.kind == kind for failure in failures) > retries:
+            return Verdict(phase="Failed", reason=reason, message=told)
+    return None
+
+
+def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
+    """Create the next attempt at a run, or wait for its turn."""
+    failures = [failure for failure in facts.failures if failure.run == run.name]
+    wait_s = _back_off(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
+    if wait_s > 0:
+        message = f"Attempt {failures[-1].attempt} failed ({failures[-1].reason}); {len(failures)} so far"
+        verdict = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message=message)
+        return _Step(verdict=verdict, look_again_in_s=_earliest(wait_s, left_s))
+    leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
+    if leftovers:
+        verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
+        return _Step(verdict=verdict, remove=_untold(list(leftovers)), look_again_in_s=left_s)
+    is_at_once = len(failures) == 1 and _back_off(failures) == 0.0
+    reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
+    attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
+    child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks)
+    return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, look_again_in_s=left_s)
+
+
+def _was_never_created(observed: Observed, facts: Facts) -> bool:
+    """Tell whether the newest attempt was only written down: its number is used again.
+
+    Creating it a second time is harmless, since an attempt's child has one name.
+    """
+    previous = observed.status
+    ended = {failure.attempt for failure in facts.failures}
+    return (
+        previous.attempt > 0
+        and previous.attempt == facts.attempt
+        and not (_was_seen(observed) or previous.attempt in ended or previous.run in facts.completed_runs)
+    )
+
+
+def _was_seen(observed: Observed) -> bool:
+    """Tell whether anybody ever saw the child of the newest attempt on record."""
+    previous = observed.status
+    records = (previous.child, observed.created)
+    on_record = any(child is not None and child.attempt >= previous.attempt for child in records)
+    return on_record or any(child.attempt >= previous.attempt for child in observed.children)
+
+
+def _earliest(*moments_s: float | None) -> float | None:
+    return min((moment for moment in moments_s if moment is not None), default=None)
+
+
+def _back_off(failures: list[Failure]) -> float:
+    """Return the seconds from the last failure to the next attempt: none, 10, 20, 40 ... 360.
+
+    Storage that has failed is never back at once: then it begins with 10.
+    """
+    waits = len(failures) if failures and _is_storage(failures[-1]) else len(failures) - 1
+    if waits < 1:
+        return 0.0
+    doublings = min(waits - 1, 16)
+    return min(FIRST_BACK_OFF_S * 2.0**doublings, MAX_BACK_OFF_S)
+
+
+def _seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> float | None:
+    deadline_s = job.spec.run_policy.active_deadline_seconds
+    if deadline_s is None:
+        return None
+    started_at_s = parse_time(previous.start_time) if previous.start_time else now_s
+    return started_at_s + deadline_s - now_s
+
+
+def _seconds_to_start(job: BertPretrainJob, child: Child, now_s: float) -> float | None:
+    deadline_s = job.spec.run_policy.start_deadline_seconds
+    if deadline_s is None or child.state != "Pending" or child.stopping or child.waiting_since_s is None:
+        return None
+    return child.waiting_since_s + deadline_s - now_s
+
+
+def _seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> float | None:
+    ttl_s = job.spec.run_policy.ttl_seconds_after_finished
+    if ttl_s is None or ended.completion_time is None:
+        return None
+    return parse_time(ended.completion_time) + ttl_s - now_s
+
+
+def _was_asked(child: Child, observed: Observed) -> bool:
+    """Tell whether a child that left was told to by us. A deletion by others is no request of ours."""
+    newest = max((other.attempt for other in observed.children), default=0)
+    by_us = _are_sent_away(observed.status) or child.attempt < newest
+    return observed.stop_requested or (child.stopping and by_us)
+
+
+def _are_sent_away(previous: JobStatus) -> bool:
+    """Tell whether the last word was that all children leave, or have left, on our account."""
+    return previous.phase in ("Stopping", "Stopped") or previous.reason == Reason.REMOVING_PREVIOUS
+
+
+def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> FailureKind | None:
+    """Return the budget that a child's end counts against; None where it is no failure.
+
+    has_trained: the run had a checkpoint; then trouble with files says nothing of what the user wrote.
+    """
+    asked = was_asked
+    if child.state == "Stopped":
+        return None if asked else "Infrastructure"
+    if child.state != "Failed":
+        return None
+    if child.reason == FailureReason.STORAGE_FAILED and has_trained:
+        return None if asked else "Infrastructure"
+    if child.exit_code == EXIT_BAD_INPUT:
+        return "InvalidInput"
+    if child.signal is not None or child.exit_code in (None, EXIT_INFRASTRUCTURE):
+        return None if asked else "Infrastructure"
+    return "Application"
+
+
+def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
+    if kind == "InvalidInput":
+        reason = FailureReason.REFUSED_INPUT
+    elif child.state == "Stopped":
+        reason = FailureReason.STOPPED_UNASKED
+    else:
+        reason = FailureReason.EXITED if kind == "Application" else FailureReason.KILLED
+    return Failure(
+        run=child.run,
+        attempt=child.attempt,
+        kind=kind,
+        reason=child.reason or reason.value,
+        pod=child.pod,
+        node=child.node,
+        exit_code=child.exit_code,
+        signal=child.signal,
+        message=child.message,
+        finished_at=render_time(now_s if child.finished_at_s is None else child.finished_at_s),
+    )
+
+
+def _is_lost(observed: Observed, failed: set[int]) -> bool:
+    """Tell whether the newest child on record left no trace; a job that was told to stop expects that."""
+    previous = observed.status
+    present = any(child.attempt >= previous.attempt for child in observed.children)
+    accounted = previous.attempt in failed or previous.run in previous.completed_runs
+    expected = observed.stop_requested or _are_sent_away(previous)
+    return previous.attempt > 0 and _was_seen(observed) and not (present or accounted or expected)
+
+
+def _lost(previous: JobStatus, now_s: float) -> Failure:
+    return Failure(
+        run=previous.run or TRAINING_RUN,
+        attempt=previous.attempt,
+        kind="Infrastructure",
+        reason=FailureReason.LOST.value,
+        message=FailureReason.LOST.sentence,
+        finished_at=render_time(now_s),
+    )
+
+
+def _untold(children: list[Child]) -> tuple[Child, ...]:
+    return tuple(child for child in children if not child.stopping)

@@ -1,0 +1,73 @@
+"""Runs: consecutive stages that one child does one after another, and what a child is created for. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN
+
+_CORES = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Consecutive stages that one child does one after another."""
+
+    name: str
+    stages: tuple[str, ...]
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWorld:
+    """The processes of a run."""
+
+    workers: int
+    slots: int
+    """Ranks of every worker."""
+
+    @property
+    def ranks(self) -> int:
+        """Of all workers."""
+        return self.workers * self.slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """A child that has to be created: one attempt at a run."""
+
+    run: str
+    attempt: int
+    stages: tuple[str, ...]
+    ranks: int
+
+
+def run_world(spec: JobSpec, run: str) -> RunWorld:
+    """Return where a run's processes are. Data preparation in one worker is one rank, which spreads over its cores."""
+    if run != PREPARE_RUN:
+        return RunWorld(workers=spec.workers, slots=spec.ranks_per_worker)
+    prepare = next((stage.prepare for stage in spec.stages if stage.prepare is not None), None)
+    if prepare is None or prepare.workers == 1:
+        return RunWorld(workers=1, slots=1)
+    return RunWorld(workers=prepare.workers, slots=prepare.num_processes or _whole_cores(spec))
+
+
+def _whole_cores(spec: JobSpec) -> int:
+    """Return the cores that a worker's resources state."""
+    match = _CORES.fullmatch(str((spec.worker.resources or spec.resources).cpu))
+    if match is None:
+        return 1
+    return max(1, int(float(match[1]) / (1000 if match[2] else 1)))
+
+
+def list_runs(job: BertPretrainJob) -> tuple[Run, ...]:
+    """Return a job's runs in order: data preparation, then all else in all ranks."""
+    prepare = tuple(stage.name for stage in job.spec.stages if stage.prepare is not None)
+    others = tuple(stage.name for stage in job.spec.stages if stage.prepare is None)
+    runs = (
+        Run(name=PREPARE_RUN, stages=prepare, ranks=run_world(job.spec, PREPARE_RUN).ranks),
+        Run(name=TRAINING_RUN, stages=others, ranks=job.spec.ranks),
+    )
+    return tuple(run for run in runs if run.stages)

@@ -1,0 +1,280 @@
+"""From facts to the status that people and machines read: phase, conditions, attempt, stage, failures. Pure.
+
+It decides nothing; ``plan`` does, and hands its verdict in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bert_operator.api.schema.conditions import ConditionType, ObstacleReason, Reason
+from bert_operator.api.schema.status import (
+    MAX_FAILURES,
+    MAX_MESSAGE,
+    OLDEST_OPERATOR,
+    TERMINAL_PHASES,
+    CheckpointStatus,
+    ChildRef,
+    Condition,
+    Failure,
+    JobStatus,
+    Metric,
+    Phase,
+    Progress,
+)
+from bert_operator.names import PREPARE_RUN, TRAINING_RUN
+from bert_operator.state.observed import Obstacle
+from bert_operator.state.progress import ProgressRecord
+from bert_operator.timestamps import render_duration, render_time
+
+_FULL_MESSAGES = 16
+"""Failures whose message is kept as it is."""
+_SHORT_MESSAGE = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Where the job stands, and why."""
+
+    phase: Phase
+    reason: Reason
+    message: str = ""
+    """A sentence for people; empty: the reason's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a job once its children and its last status are put together."""
+
+    namespace: str
+    """The job's."""
+    attempt: int
+    """Newest attempt, the one that is about to be created included."""
+    run: str | None
+    completed_runs: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    progress: ProgressRecord | None
+    started: bool
+    """Whether a child was created or is about to be."""
+    checkpoint: ProgressRecord | None = None
+    """The newest record, if it is about a checkpoint."""
+    child: ChildRef | None = None
+    """The newest child that was seen."""
+    obstacle: Obstacle | None = None
+    """What keeps the next child, or the newest one, from running."""
+    trouble: Obstacle | None = None
+    """What ended the newest attempt and would end the next one, as long as it lasts."""
+
+
+def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation: int | None, now_s: float) -> JobStatus:
+    """Return the status to write. Times of the previous one are kept where nothing changed."""
+    now = render_time(now_s)
+    start_time = previous.start_time or (now if facts.started else None)
+    completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
+    obstacle = _obstacle(previous, facts, verdict)
+    return JobStatus(
+        observed_generation=generation,
+        phase=verdict.phase,
+        reason=obstacle.reason.value if obstacle else verdict.reason.value,
+        message=_cut(obstacle.message if obstacle else verdict.message or verdict.reason.sentence),
+        min_operator_version=OLDEST_OPERATOR,
+        frozen_hash=previous.frozen_hash,
+        run=facts.run,
+        stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
+        attempt=facts.attempt,
+        child=facts.child,
+        logs=_logs(facts),
+        completed_runs=facts.completed_runs,
+        progress=_progress(previous, facts, now),
+        checkpoint=_checkpoint(previous, facts),
+        conditions=_conditions(previous, facts, verdict, obstacle, generation, now),
+        failures=_failures(facts.failures),
+        start_time=start_time,
+        completion_time=completion_time,
+    )
+
+
+def describe_invalid(previous: JobStatus, message: str, *, generation: int | None, now_s: float) -> JobStatus:
+    """Return the status of a job whose spec breaks rules; what was done before stays on record."""
+    now = render_time(now_s)
+    conditions = _Conditions(previous, generation, now)
+    conditions.say(ConditionType.VALID, False, Reason.SPEC_INVALID, message)
+    return previous.model_copy(
+        update={
+            "observed_generation": generation,
+            "min_operator_version": OLDEST_OPERATOR,
+            "phase": "Invalid",
+            "reason": Reason.SPEC_INVALID.value,
+            "message": _cut(message),
+            "conditions": conditions.all(),
+        }
+    )
+
+
+def describe_obstacle(previous: JobStatus, obstacle: Obstacle, *, generation: int | None, now_s: float) -> JobStatus:
+    """Return the status of a started job that cannot be read any more: as it was, and what is in the way."""
+    conditions = _Conditions(previous, generation, render_time(now_s))
+    conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
+    return previous.model_copy(update={"conditions": conditions.all()})
+
+
+def _obstacle(previous: JobStatus, facts: Facts, verdict: Verdict) -> Obstacle | None:
+    """Return what is in the way; while the job pauses or cleans up, nothing is wanted that could be."""
+    if verdict.reason == Reason.BACKING_OFF:
+        return facts.trouble
+    if verdict.reason == Reason.CHILD_RUNNING:
+        # What runs already is hindered by a pod that does not answer only.
+        is_unready = facts.obstacle is not None and facts.obstacle.reason == ObstacleReason.POD_NOT_READY
+        return facts.obstacle if is_unready else None
+    if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
+        return None
+    # Until the next attempt runs nobody knows whether it is over.
+    was_told = any(item.reason == ObstacleReason.STORAGE_FAILED for item in previous.conditions)
+    return facts.obstacle or (facts.trouble if was_told else None)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
+
+
+def _failures(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
+    """Return what stays on record: of hundreds of failures all long messages would be more than etcd takes."""
+    older, newest = failures[-MAX_FAILURES:-_FULL_MESSAGES], failures[-_FULL_MESSAGES:]
+    cut = (failure.model_copy(update={"message": failure.message[:_SHORT_MESSAGE]}) for failure in older)
+    return (*cut, *newest)
+
+
+def _logs(facts: Facts) -> str | None:
+    """Return the command that follows the newest child's log, whichever namespace kubectl is in.
+
+    It is the log of the child's only pod, or of its launcher's; processes of this machine have none.
+    """
+    child = facts.child
+    if child is None or child.kind == "Process":
+        return None
+    return f"kubectl logs -f -n {facts.namespace} job/{child.name}" + ("-launcher" if child.kind == "MPIJob" else "")
+
+
+def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
+    """Return the newest attempt's newest report in figures; nothing is known of an attempt, or a stage, before that."""
+    before = previous.progress if previous.attempt == facts.attempt else None
+    record = facts.progress
+    progress = before
+    if record is not None and record.attempt == facts.attempt:
+        if record.event == "progress":
+            progress = _figures(record, now)
+        elif record.event == "stage_started":
+            progress = Progress(total_steps=record.count("steps"), last_updated_time=now)
+    if progress is not None and TRAINING_RUN in facts.completed_runs:
+        progress = _finished(progress)
+    if before is None or progress is None:
+        return progress
+    return (
+        before if progress == before.model_copy(update={"last_updated_time": progress.last_updated_time}) else progress
+    )
+
+
+def _figures(record: ProgressRecord, now: str) -> Progress:
+    """Return what a report says."""
+    step, total, left_s = record.count("step"), record.count("steps"), record.number("remaining_s")
+    rate, loss = record.number("sequences_per_s"), record.number("loss")
+    figures = [(name, record.number(name)) for name in sorted(record.fields)]
+    return Progress(
+        step=step,
+        total_steps=total,
+        progress_percentage=min(100, 100 * step // total) if step is not None and total else None,
+        estimated_remaining_seconds=None if left_s is None else max(0, round(left_s)),
+        eta=None if left_s is None else render_duration(left_s),
+        loss=None if loss is None else f"{loss:.4g}",
+        sequences_per_second=None if rate is None else f"{rate:.4g}",
+        metrics=tuple(Metric(name=name[:63], value=f"{value:.6g}") for name, value in figures if value is not None)[
+            :32
+        ],
+        last_updated_time=now,
+    )
+
+
+def _finished(progress: Progress) -> Progress:
+    """Return the last report of a run that is done: its end is not reported as an interval."""
+    return progress.model_copy(
+        update={
+            "step": progress.step if progress.total_steps is None else progress.total_steps,
+            "progress_percentage": 100,
+            "estimated_remaining_seconds": 0,
+            "eta": None,
+        }
+    )
+
+
+def _checkpoint(previous: JobStatus, facts: Facts) -> CheckpointStatus | None:
+    record = facts.checkpoint
+    if record is None or record.event not in ("checkpoint", "resumed") or record.stage is None:
+        return previous.checkpoint
+    step = record.count("step")
+    return previous.checkpoint if step is None else CheckpointStatus(stage=record.stage[:63], step=max(0, step))
+
+
+def _stage(previous: JobStatus, facts: Facts) -> str | None:
+    """Return the stage of the newest attempt; a line of an earlier attempt does not count."""
+    progress = facts.progress
+    if progress is not None and progress.stage and progress.attempt == facts.attempt:
+        return progress.stage[:63]
+    return previous.stage if previous.attempt == facts.attempt else None
+
+
+class _Conditions:
+    """Conditions by type; one that says the same as before keeps the time of its last change."""
+
+    def __init__(self, previous: JobStatus, generation: int | None, now: str) -> None:
+        self._known = {condition.type: condition for condition in previous.conditions}
+        self._generation, self._now = generation, now
+
+    def __contains__(self, kind: ConditionType) -> bool:
+        return kind in self._known
+
+    def say(self, kind: ConditionType, is_true: bool, reason: Reason | ObstacleReason, message: str = "") -> None:
+        status = "True" if is_true else "False"
+        before = self._known.get(kind)
+        self._known[kind] = Condition(
+            type=kind.value,
+            status="True" if is_true else "False",
+            reason=reason.value,
+            message=_cut(message or reason.sentence),
+            last_transition_time=before.last_transition_time if before and before.status == status else self._now,
+            observed_generation=self._generation,
+        )
+
+    def all(self) -> tuple[Condition, ...]:
+        return tuple(self._known.values())
+
+
+def _conditions(
+    previous: JobStatus, facts: Facts, verdict: Verdict, obstacle: Obstacle | None, generation: int | None, now: str
+) -> tuple[Condition, ...]:
+    conditions = _Conditions(previous, generation, now)
+    if ConditionType.VALID in conditions:
+        conditions.say(ConditionType.VALID, True, Reason.SPEC_ACCEPTED)
+    if PREPARE_RUN in facts.completed_runs:
+        conditions.say(ConditionType.PREPARED, True, Reason.DATASET_COMPLETE)
+    runs = verdict.reason in (
+        Reason.CHILD_RUNNING,
+        Reason.STOPPING_ON_REQUEST,
+        Reason.STOPPING_AT_DEADLINE,
+        Reason.STOPPING_DUPLICATES,
+        Reason.STOPPING_TO_RESTART,
+    )
+    conditions.say(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
+    if obstacle is not None:
+        conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
+    elif ConditionType.BLOCKED in conditions and not (facts.trouble and verdict.reason == Reason.REMOVING_PREVIOUS):
+        conditions.say(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
+    match verdict.phase:
+        case "Stopped":
+            conditions.say(ConditionType.STOPPED, True, verdict.reason, verdict.message)
+        case "Succeeded":
+            conditions.say(ConditionType.SUCCEEDED, True, verdict.reason, verdict.message)
+        case "Failed":
+            conditions.say(ConditionType.FAILED, True, verdict.reason, verdict.message)
+    if verdict.phase != "Stopped" and ConditionType.STOPPED in conditions:
+        conditions.say(ConditionType.STOPPED, False, Reason.RESUMED)
+    return conditions.all()

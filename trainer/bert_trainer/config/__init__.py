@@ -1,0 +1,1 @@
+"""The run configuration: one JSON document that decides everything the trainer does."""

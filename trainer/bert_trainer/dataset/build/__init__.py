@@ -1,0 +1,1 @@
+"""Building datasets: passes over the corpus, resume, estimates, recipes, conversion."""

@@ -1,0 +1,384 @@
+"""From a corpus to tokens in groups: clean, drop near-duplicates, split, learn a vocabulary, encode.
+
+Four passes, through scratch files in the work folder; text is read once, blocks of it are worked on by all
+processes. The outcome is noted at the end, so that an interrupted build goes on with its shards at once.
+Making the shards is not done here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.config.run_config import PrepareStage
+from bert_trainer.dataset.build.estimates import LEAST_SHARDS, SHARD_BYTES
+from bert_trainer.dataset.build.progress import BuildProgress
+from bert_trainer.dataset.corpus.corpora import AnyCorpus
+from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.corpus.weights import count_draws
+from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts
+from bert_trainer.dataset.tokens.block_files import TextBlock, write_text_blocks
+from bert_trainer.dataset.tokens.block_tasks import EncodeTask, Survey, SurveyTask, encode_block, survey_block
+from bert_trainer.dataset.tokens.near_duplicates import NearDuplicates
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary, train_vocabulary
+from bert_trainer.dataset.workers.pool import TaskPool
+from bert_trainer.errors import InputError
+from bert_trainer.system.atomic_files import disk_errors, write_atomically, write_json_atomically
+
+logger = logging.getLogger(__name__)
+
+_PREPARED_FILE = "prepared.json"
+_DOCUMENTS_PER_CHECK = 256
+_DEALT_AT_ONCE = 1 << 14
+_DOCUMENTS_PER_GROUP = 2
+"""At least: in a group with one document no next sentence could be a random one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the passes found; the tokens themselves lie in the work folder.
+
+    Training shards are as many as their groups of documents; groups of held-out documents follow them.
+    """
+
+    corpus_sha256: str
+    vocabulary_sha256: str
+    counts: Counts
+    num_training_shards: int
+    num_held_out_shards: int
+    num_blocks: int
+    word_hit_rate: float
+    """Share of the words whose tokens were in the cache, in [0, 1]."""
+    unknown_share: float
+    """Share of the tokens that are [UNK], in [0, 1]."""
+
+    @property
+    def num_groups(self) -> int:
+        """Groups that the documents were dealt to."""
+        return self.num_training_shards + self.num_held_out_shards
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """All documents, on disk in blocks, and their marks. D documents."""
+
+    blocks: list[TextBlock]
+    scores: NDArray[np.float64]
+    """(D,): as ``Survey``."""
+    chances: NDArray[np.float64]
+    """(D,): as ``Survey``."""
+    dropped: NDArray[np.bool_]
+    """(D,): near-duplicates of an earlier document."""
+    corpus_sha256: str
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of text of each document, (D,)."""
+        return np.concatenate([block.sizes for block in self.blocks])
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Return the weight of each document, (D,)."""
+        return np.concatenate([block.weights for block in self.blocks])
+
+    def in_block(self, block: TextBlock) -> slice:
+        return slice(block.first_document, block.first_document + block.num_documents)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainingSentences:
+    """The training text, as often as it is asked for: nothing is learnt from held-out documents."""
+
+    texts: _Texts
+    held_out: NDArray[np.bool_]
+    check: Callable[[], None]
+
+    def __iter__(self) -> Iterator[str]:
+        wanted = ~(self.held_out | self.texts.dropped)
+        for block in self.texts.blocks:
+            self.check()
+            for sentences, is_wanted in zip(block.read(), wanted[self.texts.in_block(block)].tolist(), strict=True):
+                if is_wanted:
+                    yield from sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What all passes share."""
+
+    stage: PrepareStage
+    corpus: AnyCorpus
+    work_folder: Path
+    vocabulary_path: Path
+    """Read, after it was written where one is to be learnt."""
+    pool: TaskPool
+    check: Callable[[], None]
+    """Called every few hundred documents; may raise."""
+    progress: BuildProgress
+
+    def run(self, settings: BuildSettings, *, vocabulary_size: int | None) -> Prepared:
+        """Run the passes that the work folder does not have behind it already.
+
+        vocabulary_size: of the vocabulary that is to be learnt; ``None``: it is there.
+
+        Raises:
+            InputError: the text cannot be read, is empty or too small to be split, or the vocabulary is wrong.
+            TrainerError: the disk is full.
+        """
+        key: dict[str, Any] = {"settings": settings.model_dump(), "fingerprint": self.corpus.fingerprint}
+        done = _read_prepared(self.work_folder, key, self.vocabulary_path)
+        if done is not None:
+            return done
+        texts = self._read_texts()
+        held_out = split_documents(self.stage, texts.scores, texts.dropped)
+        if vocabulary_size is not None:
+            sentences = _TrainingSentences(texts, held_out, self.check)
+            content = train_vocabulary(sentences, size=vocabulary_size, lower_case=self.stage.lower_case)
+            write_atomically(self.vocabulary_path, content)
+        self.progress.advance()
+        prepared = self._encode(texts, held_out)
+        for block in texts.blocks:
+            block.path.unlink()
+        document = {"key": key, **asdict(prepared), "counts": prepared.counts.model_dump()}
+        write_json_atomically(self.work_folder / _PREPARED_FILE, document)
+        return prepared
+
+    def _read_texts(self) -> _Texts:
+        """Write all text to blocks, mark every document, find near-duplicates: two passes."""
+        blocks: list[TextBlock] = []
+        found: dict[int, Survey] = {}
+        scores: list[NDArray[np.float64]] = []
+        chances: list[NDArray[np.float64]] = []
+        digest = hashlib.sha256()
+        duplicates = NearDuplicates(self.work_folder, self.stage.near_duplicate_similarity)
+        try:
+            for task, survey in self.pool.run(survey_block, self._survey_tasks(blocks)):
+                found[task.block.first_document] = survey
+                self.progress.advance()
+                # Processes finish in any order; what is kept does not depend on it.
+                while (first := sum(map(len, scores))) in found:
+                    ready = found.pop(first)
+                    digest.update(ready.digests)
+                    duplicates.add(ready.bands, ready.digests)
+                    scores.append(ready.scores)
+                    chances.append(ready.chances)
+            self.progress.set_blocks(len(blocks))
+            dropped = np.zeros(sum(map(len, scores)), dtype=np.bool_)
+            with disk_errors(self.work_folder):
+                dropped[duplicates.find(_reader(blocks))] = True
+            self.progress.advance()
+        finally:
+            duplicates.close()
+        return _Texts(blocks, np.concatenate(scores), np.concatenate(chances), dropped, digest.hexdigest())
+
+    def _survey_tasks(self, blocks: list[TextBlock]) -> Iterator[SurveyTask]:
+        for block in write_text_blocks(self._documents(), self.work_folder):
+            blocks.append(block)
+            yield SurveyTask(block, self.stage.near_duplicate_similarity, self.stage.seed)
+
+    def _documents(self) -> Iterator[Document]:
+        for number, document in enumerate(self.corpus.documents()):
+            if number % _DOCUMENTS_PER_CHECK == 0:
+                self.check()
+            yield document
+
+    def _encode(self, texts: _Texts, held_out: NDArray[np.bool_]) -> Prepared:
+        """Deal the documents out to groups and cut them into tokens.
+
+        Documents without a token show only then; where there are any they are dealt out no more.
+        """
+        empty = np.zeros_like(held_out)
+        unknown_share: float | None = None
+        while True:
+            draws, undrawn = draw_documents(self.stage, texts, held_out)
+            groups, num_training, num_held_out = deal_documents(self.stage, texts, held_out, empty | undrawn, draws)
+            tokens, hit_rate, share = self._encode_blocks(texts, groups, draws, num_training + num_held_out)
+            # That of the whole text: documents of nothing but [UNK] are not there the second time.
+            unknown_share = share if unknown_share is None else unknown_share
+            newly_empty = (groups >= 0) & (tokens == 0)
+            if not newly_empty.any():
+                break
+            empty |= newly_empty
+            held_out = self._split_again(texts, empty)
+        training, held = (tokens[(groups >= 0) & (held_out == which)] for which in (False, True))
+        counts = Counts(
+            documents_read=len(held_out),
+            duplicates_dropped=int(texts.dropped.sum()),
+            documents_not_drawn=int(undrawn.sum()),
+            documents_training=len(training),
+            documents_held_out=len(held),
+            tokens_training=int(training.sum()),
+            tokens_held_out=int(held.sum()),
+        )
+        sha256 = read_vocabulary(self.vocabulary_path).sha256
+        return Prepared(
+            corpus_sha256=texts.corpus_sha256,
+            vocabulary_sha256=sha256,
+            counts=counts,
+            num_training_shards=num_training,
+            num_held_out_shards=num_held_out,
+            num_blocks=len(texts.blocks),
+            word_hit_rate=hit_rate,
+            unknown_share=unknown_share,
+        )
+
+    def _split_again(self, texts: _Texts, empty: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Split the documents that have a token; those of before stay on their side, unless one is empty now."""
+        num_left = int((~(texts.dropped | empty)).sum())
+        if num_left < _DOCUMENTS_PER_GROUP:
+            raise InputError(
+                f"{self.stage.source}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
+                "at least 2 are needed, one to train on and one to hold out",
+                hint="is it the vocabulary of another language, or cased where the text is lower-cased?",
+            )
+        return split_documents(self.stage, texts.scores, texts.dropped | empty)
+
+    def _encode_blocks(
+        self, texts: _Texts, groups: NDArray[np.int32], draws: NDArray[np.int32], num_groups: int
+    ) -> tuple[NDArray[np.int64], float, float]:
+        """Return the tokens of each document, (D,), and the shares of words seen before and of [UNK]."""
+        tasks = [
+            EncodeTask(
+                block=block,
+                groups=groups[texts.in_block(block)],
+                draws=draws[texts.in_block(block)],
+                num_groups=num_groups,
+                vocabulary_path=self.vocabulary_path,
+                lower_case=self.stage.lower_case,
+                target=token_path(self.work_folder, number),
+            )
+            for number, block in enumerate(texts.blocks)
+        ]
+        tokens = np.zeros(len(groups), dtype=np.int64)
+        words = unseen = num_tokens = num_unknown = 0
+        for task, encoded in self.pool.run(encode_block, tasks):
+            tokens[texts.in_block(task.block)] = encoded.tokens
+            self.progress.advance()
+            words, unseen = words + encoded.hit_rate.words, unseen + encoded.hit_rate.unseen
+            num_tokens, num_unknown = num_tokens + encoded.num_tokens, num_unknown + encoded.num_unknown
+        return tokens, round(1 - unseen / max(1, words), 6), round(num_unknown / max(1, num_tokens), 6)
+
+
+def _reader(blocks: list[TextBlock]) -> Callable[[int], list[str]]:
+    """Return a function that reads a document by its number."""
+    firsts = np.array([block.first_document for block in blocks])
+
+    def read(document: int) -> list[str]:
+        block = blocks[int(np.searchsorted(firsts, document, side="right")) - 1]
+        return block.read_document(document - block.first_document)
+
+    return read
+
+
+def token_path(work_folder: Path, block: int) -> Path:
+    """Return where the tokens of a block are."""
+    return work_folder / f"tokens_{block:05d}"
+
+
+def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Decide for every document whether it is held out; (D,), false where it is dropped.
+
+    A document's text and the seed decide, not its place: with more text, or in another order, it stays on its
+    side. Where chance would leave one side empty, the document nearest to it goes there.
+
+    Raises:
+        InputError: fewer than two documents are left.
+    """
+    left = np.flatnonzero(~dropped)
+    if len(left) < 2:
+        raise InputError(
+            f"{stage.source}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
+            "at least 2 are needed, one to train on and one to hold out",
+            hint="documents are separated by blank lines",
+        )
+    held_out = (scores < stage.held_out_fraction) & ~dropped
+    if not held_out.any():
+        held_out[left[np.argmin(scores[left])]] = True
+    elif held_out.sum() == len(left):
+        held_out[left[np.argmax(scores[left])]] = False
+    return held_out
+
+
+def draw_documents(
+    stage: PrepareStage, texts: _Texts, held_out: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return how often every document is walked over, int32 (D,), 0: once in every pass; and which are left out.
+
+    Held-out documents are walked over once, in their only pass.
+
+    Raises:
+        InputError: the weights leave no document to train on.
+    """
+    weights = texts.weights
+    if (weights == 1).all():
+        return np.zeros(len(weights), dtype=np.int32), np.zeros_like(held_out)
+    draws = np.where(held_out, 0, count_draws(weights, texts.chances, stage.dupe_factor)).astype(np.int32)
+    training = ~(held_out | texts.dropped)
+    undrawn = training & (draws == 0)
+    if (undrawn == training).all():
+        raise InputError(
+            f"{stage.source}: dupeFactor {stage.dupe_factor} x weight draws none of {int(training.sum())} training "
+            "documents",
+            hint="raise dupeFactor or the weights",
+        )
+    return draws, undrawn
+
+
+def deal_documents(
+    stage: PrepareStage,
+    texts: _Texts,
+    held_out: NDArray[np.bool_],
+    left_out: NDArray[np.bool_],
+    draws: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], int, int]:
+    """Return the group of every document, int32 (D,), -1 for none, and the numbers of groups of both kinds.
+
+    Every document goes to the group with the least text, as often as it is drawn, so a group has documents from all
+    over the corpus. left_out: (D,). draws: (D,), as ``draw_documents`` returns them.
+    """
+    groups = np.full(len(held_out), -1, dtype=np.int32)
+    sides = [np.flatnonzero((held_out == which) & ~texts.dropped & ~left_out) for which in (False, True)]
+    sizes = texts.sizes * np.where(held_out, 1, np.where(draws == 0, stage.dupe_factor, draws))
+    num_bytes = [int(sizes[side].sum()) for side in sides]
+    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] / SHARD_BYTES))
+    num_training = max(1, min(wanted, len(sides[0]) // _DOCUMENTS_PER_GROUP))
+    if stage.num_shards and num_training < stage.num_shards and not left_out.any():
+        logger.warning(
+            "%d training documents are too few for %d shards; making %d", len(sides[0]), stage.num_shards, num_training
+        )
+    # Held-out documents are used once: as many to a shard as make it as large as the others.
+    share = num_training * num_bytes[1] / max(1, num_bytes[0])
+    num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _DOCUMENTS_PER_GROUP))
+    for side, first, number in zip(sides, (0, num_training), (num_training, num_held_out), strict=True):
+        loads = [(0, group) for group in range(first, first + number)]
+        # Some at a time: as Python's integers all of them would take ten times the memory.
+        for start in range(0, len(side), _DEALT_AT_ONCE):
+            documents = side[start : start + _DEALT_AT_ONCE]
+            dealt = []
+            for size in sizes[documents].tolist():
+                load, group = loads[0]
+                heapq.heapreplace(loads, (load + size, group))
+                dealt.append(group)
+            groups[documents] = dealt
+    return groups, num_training, num_held_out
+
+
+def _read_prepared(work_folder: Path, key: dict[str, Any], vocabulary_path: Path) -> Prepared | None:
+    path = work_folder / _PREPARED_FILE
+    if not path.exists() or not vocabulary_path.exists():
+        return None
+    document = json.loads(path.read_text())
+    if document.pop("key") != key or document["vocabulary_sha256"] != read_vocabulary(vocabulary_path).sha256:
+        return None
+    document["counts"] = Counts.model_validate(document["counts"])
+    return Prepared(**document)

@@ -1,0 +1,133 @@
+"""Published ways to build a dataset, by name: what NVIDIA's and MLPerf's scripts do with a text.
+
+A recipe is nothing but settings, layouts and names of folders and files; options given beside it win.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from bert_trainer.config.run_config import PrepareStage, RecipeName
+from bert_trainer.config.section import LayoutName
+from bert_trainer.dataset.shards import Split
+
+_DEFAULT_CORPUS = "corpus"
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedCut:
+    """How the training parts of a length are cut again into files of equal size."""
+
+    folder_name: str
+    file_name: str
+    num_shards: int
+    """Where nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings of one published build."""
+
+    lengths: tuple[tuple[int, int], ...]
+    """Sequence lengths and predictions per sequence."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Fields of ``PrepareStage``."""
+    folder_name: str = "seq_len_{tokens}_max_pred_{predictions}"
+    """Of one length's shards, below the dataset."""
+    file_name: str = "training_{number:04d}.hdf5"
+    """Of a training shard; ``count`` is how many there are."""
+    held_out_name: str = "held_out_{number:04d}.hdf5"
+    layout: LayoutName = "compact"
+    """That its loader reads."""
+    cut: BalancedCut | None = None
+
+
+_PUBLISHED = {"masked_lm_probability": 0.15, "short_sequence_probability": 0.1, "seed": 12345}
+
+RECIPES: dict[RecipeName, Recipe] = {
+    # bertPrep.py and create_datasets_from_start.sh of NVIDIA's DeepLearningExamples (2020): a folder per corpus.
+    "nvidia": Recipe(
+        lengths=((128, 20), (512, 80)),
+        settings={**_PUBLISHED, "dupe_factor": 5},
+        folder_name=(
+            "hdf5_lower_case_{lower_case}_seq_len_{tokens}_max_pred_{predictions}"
+            "_masked_lm_prob_{probability}_random_seed_{seed}_dupe_factor_{dupe_factor}/{corpus}"
+        ),
+        file_name="{corpus}_training_{number}.hdf5",
+        held_out_name="{corpus}_test_{number}.hdf5",
+        layout="nvidia",
+    ),
+    # parallel_create_hdf5.sh and chop_hdf5_files.py of MLPerf's and Intel's BERT: 76 predictions at every length, 500
+    # parts, then 2,048 shards. The folder of these is called so however many they are.
+    "mlperf": Recipe(
+        lengths=((128, 76), (512, 76)),
+        settings={**_PUBLISHED, "dupe_factor": 10, "num_shards": 500},
+        folder_name="hdf5_seq_{tokens}",
+        file_name="part-{number:05d}-of-{count:05d}.hdf5",
+        layout="intel",
+        cut=BalancedCut("2048_shards_uncompressed_{tokens}", "part_{index}_of_{count}.hdf5", 2048),
+    ),
+}
+
+
+def corpus_name(paths: Sequence[str]) -> str:
+    """Return a name for a text, from the names of its files: letters, digits and underscores.
+
+    No word of it says a split: NVIDIA's loader trains on every file with "training" in its name.
+    """
+    stems = (PurePath(path.rpartition(":")[2]).name.partition(".")[0] for path in paths)
+    words = re.findall(r"[a-z0-9]+", "_".join(stems).lower())
+    name = "_".join(words).replace("training", "text")
+    kept = [word for word in name.split("_") if word not in ("test", "eval", "part", "held", "out")]
+    return "_".join(kept) or _DEFAULT_CORPUS
+
+
+def needs_corpus_name(stage: PrepareStage) -> bool:
+    """Tell whether the text's name is part of the names of files."""
+    return "{corpus}" in _recipe(stage).file_name
+
+
+def folder_name(stage: PrepareStage, length: tuple[int, int], corpus: str | None) -> str:
+    """Return the name of a length's folder below the dataset, as the stage's recipe has it. corpus: the text's name."""
+    return _recipe(stage).folder_name.format(
+        tokens=length[0],
+        predictions=length[1],
+        lower_case=int(stage.lower_case),
+        probability=stage.masked_lm_probability,
+        seed=stage.seed,
+        dupe_factor=stage.dupe_factor,
+        corpus=corpus,
+    )
+
+
+def file_name(stage: PrepareStage, split: Split, number: int, count: int, corpus: str | None) -> str:
+    """Return the name of a shard. count: shards of its split."""
+    recipe = _recipe(stage)
+    pattern = recipe.file_name if split == "training" else recipe.held_out_name
+    return pattern.format(number=number, count=count, corpus=corpus)
+
+
+def balanced_cut(stage: PrepareStage) -> BalancedCut | None:
+    """Return into what the parts are cut again, with the number that the stage asks for; None: they are not."""
+    cut = _recipe(stage).cut
+    return cut and BalancedCut(cut.folder_name, cut.file_name, stage.num_balanced_shards or cut.num_shards)
+
+
+def loader_layout(stage: PrepareStage) -> LayoutName:
+    """Return the layout of the files that a loader reads."""
+    if stage.layout is not None:
+        return stage.layout
+    return "compact" if stage.masking == "dynamic" else _recipe(stage).layout
+
+
+def shard_layout(stage: PrepareStage) -> LayoutName:
+    """Return the layout of the files that are made from text; parts that are cut again are nobody else's to read."""
+    return loader_layout(stage) if _recipe(stage).cut is None else "compact"
+
+
+def _recipe(stage: PrepareStage) -> Recipe:
+    return RECIPES[stage.recipe] if stage.recipe else Recipe(lengths=())

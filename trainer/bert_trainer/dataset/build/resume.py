@@ -1,0 +1,157 @@
+"""Whether a folder may be built in: is it new, half built, complete, or somebody else's?
+
+Compares what a build is asked for with what ``dataset.json`` says was built there. Nothing is made here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.dataset.build.recipes import (
+    balanced_cut,
+    corpus_name,
+    folder_name,
+    loader_layout,
+    needs_corpus_name,
+)
+from bert_trainer.dataset.corpus.corpora import AnyCorpus, digest_corpus
+from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
+from bert_trainer.dataset.shards import list_shards
+from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetRecord, read_record
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.errors import InputError
+
+_TRAINED = "trained"
+_OTHERWISE = "choose another folder, or delete this one to build it anew"
+
+Length = tuple[int, int]
+"""Sequence length and predictions per sequence at most."""
+
+
+def open_record(
+    stage: PrepareStage, dataset: DatasetConfig, corpus: AnyCorpus, root: Path, lengths: list[Length]
+) -> DatasetRecord:
+    """Return the record of the build that the folder holds, or a new one; it is not written.
+
+    Reads the whole corpus only where its files are not the ones that were built from.
+
+    Raises:
+        InputError: the folder holds a dataset of other settings or text (the message lists what differs),
+            shards of unknown origin, or another vocabulary than it was built with.
+    """
+    record = read_record(root)
+    given = _given_vocabulary(dataset, root, record)
+    settings = _settings(stage, given)
+    if record is None:
+        _refuse_foreign_shards(stage, root, lengths, settings.corpus_name)
+        return DatasetRecord(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
+    # A text that was moved or renamed is still the same.
+    settings = settings.model_copy(update={"corpus_name": record.settings.corpus_name})
+    if given is not None and given == record.vocabulary_sha256:
+        # The dataset's own vocabulary, trained by it, is named as the one to use.
+        known = record.settings
+        settings = settings.model_copy(
+            update={"vocabulary": known.vocabulary, "vocabulary_size": known.vocabulary_size}
+        )
+    if record.settings.generator_version < GENERATOR_VERSION and is_complete(
+        record, root, vocabulary_path(dataset), lengths
+    ):
+        # An earlier release made all of it: nothing is added, so nothing is mixed.
+        settings = settings.model_copy(update={"generator_version": record.settings.generator_version})
+    differing = _differences(record.settings, settings)
+    if record.fingerprint != corpus.fingerprint:
+        if record.corpus_sha256 is not None and digest_corpus(corpus) != record.corpus_sha256:
+            differing.append(f"text: was {record.source}, is {corpus.source} with other content")
+        record = record.model_copy(update={"source": corpus.source, "fingerprint": corpus.fingerprint})
+    if differing:
+        raise InputError(
+            f"{root}: holds a dataset built with other settings\n" + "\n".join(f"  {line}" for line in differing),
+            hint=_OTHERWISE,
+        )
+    return record
+
+
+def is_complete(record: DatasetRecord, root: Path, vocabulary_path: Path, lengths: list[Length]) -> bool:
+    """Tell whether every length asked for is built and all of its files are in place.
+
+    Raises:
+        InputError: the vocabulary is not the one that the dataset was built with.
+    """
+    if not record.complete or not vocabulary_path.exists():
+        return False
+    sha256 = read_vocabulary(vocabulary_path).sha256
+    if sha256 != record.vocabulary_sha256:
+        raise InputError(
+            f"{vocabulary_path}: not the vocabulary that {root} was built with (SHA-256 {sha256}, "
+            f"was {record.vocabulary_sha256})",
+            hint=f"put the old one back, or {_OTHERWISE}",
+        )
+    built = {(length.sequence_length, length.max_predictions): length for length in record.lengths}
+    return all(
+        length in built
+        and all((root / folder / name).is_file() for folder, names in built[length].files.items() for name in names)
+        for length in lengths
+    )
+
+
+def vocabulary_path(dataset: DatasetConfig) -> Path:
+    """Return where the vocabulary is read or written."""
+    return Path(dataset.vocabulary_file or Path(dataset.folder) / "vocab.txt")
+
+
+def _given_vocabulary(dataset: DatasetConfig, root: Path, record: DatasetRecord | None) -> str | None:
+    """Return the SHA-256 of a vocabulary that is not to be trained, which is read and thereby checked."""
+    path = vocabulary_path(dataset)
+    if dataset.vocabulary_file is None:
+        trained_here = record is not None and record.settings.vocabulary == _TRAINED
+        if trained_here or not path.exists():
+            return None
+    return read_vocabulary(path).sha256
+
+
+def corpus_weights(stage: PrepareStage) -> tuple[float, ...]:
+    """Return the weights of the corpora; none where they make no difference."""
+    weights = tuple(corpus.weight for corpus in stage.all_corpora)
+    return weights if set(weights) - {1.0} else ()
+
+
+def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSettings:
+    return BuildSettings(
+        generator_version=GENERATOR_VERSION,
+        vocabulary_size=stage.vocabulary_size if given_vocabulary is None else None,
+        vocabulary=given_vocabulary or _TRAINED,
+        lower_case=stage.lower_case,
+        held_out_fraction=stage.held_out_fraction,
+        near_duplicate_similarity=stage.near_duplicate_similarity,
+        dupe_factor=stage.dupe_factor,
+        masked_lm_probability=stage.masked_lm_probability,
+        short_sequence_probability=stage.short_sequence_probability,
+        seed=stage.seed,
+        recipe=stage.recipe,
+        layout=loader_layout(stage),
+        num_balanced_shards=cut.num_shards if (cut := balanced_cut(stage)) else None,
+        corpus_name=corpus_name([corpus.path for corpus in stage.all_corpora]) if needs_corpus_name(stage) else None,
+        masking=stage.masking,
+        whole_word_masking=stage.whole_word_masking,
+        weights=corpus_weights(stage),
+        num_shards=stage.num_shards,
+    )
+
+
+def _differences(old: BuildSettings, new: BuildSettings) -> list[str]:
+    return [
+        f"{name}: was {getattr(old, name)}, is {getattr(new, name)}"
+        for name in BuildSettings.model_fields
+        if getattr(old, name) != getattr(new, name)
+    ]
+
+
+def _refuse_foreign_shards(stage: PrepareStage, root: Path, lengths: list[Length], corpus: str | None) -> None:
+    for length in lengths:
+        folder = root / folder_name(stage, length, corpus)
+        if folder.is_dir() and list_shards(folder):
+            raise InputError(
+                f"{folder}: holds shards, but {root} has no dataset.json to say how they were made",
+                hint=f"train on them as they are, without a prepare stage; or {_OTHERWISE}",
+            )

@@ -1,0 +1,129 @@
+"""``bert-data read``: what a build would read, as text; the way to look at a corpus before anything is made of it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.commands.corpus_option import parse_corpus
+from bert_trainer.dataset.commands.progress_bar import ProgressBar
+from bert_trainer.dataset.corpus.corpora import Corpora, open_corpora
+from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.workers.pool import usable_cores
+from bert_trainer.errors import InputError
+from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
+from bert_trainer.system.files import shown
+
+_TICK_S = 0.2
+
+
+def add_read_command(command: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    command.set_defaults(command=read)
+    command.description = (
+        "Read text in any format and say what is in it; show some of it, or write all of it with one sentence per line "
+        "and an empty line between documents, which any BERT script reads."
+    )
+    command.add_argument(
+        "corpora", nargs="+", type=parse_corpus, metavar="PATH[,FIELD=VALUE]", help="as --corpus of bert-data build"
+    )
+    command.add_argument("--documents", type=int, default=3, metavar="N", help="shown of the first ones (%(default)s)")
+    command.add_argument("--sentences", type=int, default=5, metavar="N", help="shown of each (%(default)s)")
+    command.add_argument("--output", type=Path, help="file to write all text to; nothing is shown then")
+    command.add_argument("--processes", type=int, default=usable_cores(), help="for dumps (one per core)")
+
+
+def read(arguments: argparse.Namespace) -> int:
+    """Read corpora to their ends and say what was found."""
+    logging.getLogger("bert_trainer.dataset").setLevel(logging.INFO)
+    bar = ProgressBar()
+    corpora = open_corpora(arguments.corpora, num_processes=max(1, arguments.processes), compared=bar.compared)
+    began_s = time.monotonic()
+    documents = sentences = num_bytes = 0
+    with _Output(arguments.output) as output:
+        for document in _with_bar(corpora, bar):
+            text = "\n".join(document.sentences)
+            output.add(text)
+            if arguments.output is None and documents < arguments.documents:
+                _show(document, arguments.sentences)
+            documents += 1
+            sentences += len(document.sentences)
+            num_bytes += len(text.encode()) + 1
+    elapsed_s = max(1e-9, time.monotonic() - began_s)
+    _say(
+        f"{corpora.source}: {documents:,} documents, {sentences:,} sentences, {num_bytes / 1e6:,.1f} MB of text in "
+        f"{elapsed_s:.1f} s ({num_bytes / 1e6 / elapsed_s:.1f} MB/s)"
+    )
+    for corpus in corpora.members:
+        _say(f"  {_describe(corpus.settings)}")
+    return 0
+
+
+def _describe(settings: CorpusConfig) -> str:
+    chosen = settings.model_dump(exclude_defaults=True, exclude={"path"})
+    return f"{settings.path}: " + (", ".join(f"{name} {value}" for name, value in chosen.items()) or "defaults")
+
+
+def _show(document: Document, num_sentences: int) -> None:
+    _say(shown(document.name))
+    for sentence in document.sentences[:num_sentences]:
+        _say(f"    {sentence}")
+    if len(document.sentences) > num_sentences:
+        _say(f"    ({len(document.sentences) - num_sentences} more sentences)")
+    _say("")
+
+
+def _with_bar(corpora: Corpora, bar: ProgressBar) -> Iterator[Document]:
+    """Yield all documents, with a bar of the text read so far on a terminal; its end is an estimate."""
+    with bar:
+        bar.begin("read", corpora.text_bytes or None, unit="MB of text")
+        waiting, told_at_s = 0, time.monotonic()
+        for document in corpora.documents():
+            yield document
+            waiting += sum(map(len, document.sentences))
+            if time.monotonic() - told_at_s >= _TICK_S:
+                bar.advance(waiting)
+                waiting, told_at_s = 0, time.monotonic()
+
+
+class _Output:
+    """Text in a file that is in its place only when it is whole; nothing without a path."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        if path is not None and path.exists():
+            raise InputError(f"{path}: exists", hint="name another file, or delete this one")
+
+    def __enter__(self) -> _Output:
+        if self._path is not None:
+            self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+            with disk_errors(self._path):
+                self._file = self._partial.open("wb")
+        return self
+
+    def add(self, text: str) -> None:
+        if self._file is not None and self._path is not None:
+            with disk_errors(self._path):
+                self._file.write(f"{text}\n\n".encode())
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._file is None or self._path is None:
+            return
+        with disk_errors(self._path):
+            self._file.close()
+            if kind is None:
+                self._partial.replace(self._path)
+            else:
+                self._partial.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stdout, flush=True)  # noqa: T201

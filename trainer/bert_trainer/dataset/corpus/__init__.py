@@ -1,0 +1,1 @@
+"""Text: corpora in many formats, as documents of sentences."""

@@ -1,0 +1,318 @@
+"""Where documents come from: one or several corpora, each a folder, a file or a builtin, read in a stream.
+
+What a format means is in ``sources``. Documents are yielded one by one in a fixed order, so memory does not grow
+with a corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.corpus.document import Document, digest_sentences
+from bert_trainer.dataset.corpus.formats.json_lines import read_json_lines
+from bert_trainer.dataset.corpus.formats.mlperf_text import check_parts, find_checksums
+from bert_trainer.dataset.corpus.formats.plain_text import TextRules, read_plain_text
+from bert_trainer.dataset.corpus.formats.recognition import (
+    EXPECTED,
+    FileFormat,
+    Format,
+    FoundFiles,
+    find_files,
+    name_some,
+)
+from bert_trainer.dataset.corpus.formats.streams import compression_of
+from bert_trainer.dataset.corpus.formats.wikipedia import read_wikipedia
+from bert_trainer.dataset.corpus.formats.wikitext import EXTRACTOR_VERSION
+from bert_trainer.dataset.corpus.languages import check_language
+from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint, read_python_docs
+from bert_trainer.dataset.corpus.sentences import LONGEST_SENTENCE, SPLITTER_VERSION, LongSentences, long_sentences
+from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
+
+logger = logging.getLogger(__name__)
+
+PYTHON_DOCS = "builtin:python-docs"
+
+_PROSE_PER_DUMP_BYTE = 0.3
+"""Of a dump's XML; about the share that is left of the English Wikipedia's."""
+_EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
+"""Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
+
+
+Compared = Callable[[int, int], None]
+"""Takes how many of how many bytes of text were compared with published checksums."""
+
+
+def _nobody(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents in a fixed order, read anew by every call of ``documents``."""
+
+    source: str
+    """What the user wrote."""
+    files: tuple[Path, ...]
+    """Empty for a builtin corpus."""
+    fingerprint: str
+    """Changes when the text may have changed; cheap: file names, sizes and times, not their content."""
+    formats: tuple[FileFormat, ...] = ()
+    """Of each file."""
+    kind: Format | None = None
+    """Of the whole; empty: that of the files."""
+    settings: CorpusConfig = field(default_factory=lambda: CorpusConfig(path=PYTHON_DOCS))
+    num_processes: int = 1
+    """That extract text from dumps; the others are read by this one."""
+    check: Callable[[], None] = lambda: None
+    """Called now and then while files are read; may raise."""
+    compared: Compared = _nobody
+    """Told how much of the text was compared with published checksums."""
+    found: FoundFiles | None = None
+    """Where the files are from, and what lies beside them; empty for a builtin corpus."""
+
+    @property
+    def text_bytes(self) -> int:
+        """Return about how many bytes of text there are; 0 for a builtin corpus."""
+        return sum(_text_bytes(path, kind) for path, kind in zip(self.files, self.formats, strict=True))
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document.
+
+        Raises:
+            InputError: a file cannot be read or is damaged, the text is not the published one, the language is
+                unknown, or there is no document at all.
+        """
+        check_language(self.settings.language)
+        self._name_files_left_out()
+        left_out: Counter[str] = Counter()
+        without_text: list[Path] = []
+        before = replace(long_sentences)
+        kept = LongSentences()
+        number = characters = 0
+        for document in self._read(left_out, without_text):
+            number += 1
+            lengths = list(map(len, document.sentences))
+            characters += sum(lengths) + len(lengths)
+            if max(lengths) > LONGEST_SENTENCE:
+                long = [length for length in lengths if length > LONGEST_SENTENCE]
+                kept = LongSentences(kept.sentences + len(long), kept.characters + sum(long))
+            yield (
+                document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
+            )
+        left_out[_WITHOUT_TEXT] = len(without_text)
+        summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted((+left_out).items()))
+        if summary:
+            logger.log(
+                logging.WARNING if _is_remarkable(left_out) else logging.INFO,
+                "%s: left out %s%s",
+                shown(self.source),
+                summary,
+                f" ({name_some(without_text)})" if without_text else "",
+            )
+        self._warn_of_long_sentences(long_sentences.since(before), kept, characters)
+        if not number:
+            raise InputError(f"{self.source}: holds no text{f' (left out {summary})' if summary else ''}; {EXPECTED}")
+
+    def _name_files_left_out(self) -> None:
+        """Say which files of the folder are not read: the first in one line, every one for whoever looks closely."""
+        if self.found is None:
+            return
+        reasons = Counter(reason for _, reason in self.found.left_out)
+        for reason, count in sorted(reasons.items()):
+            paths = [path for path, why in self.found.left_out if why == reason]
+            logger.warning("%s: left out %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, name_some(paths))
+        for path, reason in self.found.left_out:
+            logger.info("%s: left out, one of those %s", shown(path), reason)
+        for path in self.found.hidden:
+            logger.info("%s: left out (its name begins with a full stop)", shown(path))
+
+    def _warn_of_long_sentences(self, split: LongSentences, kept: LongSentences, characters: int) -> None:
+        for found, what in (
+            (
+                split,
+                "were split again as if they had no quotation marks or brackets; a stray one hides ends of sentences",
+            ),
+            (kept, "are lines of their own and stay; what does not fit into a row is cut away"),
+        ):
+            if found.sentences:
+                logger.warning(
+                    "%s: %s sentence(s) of more than %s characters, %.1f %% of the text, %s",
+                    shown(self.source),
+                    f"{found.sentences:,}",
+                    f"{LONGEST_SENTENCE:,}",
+                    100 * found.characters / max(1, characters),
+                    what,
+                )
+
+    def _read(self, left_out: Counter[str], without_text: list[Path]) -> Iterator[Document]:
+        """Yield the documents of all files. without_text: gets the files that give none."""
+        if not self.files:
+            yield from read_python_docs()
+            return
+        settings = self.settings
+        rules = TextRules(settings.language, settings.lines, settings.documents)
+        if self.kind == "mlperf":
+            folder = self.files[0].parent
+            given = Path(settings.checksums) if settings.checksums else find_checksums(folder)
+            check_parts(folder, given, self.check, self.compared)
+            rules = replace(rules, lines="sentences", documents="emptyLines")
+        for path, kind in zip(self.files, self.formats, strict=True):
+            number = 0
+            for document in self._read_file(path, kind, rules, left_out):
+                number += 1
+                yield document
+            if not number:
+                without_text.append(path)
+                logger.info("%s: left out (no text)", shown(path))
+
+    def _read_file(self, path: Path, kind: FileFormat, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
+        settings = self.settings
+        if kind == "wikipedia":
+            return read_wikipedia(
+                path,
+                language=settings.language,
+                num_processes=self.num_processes,
+                check=self.check,
+                left_out=left_out,
+            )
+        if kind == "jsonLines":
+            return read_json_lines(path, settings.text_field, rules, left_out)
+        return read_plain_text(path, rules, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpora:
+    """Several corpora, one after the other, as one."""
+
+    members: tuple[Corpus, ...]
+
+    @property
+    def source(self) -> str:
+        """Return what the user wrote."""
+        return ", ".join(corpus.source for corpus in self.members)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return all files."""
+        return tuple(path for corpus in self.members for path in corpus.files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return that of the only member, or of all."""
+        if len(self.members) == 1:
+            return self.members[0].fingerprint
+        return hashlib.sha256("\n".join(corpus.fingerprint for corpus in self.members).encode()).hexdigest()
+
+    @property
+    def text_bytes(self) -> int:
+        """Return about how many bytes of text there are."""
+        return sum(corpus.text_bytes for corpus in self.members)
+
+    @property
+    def mean_weight(self) -> float:
+        """Return the mean of the weights, by the size of the text."""
+        weighted = sum(corpus.text_bytes * corpus.settings.weight for corpus in self.members)
+        return weighted / self.text_bytes if self.text_bytes else 1.0
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document; errors as ``Corpus.documents``."""
+        for corpus in self.members:
+            yield from corpus.documents()
+
+
+AnyCorpus = Corpus | Corpora
+
+
+def open_corpora(
+    settings: Sequence[CorpusConfig],
+    *,
+    num_processes: int = 1,
+    check: Callable[[], None] = lambda: None,
+    compared: Compared = _nobody,
+) -> Corpora:
+    """Find the files of all corpora without reading them; arguments and errors as ``open_corpus``.
+
+    check, compared: as ``Corpus`` has them.
+    """
+    opened = (_open(corpus, num_processes=num_processes, check=check, compared=compared) for corpus in settings)
+    return Corpora(tuple(opened))
+
+
+def open_corpus(text: str) -> Corpus:
+    """Find the files of a corpus that is named by its path alone, without reading them.
+
+    text: a folder (its files of known formats, at any depth, sorted by path), one file, or
+    ``builtin:python-docs``.
+
+    Raises:
+        InputError: nothing is there that can be read.
+    """
+    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None, compared=_nobody)
+
+
+def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], None], compared: Compared) -> Corpus:
+    if settings.path.startswith("builtin:"):
+        if settings.path != PYTHON_DOCS:
+            raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
+        return Corpus(settings.path, (), python_docs_fingerprint(), settings=settings)
+    root = Path(settings.path)
+    found = find_files(root, None if settings.format == "auto" else settings.format)
+    files, formats = tuple(path for path, _ in found.files), tuple(kind for _, kind in found.files)
+    base = root if root.is_dir() else root.parent
+    fingerprint = _fingerprint(files, formats, base, settings)
+    return Corpus(
+        source=settings.path,
+        files=files,
+        fingerprint=fingerprint,
+        formats=formats,
+        kind=found.kind,
+        settings=settings,
+        num_processes=num_processes,
+        check=check,
+        compared=compared,
+        found=found,
+    )
+
+
+def digest_corpus(corpus: AnyCorpus) -> str:
+    """Read the whole corpus and return a hexadecimal SHA-256 of its text, in order."""
+    total = hashlib.sha256()
+    for document in corpus.documents():
+        total.update(digest_sentences(document.sentences))
+    return total.hexdigest()
+
+
+def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Path, settings: CorpusConfig) -> str:
+    """Stand for the files, and for all that decides which sentences are read from them."""
+    # It stood for 1 in fingerprints of every format, and new rules for dumps change nothing of other text.
+    extractor = EXTRACTOR_VERSION if "wikipedia" in formats else 1
+    rules = settings.model_dump_json(exclude={"path", "weight"})
+    total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{extractor}\n".encode())
+    for path in files:
+        status = path.stat()
+        # A name need not be UTF-8.
+        total.update(os.fsencode(path.relative_to(base).as_posix()))
+        total.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return total.hexdigest()
+
+
+def _text_bytes(path: Path, kind: FileFormat) -> int:
+    share = _PROSE_PER_DUMP_BYTE if kind == "wikipedia" else 1.0
+    return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
+
+
+_WITHOUT_TEXT = "files without text"
+_EXPECTED_LEFT_OUT = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
+
+
+def _is_remarkable(left_out: Counter[str]) -> bool:
+    """Tell whether a user would want to know; every dump has redirects."""
+    return any(count for reason, count in left_out.items() if reason not in _EXPECTED_LEFT_OUT)

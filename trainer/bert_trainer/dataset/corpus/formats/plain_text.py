@@ -1,0 +1,111 @@
+"""Documents of plain text: one sentence per line, one paragraph per line, or wrapped prose.
+
+UTF-8, compressed or not. What the lines of a file hold is told by its first lines where it is not said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
+
+from bert_trainer.dataset.corpus.document import LONGEST_DOCUMENT, PIECE_COST, Document, in_documents
+from bert_trainer.dataset.corpus.formats.streams import read_lines
+from bert_trainer.dataset.corpus.sentences import Lines, clean_line, detect_lines, sentences_of
+from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
+
+logger = logging.getLogger(__name__)
+
+Boundaries = Literal["emptyLines", "files"]
+"""What parts documents, besides the ends of files."""
+
+_SURVEYED_LINES = 1000
+_SURVEYED_CHARACTERS = 1 << 20
+_LEAST_TABLE_LINES = 10
+_LEAST_TABLE_SHARE = 0.9
+"""Share of the lines that have the same number of tabs, from which on they are rows of a table."""
+_TABLE_SUFFIXES = (".tsv", ".tab", ".csv")
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How lines become documents and sentences."""
+
+    language: str = "en"
+    lines: Lines | Literal["auto"] = "auto"
+    documents: Boundaries = "emptyLines"
+
+
+def read_plain_text(path: Path, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
+    """Yield the documents of one file. left_out: gets files without text counted.
+
+    Raises:
+        InputError: the file cannot be read, is damaged, not UTF-8, or a table.
+    """
+    lines = (line for _, line in read_lines(path))
+    head = list(_first_lines(lines))
+    named_table = path.name.lower().endswith(_TABLE_SUFFIXES)
+    if rules.lines == "auto" or named_table:
+        _refuse_table(path, head, 1 if named_table else _LEAST_TABLE_LINES)
+    head = [clean_line(line) for line in head]
+    layout = rules.lines
+    if layout == "auto":
+        layout = detect_lines(head, rules.language)
+        logger.info("%s: lines are taken for %s", shown(path), layout)
+    number = 0
+    for document in _documents(chain(head, map(clean_line, lines)), rules.documents):
+        characters = sum(map(len, document))
+        for sentences in in_documents(sentences_of(document, layout, rules.language), characters):
+            number += 1
+            yield Document(f"{path}#{number}", sentences)
+    if not number:
+        left_out["files without text"] += 1
+
+
+def _first_lines(lines: Iterator[str]) -> Iterator[str]:
+    """Take the lines that tell what lines hold: few enough to be held in memory."""
+    characters = 0
+    for line in islice(lines, _SURVEYED_LINES):
+        yield line
+        characters += len(line)
+        if characters >= _SURVEYED_CHARACTERS:
+            return
+
+
+def _refuse_table(path: Path, head: list[str], least_lines: int) -> None:
+    """Refuse lines of columns: their numbers and labels would be trained on. head: lines as they are."""
+    # A tab before the text is an indentation.
+    tabs = Counter(line.lstrip().count("\t") for line in head if line.strip())
+    if tabs.total() < least_lines:
+        return
+    [(number, lines)] = tabs.most_common(1)
+    if number and lines >= _LEAST_TABLE_SHARE * tabs.total():
+        raise InputError(
+            f"{shown(path)}: {lines} of its first {tabs.total()} lines have {number + 1} columns, parted by tabs; "
+            "allowed: lines of text",
+            hint="take the column that holds the text, for example: cut -f 4 FILE; or say lines: sentences to read the "
+            "lines of a .txt file as they are",
+        )
+
+
+def _documents(lines: Iterator[str] | chain[str], boundaries: Boundaries) -> Iterator[list[str]]:
+    """Part the lines of a file; where nothing parts them, before they are too many to be held in memory."""
+    waiting: list[str] = []
+    cost = 0
+    for line in lines:
+        if line or boundaries == "files":
+            cost += len(line) + PIECE_COST
+            if cost > LONGEST_DOCUMENT and waiting:
+                yield waiting
+                waiting, cost = [], len(line) + PIECE_COST
+            waiting.append(line)
+        elif waiting:
+            yield waiting
+            waiting, cost = [], 0
+    if waiting:
+        yield waiting

@@ -1,0 +1,328 @@
+"""Prose out of the markup of MediaWiki pages.
+
+The markup is parsed by ``mwparserfromhell``; this module decides what stays: running text, what links and a few
+templates show, quotations. Tables, lists, headings, references, formulas, images and all other templates go, and so
+do paragraphs with markup left in them, since a corpus of prose tolerates missing text better than code. Templates are
+not expanded: a page means what its text says.
+
+Hostile or broken pages are skipped by an estimate of what parsing would cost: some microseconds per mark, a scan to
+the end of the page and back for each template or link that is never closed, and repeated text of nested templates and
+links. It is counted from the marks and not timed, so that the same pages are skipped on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import mwparserfromhell
+from mwparserfromhell.nodes import (
+    Argument,
+    Comment,
+    ExternalLink,
+    Heading,
+    HTMLEntity,
+    Node,
+    Tag,
+    Template,
+    Text,
+    Wikilink,
+)
+from mwparserfromhell.parser import ParserError
+from mwparserfromhell.wikicode import Wikicode
+
+_MARK = re.compile(
+    r"\n(?:=|-(?=---)|[*#:;]*)|\{\{|\}\}|\[\[|\]\]|\[(?=//|[a-z]{3,9}:)|\]|\||&(?=[#a-z0-9])|:(?=\S)", re.IGNORECASE
+)
+_ENDLESS_HEADING = re.compile(r"^=(?:[^=\n]*+=++){200}", re.MULTILINE)
+"""The parser calls itself for each run of equals signs of a heading, until the process has no stack left."""
+_CLOSED_BY = {"}}": "{{", "]]": "[[", "]": "["}
+_MOST_UNCLOSED = 100
+_MOST_COST = 50_000
+"""Marks, each about 20 microseconds; the longest articles of the English Wikipedia have a tenth of it."""
+_PER_LINE_MARK = 2
+"""Lists and headings cost twice as much as others."""
+_LINES_PER_MARK = 4
+_CHARACTERS_PER_MARK = 320
+"""That are read again in the time that a mark takes."""
+
+
+class MarkupError(Exception):
+    """A page that is left out for its markup."""
+
+
+class BrokenMarkupError(MarkupError):
+    """It leaves so much open that nobody can tell its text from its markup, or the parser gave up."""
+
+
+class CostlyMarkupError(MarkupError):
+    """It has more markup than any page that is meant to be read."""
+
+
+def check_markup(text: str) -> None:
+    """Refuse text that the parser would not be done with in a second. Time: linear, some 2 % of the parser's.
+
+    Raises:
+        BrokenMarkupError: a hundred templates or links and more are never closed.
+        CostlyMarkupError: as its name says.
+    """
+    # Openings that are waiting for their closing: which, where, and whether it has to come on the same line.
+    waiting: list[tuple[str, int, bool]] = []
+    marks = reread = lines = 0
+    for match in _MARK.finditer("\n" + text):
+        mark = match[0]
+        if mark[0] == "\n":
+            lines += 1
+            marks += _PER_LINE_MARK * (len(mark) - 1)
+            while waiting and waiting[-1][2]:
+                reread += match.start() - waiting.pop()[1]
+        elif mark in _CLOSED_BY:
+            # Out of turn it is text to the parser, and so it is here.
+            if waiting and waiting[-1][0] == _CLOSED_BY[mark]:
+                waiting.pop()
+        elif mark == "|":
+            marks += len(waiting)
+            if waiting and waiting[-1][0] == "[[":
+                waiting[-1] = ("[[", waiting[-1][1], False)
+        else:
+            marks += len(waiting) + 1
+            if mark not in "&:":
+                waiting.append((mark, match.start(), mark != "{{"))
+    if len(waiting) > _MOST_UNCLOSED or _ENDLESS_HEADING.search(text):
+        raise BrokenMarkupError
+    reread += sum(len(text) - place for _, place, _ in waiting)
+    if marks + lines // _LINES_PER_MARK + reread // _CHARACTERS_PER_MARK > _MOST_COST:
+        raise CostlyMarkupError
+
+
+EXTRACTOR_VERSION = 2
+"""Raised whenever the same page would yield other text."""
+
+_LIST_MARK = "\x02"
+"""Stands before what a list item says; XML has no such character, so no page has."""
+_LESS_THAN = "\x03"
+"""Stands for a ``<`` that begins no tag, until the parser is done."""
+
+# The extensions below hide their content from everything else; MediaWiki, too, takes them out first, up to the
+# next closing tag. References are half of an English page, and the parser's time is spared them.
+_HIDING = (
+    "ce|chem|code|gallery|graph|hiero|imagemap|inputbox|mapframe|maplink|math|nowiki|poem|pre|ref|references|score|"
+    "section|source|syntaxhighlight|templatedata|templatestyles|timeline|"
+    "includeonly|indicator|script|style|table"
+)
+_OPENING = re.compile(rf"<!--|<({_HIDING})\b[^<>]*>", re.IGNORECASE)
+_CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _HIDING.split("|")}
+_SHOWN = frozenset({"nowiki", "poem"})
+_TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)\b[^<>]*>", re.IGNORECASE)
+_BREAKING_TAGS = frozenset({"blockquote", "br", "center", "dd", "div", "dl", "dt", "hr", "li", "ol", "p", "td", "ul"})
+_ITEM_TAGS = frozenset({"dd", "dt", "li"})
+_INTERLANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*:")
+_BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
+_QUOTES = re.compile(r"'{2,}")
+_EMPTY_BRACKETS = re.compile(r"[(\[（][\s,;:/\u2013\u2014-]*[)\]）]")
+_OPENED = re.compile(r"([(\[])[\s,;:]+")
+_CLOSED = re.compile(r"[\s,;:]+([)\]])")
+_SPACED = re.compile(r"\s+([,.;:!?])")
+_REPEATED = re.compile(r"([,;:])(?:\s*[,;:])+")
+_LEFT_OVER = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?[a-z][^<>]*>|^[|!*#:;=]|\|\|")
+_TABLE = re.compile(r"^(?:[^\S\n]|:)*\{\|", re.MULTILINE)
+_TABLE_END = re.compile(r"^(?:[^\S\n]|:)*\|\}", re.MULTILINE)
+
+
+def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> list[str]:
+    """Return the paragraphs of a page, each on one line, without markup.
+
+    dropped_namespaces: lower-cased names of those whose links show no text: files and categories.
+
+    Raises:
+        MarkupError: as ``check_markup``; or the parser gave up.
+    """
+    # Tags go first: the parser's time is quadratic in those that are never closed, an hour for some pages.
+    visible = _TAG.sub(_replace_tag, _without_tables(_without_hidden(wikitext))).replace("<", _LESS_THAN)
+    check_markup(visible)
+    try:
+        # Bold and italic marks are cut away afterwards: cheaper, and unbalanced ones cannot confuse the parser.
+        code = mwparserfromhell.parse(visible, skip_style_tags=True)
+    except ParserError as error:
+        raise BrokenMarkupError from error
+    text = "".join(_show(code, dropped_namespaces))
+    lines = (line for line in text.split("\n") if line)
+    paragraphs = (_tidy(line) for line in lines if not line.lstrip().startswith(_LIST_MARK))
+    # What ends with a colon announces a list, a table or a formula that is gone.
+    return [line for line in paragraphs if line and not line.endswith(":") and not _LEFT_OVER.search(line)]
+
+
+def _without_hidden(text: str) -> str:
+    """Cut out comments and extensions, but for what they show. Time: linear, unclosed ones included."""
+    pieces: list[str] = []
+    position = 0
+    never_closed: set[str] = set()
+    while opening := _OPENING.search(text, position):
+        pieces.append(text[position : opening.start()])
+        position = opening.end()
+        if opening[0] == "<!--":
+            end = text.find("-->", position)
+            position = end + 3 if end >= 0 else len(text)
+            continue
+        name = opening[1].lower()
+        if opening[0].endswith("/>") or name in never_closed:
+            continue
+        closing = _CLOSING[name].search(text, position)
+        if closing is None:
+            never_closed.add(name)
+            continue
+        pieces.append(_show_hidden(name, text[position : closing.start()]))
+        position = closing.end()
+    return "".join((*pieces, text[position:]))
+
+
+def _replace_tag(match: re.Match[str]) -> str:
+    name = match[2].lower()
+    if name in _ITEM_TAGS and not match[1]:
+        return f"\n{_LIST_MARK}"
+    return "\n" if name in _BREAKING_TAGS else ""
+
+
+def _show_hidden(name: str, content: str) -> str:
+    if name == "nowiki":
+        return re.sub(r"[\[\]{}|<>']", "", content)
+    return content if name in _SHOWN else ""
+
+
+def _without_tables(text: str) -> str:
+    """Cut out tables, nested ones with those around them; one that never ends goes to its section's end."""
+    pieces: list[str] = []
+    position = 0
+    ends = iter(_TABLE_END.finditer(text))
+    end = next(ends, None)
+    while begin := _TABLE.search(text, position):
+        pieces.append(text[position : begin.start()])
+        start = position = begin.end()
+        depth = 1
+        while depth:
+            while end is not None and end.start() < position:
+                end = next(ends, None)
+            if end is None:
+                heading = text.find("\n==", start)
+                position = heading if heading >= 0 else len(text)
+                break
+            depth += len(_TABLE.findall(text, position, end.start())) - 1
+            position = end.end()
+    return "".join((*pieces, text[position:]))
+
+
+def _show(code: Wikicode | None, dropped: frozenset[str]) -> Iterator[str]:
+    """Yield the text that a reader of the page sees, list items behind their mark."""
+    for node in code.nodes if code is not None else ():
+        yield from _SHOW[type(node)](node, dropped)
+
+
+def _show_text(node: Text, _: frozenset[str]) -> Iterator[str]:
+    yield str(node.value)
+
+
+def _show_nothing(node: Node, _: frozenset[str]) -> Iterator[str]:
+    yield ""
+
+
+def _show_heading(node: Heading, _: frozenset[str]) -> Iterator[str]:
+    yield "\n"
+
+
+def _show_entity(node: HTMLEntity, _: frozenset[str]) -> Iterator[str]:
+    try:
+        yield node.normalize()
+    except (ValueError, OverflowError):  # a number that is no character
+        yield ""
+
+
+def _show_external_link(node: ExternalLink, dropped: frozenset[str]) -> Iterator[str]:
+    if node.brackets:
+        yield from _show(node.title, dropped)
+
+
+def _show_tag(node: Tag, dropped: frozenset[str]) -> Iterator[str]:
+    # Without HTML, what is left as tags is lists and rules of wiki markup.
+    yield _LIST_MARK if str(node.tag) in _ITEM_TAGS else "\n"
+
+
+def _show_wikilink(node: Wikilink, dropped: frozenset[str]) -> Iterator[str]:
+    title = str(node.title).strip()
+    if not title.startswith(":"):
+        if title.partition(":")[0].strip().lower() in dropped and ":" in title:
+            return
+        if node.text is None and _INTERLANGUAGE.match(title):
+            return
+    # Not by its text as a whole, which every link around this one would put together anew.
+    if node.text is not None and any(not isinstance(part, Text) or part.value.strip() for part in node.text.nodes):
+        yield from _show(node.text, dropped)
+    else:
+        yield title.removeprefix(":")
+
+
+def _show_template(node: Template, dropped: frozenset[str]) -> Iterator[str]:
+    name = str(node.name).strip().replace("_", " ").lower()
+    if name.startswith("formatnum:"):
+        yield str(node.name).partition(":")[2].strip()
+    elif name in _FIXED:
+        yield _FIXED[name]
+    else:
+        shown = _PARAMETERS.get(name) or (("2",) if name.startswith("lang-") else ())
+        for number, parameter in enumerate(shown):
+            if node.has(parameter, ignore_empty=True):
+                yield " " if number else ""
+                yield from _show(node.get(parameter).value, dropped)
+
+
+_FIXED = {
+    "'": "'",
+    "'s": "'s",
+    "\u2013": "\u2013",
+    "ndash": "\u2013",
+    "mdash": "\u2014",
+    "snd": " \u2013 ",
+    "nbsp": " ",
+}
+"""Templates that stand for a character."""
+
+_PARAMETERS = {
+    "abbr": ("1",),
+    "blockquote": ("1", "text"),
+    "convert": ("1", "2"),
+    "cquote": ("1",),
+    "cvt": ("1", "2"),
+    "lang": ("2",),
+    "langx": ("2",),
+    "nihongo": ("1",),
+    "no wrap": ("1",),
+    "nobr": ("1",),
+    "nowrap": ("1",),
+    "quote": ("1", "text"),
+    "sic": ("1",),
+    "small": ("1",),
+    "transl": ("2",),
+    "visible anchor": ("1",),
+}
+"""Templates that sentences are built with, and the parameters that they show, in this order."""
+
+_SHOW: dict[type[Node], Callable[..., Iterator[str]]] = {
+    Argument: _show_nothing,
+    Comment: _show_nothing,
+    ExternalLink: _show_external_link,
+    HTMLEntity: _show_entity,
+    Heading: _show_heading,
+    Tag: _show_tag,
+    Template: _show_template,
+    Text: _show_text,
+    Wikilink: _show_wikilink,
+}
+
+
+def _tidy(line: str) -> str:
+    """Mend what the parts cut away leave behind: empty brackets, doubled punctuation and spaces."""
+    line = _QUOTES.sub("", _BEHAVIOUR_SWITCH.sub("", line)).replace(_LESS_THAN, "<")
+    # First of all, so that no later pattern meets a long run.
+    line = _REPEATED.sub(r"\1", " ".join(line.split()))
+    if "(" in line or "[" in line or "\uff08" in line:
+        line = _CLOSED.sub(r"\1", _OPENED.sub(r"\1", _EMPTY_BRACKETS.sub("", line)))
+    return " ".join(_REPEATED.sub(r"\1", _SPACED.sub(r"\1", line)).split())

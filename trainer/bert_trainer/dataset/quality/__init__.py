@@ -1,0 +1,1 @@
+"""Looking at shards: inspection, verification, statistics."""

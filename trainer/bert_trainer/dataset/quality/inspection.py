@@ -1,0 +1,308 @@
+"""What ``bert-data inspect`` counts and shows: the samples of many shards as text, as numbers and as JSON.
+
+Files are counted by several processes and added up by folder and split. Nothing is printed and nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.quality.sample_statistics import PIECE_TOKENS, SampleStatistics
+from bert_trainer.dataset.shards import (
+    ShardHeader,
+    Split,
+    read_header,
+    read_ragged,
+    read_ragged_blocks,
+    shards_below,
+    split_of,
+)
+from bert_trainer.dataset.shards.dataset_info import find_record
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.dataset.workers.pool import run_in_order
+from bert_trainer.errors import InputError
+
+_NUM_BINS = 8
+_BAR_WIDTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class CountTask:
+    """One file to be counted."""
+
+    path: Path
+    vocabulary_size: int | None
+    mask_id: int | None
+    """Empty where the vocabulary is not known, as the next one."""
+    unk_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFile:
+    """One file and what is in it."""
+
+    path: Path
+    header: ShardHeader
+    num_bytes: int
+    statistics: SampleStatistics | None
+    """Empty where it holds no samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of one folder, split, layout and shape, together."""
+
+    folder: Path
+    split: Split
+    header: ShardHeader
+    """Of the first file; ``rows`` is that file's."""
+    files: tuple[Path, ...]
+    rows: tuple[int, ...]
+    """Samples of each file."""
+    num_bytes: int
+    statistics: SampleStatistics | None
+    """Empty where no file holds samples."""
+
+    @property
+    def name(self) -> str:
+        """Return the file's path, or the folder's and the split."""
+        return str(self.files[0]) if len(self.files) == 1 else f"{self.folder} ({self.split})"
+
+
+def find_shards(path: Path) -> list[Path]:
+    """Return one file, or all HDF5 files at any depth below a folder, sorted.
+
+    Raises:
+        InputError: there is none, or a folder cannot be listed.
+    """
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    found = shards_below(path)
+    if not found:
+        raise InputError(f"{path}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
+    return found
+
+
+def find_vocabulary(file: Path) -> Path | None:
+    """Return the ``vocab.txt`` that lies beside a shard or, as in a dataset, one or two folders above; if any does."""
+    places = (folder / "vocab.txt" for folder in file.absolute().parents[:3])
+    return next((path for path in places if path.is_file()), None)
+
+
+def count_files(
+    tasks: Sequence[CountTask], *, num_processes: int, check: Callable[[], None] = lambda: None
+) -> Iterator[CountedFile]:
+    """Yield what is in each file, in the given order.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    yield from run_in_order(count_file, tasks, num_processes=num_processes, check=check)
+
+
+def count_file(task: CountTask) -> CountedFile:
+    """Count one file. Memory: as ``read_ragged``, and some thousand rows."""
+    header = read_header(task.path)
+    parts = []
+    for block in read_ragged_blocks(task.path, task.vocabulary_size):
+        tokens = header.sequence_length or int(block.token_counts.max())
+        most = header.max_predictions or int(block.prediction_counts.max())
+        parts.append(
+            SampleStatistics.of(
+                [block], sequence_length=tokens, max_predictions=most, mask_id=task.mask_id, unk_id=task.unk_id
+            )
+        )
+        if len(parts) > 1:
+            parts = [SampleStatistics.together(parts, of_one_file=True)]
+    return CountedFile(task.path, header, task.path.stat().st_size, parts[0] if parts else None)
+
+
+class Groups:
+    """Adds files up as they come."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._found: dict[tuple[Any, ...], Group] = {}
+
+    def add(self, file: CountedFile) -> None:
+        """Take one file in."""
+        split, header = split_of(file.path), file.header
+        key = (file.path.parent, split, header.layout, header.sequence_length, header.max_predictions, header.masked)
+        before = self._found.get(key)
+        if before is None:
+            self._found[key] = Group(
+                file.path.parent, split, header, (file.path,), (header.rows,), file.num_bytes, file.statistics
+            )
+            return
+        known = [one for one in (before.statistics, file.statistics) if one is not None]
+        self._found[key] = Group(
+            folder=before.folder,
+            split=split,
+            header=before.header,
+            files=(*before.files, file.path),
+            rows=(*before.rows, header.rows),
+            num_bytes=before.num_bytes + file.num_bytes,
+            statistics=SampleStatistics.together(known) if known else None,
+        )
+
+    def all(self) -> list[Group]:
+        """Return all groups, in the order of their first files."""
+        return list(self._found.values())
+
+
+def describe_group(group: Group) -> list[str]:
+    """Return the statistics of some files as lines of text."""
+    header, counted = group.header, group.statistics
+    tokens, most = header.sequence_length or "any number of", header.max_predictions or "any number of"
+    what = "no masks" if not header.masked else f"{most} predictions at most"
+    lines = [
+        f"{group.name}: {sum(group.rows):,} samples of {tokens} tokens, {what}; layout {header.layout}",
+        f"  files                {len(group.files):,}, {min(group.rows):,} to {max(group.rows):,} samples each, "
+        f"{group.num_bytes / 1e6:,.1f} MB",
+        f"  made with            vocabulary {header.vocabulary_sha256 or 'unknown'}",
+    ]
+    if counted is None:
+        return lines
+    mean = counted.num_predictions / counted.rows
+    n, p = _occurring(counted.lengths), _occurring(counted.predictions)
+    lines += [
+        f"  padding              {counted.padding_share:7.1%} of all positions",
+        f"  random next sentence {counted.random_next / counted.rows:7.1%} of the samples",
+        f"  predictions          {p[0]} to {p[-1]} per sample, {mean:.1f} on average, "
+        f"{counted.predicted_share:.1%} of all tokens",
+    ]
+    if counted.num_predictions:
+        masked, unchanged = counted.masked / counted.num_predictions, counted.unchanged / counted.num_predictions
+        lines.append(
+            f"                       shown as [MASK] {masked:.1%}, as they were {unchanged:.1%}, as another token "
+            f"{1 - masked - unchanged:.1%}"
+        )
+    if counted.unknown_share is not None:
+        lines.append(f"  unknown words        {counted.unknown_share:7.3%} of the text's tokens are [UNK]")
+    return [
+        *lines,
+        *_repeats(counted),
+        f"  tokens               {n[0]} to {n[-1]} per sample, {counted.tokens / counted.rows:.1f} on average",
+        *_histogram(counted.lengths),
+        *(["  predictions per sample", *_histogram(counted.predictions)] if counted.num_predictions else []),
+    ]
+
+
+def _repeats(counted: SampleStatistics) -> list[str]:
+    again = counted.samples.repeated_share * counted.rows
+    texts = counted.texts.repeated_share * counted.rows
+    about = "" if counted.samples.is_exact else "about "
+    return [
+        f"  duplicates           {about}{again:,.0f} samples equal an earlier one in everything, "
+        f"{about}{texts:,.0f} but for their masks and labels",
+        f"  repeated text        a piece of {PIECE_TOKENS} tokens comes {counted.pieces.times:.2f} times, "
+        f"{counted.times_in_a_file:.2f} times in one file",
+    ]
+
+
+def describe_datasets(folders: Iterable[Path]) -> list[str]:
+    """Return what ``dataset.json`` says about the documents of the datasets that folders of shards are part of.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    records = dict(found for folder in folders if (found := find_record(folder)) is not None)
+    return [
+        f"{root}: {counts.documents_read:,} documents read, {counts.duplicates_dropped:,} of them dropped as "
+        f"near-duplicates of an earlier one; {counts.documents_training:,} to train on, each drawn "
+        f"{record.settings.dupe_factor} times (more or less by weight), {counts.documents_held_out:,} held out"
+        + ("" if record.unknown_share is None else f"; {record.unknown_share:.3%} of the text's tokens are [UNK]")
+        for root, record in records.items()
+        if (counts := record.counts) is not None
+    ]
+
+
+def group_document(group: Group) -> dict[str, Any]:
+    """Return the same numbers for other programs; keys carry their units."""
+    header, counted = group.header, group.statistics
+    known: dict[str, Any] = {
+        "folder": str(group.folder),
+        "split": group.split,
+        "layout": header.layout,
+        "files": len(group.files),
+        "samples": sum(group.rows),
+        "samples_per_file": [min(group.rows), max(group.rows)],
+        "bytes": group.num_bytes,
+        "sequence_length": header.sequence_length,
+        "max_predictions": header.max_predictions,
+        "masked": header.masked,
+        "vocabulary_sha256": header.vocabulary_sha256,
+    }
+    if counted is None:
+        return known
+    return known | {
+        "tokens": counted.tokens,
+        "padding_share": counted.padding_share,
+        "samples_by_tokens": counted.lengths.tolist(),
+        "predictions": counted.num_predictions,
+        "predicted_share": counted.predicted_share,
+        "samples_by_predictions": counted.predictions.tolist(),
+        "predictions_shown_as_mask": counted.masked,
+        "predictions_unchanged": counted.unchanged,
+        "unknown_tokens": counted.unknown,
+        "unknown_share": counted.unknown_share,
+        "random_next": counted.random_next,
+        "duplicate_samples": round(counted.samples.repeated_share * counted.rows),
+        "duplicate_texts": round(counted.texts.repeated_share * counted.rows),
+        "duplicates_exact": counted.samples.is_exact and counted.texts.is_exact,
+        "piece_tokens": PIECE_TOKENS,
+        "piece_times": counted.pieces.times,
+        "piece_times_in_a_file": counted.times_in_a_file,
+    }
+
+
+def sample_texts(path: Path, vocabulary: Vocabulary | None, num_shown: int) -> list[str]:
+    """Return the first samples of a file as lines of text, masks shown."""
+    ragged = read_ragged(path, vocabulary.size if vocabulary else None, slice(0, num_shown))
+    samples = ragged.to_padded(int(ragged.token_counts.max(initial=1)), int(ragged.prediction_counts.max(initial=1)))
+    lines = []
+    for row in range(len(samples)):
+        label = "random next" if samples.next_sentence_labels[row] else "actual next"
+        lines += ["", f"  sample {row}, {label}:", f"  {sample_text(samples, row, vocabulary)}"]
+    return lines
+
+
+def sample_text(samples: Samples, row: int, vocabulary: Vocabulary | None) -> str:
+    """Return a row's tokens; a predicted one as ``{original -> shown}``, or ``{original}`` where it stays."""
+
+    def name(token: int) -> str:
+        return vocabulary.tokens[token] if vocabulary else str(token)
+
+    words = [name(token) for token in samples.input_ids[row, samples.input_mask[row] == 1].tolist()]
+    positions = samples.masked_lm_positions[row]
+    for position, label in zip(positions.tolist(), samples.masked_lm_ids[row].tolist(), strict=True):
+        if position:
+            original, shown = name(label), words[position]
+            words[position] = f"{{{original}}}" if original == shown else f"{{{original} -> {shown}}}"
+    return " ".join(words).replace(" ##", "")
+
+
+def _occurring(counts: NDArray[np.int64]) -> list[int]:
+    """Return the values that occur, ascending."""
+    return [int(value) for value in np.flatnonzero(counts)]
+
+
+def _histogram(counts: NDArray[np.int64]) -> list[str]:
+    """Return a bar for each of some ranges of values. counts: (values,), by value, from 0."""
+    largest = len(counts) - 1
+    edges = np.unique(np.linspace(0, largest, min(_NUM_BINS, largest) + 1).round().astype(np.int64))
+    totals = np.array([counts[low + 1 : high + 1].sum() for low, high in zip(edges[:-1], edges[1:], strict=True)])
+    bars = (totals * _BAR_WIDTH / max(1, totals.max(initial=0))).round().astype(np.int64)
+    return [
+        f"    {low + 1:4d} to {high:4d} {count:10d} {'#' * bar}".rstrip()
+        for low, high, count, bar in zip(edges[:-1], edges[1:], totals, bars, strict=True)
+    ]

@@ -1,0 +1,281 @@
+"""What ``bert-data verify`` checks: every row of every shard, and whether the files of a folder belong together.
+
+Files are checked by several processes, a block of rows at a time. Nothing is printed and nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from bert_trainer.dataset.shards import ShardHeader, Split, list_shards, read_blocks, read_header, split_of
+from bert_trainer.dataset.shards.checks import (
+    Origin,
+    SpecialIds,
+    broken_rules,
+    count_unknown,
+    describe_violations,
+    original_tokens,
+)
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord, check_complete, find_record
+from bert_trainer.dataset.shards.file_names import check_numbers, select_split
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
+from bert_trainer.dataset.workers.pool import run_in_order
+from bert_trainer.errors import InputError
+
+_VIOLATIONS_SHOWN = 10
+_NEVER_UNKNOWN = 3
+"""Version of the generator from which on [UNK] is not predicted."""
+_SHAPES_COMPARED = 9
+"""Files of a folder that are looked at to tell what is usual there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is wrong with a file or a folder; nothing where there are no problems."""
+
+    path: Path
+    problems: tuple[str, ...] = ()
+    num_bytes: int = 0
+    """Size of the file; 0 for a folder."""
+    header: ShardHeader | None = None
+    """Empty for a folder, or where it cannot be read."""
+    digest: bytes = b""
+    """Of all rows; equal ones hold the same samples in the same order."""
+    num_tokens: int = 0
+    """Of the text of all rows, where the vocabulary is known."""
+    num_unknown: int = 0
+    """[UNK] among them."""
+    warnings: tuple[str, ...] = ()
+    """What is not wrong, but to be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyTask:
+    """One file and what is known of it beforehand."""
+
+    path: Path
+    vocabulary_path: Path | None
+    rows: int | None
+    """Samples that ``dataset.json`` counts, where there is one."""
+    masked_lm_probability: float | None
+    """Share of tokens to predict, where ``dataset.json`` tells and single tokens are predicted."""
+
+
+def verify(
+    files: Sequence[Path],
+    vocabulary_of: Callable[[Path], Path | None],
+    *,
+    num_processes: int,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Verdict]:
+    """Check files and the folders that they are in; yield a verdict for each of both, files in the given order.
+
+    vocabulary_of: gives the vocabulary that goes with a file. check: called between files and several times a second;
+    may raise.
+    """
+    recorded = {folder: _recorded(folder) for folder in sorted({file.parent for file in files})}
+    for folder, known in recorded.items():
+        is_whole = known is None and {file for file in files if file.parent == folder} >= set(list_shards(folder))
+        verdict = _verify_folder(folder, known)
+        gaps = _find_gaps(folder) if is_whole else ()
+        if verdict.problems or gaps:
+            yield Verdict(folder, (*verdict.problems, *gaps))
+    tasks = [_task(file, vocabulary_of(file), recorded[file.parent]) for file in files]
+    usual = _usual_shapes(files) if len(files) > 1 else {}
+    seen: dict[tuple[Path, bytes], Path] = {}
+    counted: dict[Path, tuple[int, int]] = {}
+    for verdict in run_in_order(verify_shard, tasks, num_processes=num_processes, check=check):
+        tokens, unknown = counted.get(verdict.path.parent, (0, 0))
+        counted[verdict.path.parent] = tokens + verdict.num_tokens, unknown + verdict.num_unknown
+        problems = list(verdict.problems)
+        if verdict.header is not None:
+            problems += _strange_shape(verdict, usual.get(_beside(verdict.path)))
+            if verdict.header.rows:
+                twin = seen.setdefault((verdict.path.parent, verdict.digest), verdict.path)
+                problems += [f"holds the same samples as {twin.name}"] if twin != verdict.path else []
+        yield replace(verdict, problems=tuple(problems))
+    for folder, (tokens, unknown) in counted.items():
+        if tokens > 0 and unknown > MOST_UNKNOWN * tokens:
+            yield Verdict(folder, warnings=(describe_unknown(unknown / tokens),))
+
+
+def verify_shard(task: VerifyTask) -> Verdict:
+    """Check one file. Memory: as ``read_blocks``."""
+    header, size = None, 0
+    try:
+        size = task.path.stat().st_size
+        vocabulary = _read_vocabulary(task.vocabulary_path)
+        header = read_header(task.path)
+        found = _verify_rows(task, header, vocabulary)
+    except InputError as error:
+        return Verdict(task.path, (str(error),), size, header)
+    except OSError as error:
+        return Verdict(task.path, (f"cannot be read ({error.strerror})",), size)
+    problems = found.problems
+    if len(problems) > _VIOLATIONS_SHOWN:
+        problems = (*problems[:_VIOLATIONS_SHOWN], f"and {len(problems) - _VIOLATIONS_SHOWN} more")
+    return replace(found, problems=problems, num_bytes=size)
+
+
+def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary | None) -> Verdict:
+    problems = []
+    if vocabulary and header.vocabulary_sha256 not in (None, vocabulary.sha256):
+        problems.append(f"made with another vocabulary (SHA-256 {header.vocabulary_sha256})")
+    if task.rows not in (None, header.rows):
+        problems.append(f"holds {header.rows} samples, dataset.json counts {task.rows}")
+    origin = Origin(
+        masked=header.masked,
+        ours=header.generator_version is not None,
+        masked_lm_probability=task.masked_lm_probability if header.masked else None,
+        predicts_unknown=(header.generator_version or 0) < _NEVER_UNKNOWN,
+    )
+    broken: dict[str, tuple[int, int]] = {}
+    digest = hashlib.blake2b(digest_size=16)
+    ids: SpecialIds | None = None
+    num_rows = num_tokens = num_unknown = 0
+    for block in read_blocks(task.path, vocabulary.size if vocabulary else None):
+        ids = ids or SpecialIds.of(vocabulary, block)
+        original = original_tokens(block)
+        unknown = count_unknown(block, original, ids.unk_id)
+        for rule, rows in broken_rules(block, original, unknown, ids, origin).items():
+            count, first = broken.get(rule, (0, num_rows + int(rows.argmax())))
+            broken[rule] = count + int(rows.sum()), first
+        num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
+        num_unknown += int(unknown.sum())
+        _add(digest, block)
+        num_rows += len(block)
+    if not num_rows:
+        problems.append("holds no samples")
+    problems += describe_violations(broken)
+    return Verdict(
+        task.path,
+        tuple(problems),
+        header=header,
+        digest=digest.digest(),
+        num_tokens=num_tokens,
+        num_unknown=num_unknown,
+    )
+
+
+def _add(digest: hashlib.blake2b, block: Samples) -> None:
+    for field in fields(block):
+        digest.update(memoryview(getattr(block, field.name)).cast("B"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What ``dataset.json`` says about a folder of shards."""
+
+    root: Path
+    record: DatasetRecord
+    files: dict[str, int]
+    """Samples by file name."""
+
+
+def _task(file: Path, vocabulary_path: Path | None, recorded: _Recorded | None) -> VerifyTask:
+    rows = recorded.files.get(file.name) if recorded else None
+    if recorded is None or rows is None or recorded.record.settings.whole_word_masking:
+        return VerifyTask(file, vocabulary_path, rows, None)
+    return VerifyTask(file, vocabulary_path, rows, recorded.record.settings.masked_lm_probability)
+
+
+def _recorded(folder: Path) -> _Recorded | None:
+    """Return what is recorded of a folder; nothing where that cannot be read or says nothing."""
+    folder = folder.absolute()
+    try:
+        found = find_record(folder)
+    except InputError:
+        return None
+    if found is None:
+        return None
+    root, record = found
+    relative = folder.relative_to(root).as_posix()
+    files = next((length.files[relative] for length in record.lengths if relative in length.files), None)
+    return None if files is None else _Recorded(root, record, files)
+
+
+def _verify_folder(folder: Path, recorded: _Recorded | None) -> Verdict:
+    """Compare a folder with the ``dataset.json`` above it: files that are gone, strange, or of another vocabulary."""
+    try:
+        check_complete(folder.absolute())
+    except InputError as error:
+        return Verdict(folder, (str(error),))
+    if recorded is None:
+        return Verdict(folder)
+    problems = []
+    strangers = sorted({path.name for path in list_shards(folder)} - set(recorded.files))
+    if strangers:
+        problems.append(f"{len(strangers)} shard(s) that dataset.json does not know, first {strangers[0]}")
+    vocabulary_path = recorded.root / "vocab.txt"
+    if not vocabulary_path.is_file():
+        problems.append(f"{vocabulary_path} is gone")
+    elif read_vocabulary(vocabulary_path).sha256 != recorded.record.vocabulary_sha256:
+        problems.append(f"{vocabulary_path} is not the vocabulary that dataset.json names")
+    return Verdict(folder, tuple(problems))
+
+
+def _find_gaps(folder: Path) -> tuple[str, ...]:
+    """Name the shards that a folder's numbers say are missing, as training would."""
+    problems = []
+    for split in get_args(Split):
+        try:
+            check_numbers(folder, select_split(list_shards(folder), split))
+        except InputError as error:
+            problems.append(str(error))
+    return tuple(problems)
+
+
+Shape = tuple[int | None, int | None, bool]
+
+
+def _shape(header: ShardHeader) -> Shape:
+    return header.sequence_length, header.max_predictions, header.masked
+
+
+def _beside(file: Path) -> tuple[Path, Split]:
+    """Return what a file has to be like others in: held-out files may hold masks where training files hold none."""
+    return file.parent, split_of(file)
+
+
+def _usual_shapes(files: Sequence[Path]) -> dict[tuple[Path, Split], Shape]:
+    """Return for each folder and split the shape that most of its first files have."""
+    counts: dict[tuple[Path, Split], Counter[Shape]] = {}
+    for file in files:
+        found = counts.setdefault(_beside(file), Counter())
+        if found.total() < _SHAPES_COMPARED:
+            try:
+                found[_shape(read_header(file))] += 1
+            except InputError:
+                continue
+    return {beside: found.most_common(1)[0][0] for beside, found in counts.items() if found}
+
+
+def _strange_shape(verdict: Verdict, usual: Shape | None) -> list[str]:
+    assert verdict.header is not None, "only files that can be read are compared"
+    found = _shape(verdict.header)
+    if usual is None or found == usual:
+        return []
+    tokens, predictions, masked = found
+    return [
+        f"has rows of {tokens} tokens, {predictions} predictions, {'with' if masked else 'without'} masks; most files "
+        f"beside it of {usual[0]}, {usual[1]}, {'with' if usual[2] else 'without'}"
+    ]
+
+
+def _read_vocabulary(path: Path | None) -> Vocabulary | None:
+    return _vocabulary(path, path.stat().st_mtime_ns) if path else None
+
+
+@lru_cache(maxsize=2)
+def _vocabulary(path: Path, modified_ns: int) -> Vocabulary:
+    """Read a vocabulary once for many files."""
+    return read_vocabulary(path)

@@ -1,0 +1,1 @@
+"""Tokens to samples: sentence pairs, masks, order."""

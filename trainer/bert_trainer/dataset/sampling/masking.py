@@ -1,0 +1,173 @@
+"""Static masks for the masked language model, for many sequences at once.
+
+The rule is BERT's (Devlin et al. 2019, section 3.1, and ``create_pretraining_data``): 15 % of the positions
+are predicted; of those 80 % become [MASK], 10 % stay and 10 % become any entry of the vocabulary, special
+ones included. Single WordPieces are chosen, or, where asked for, whole words (Google's ``do_whole_word_mask``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.system.random_bits import RandomBits, scaled
+
+MASK_SHARE = 0.8
+KEEP_SHARE = 0.1
+_LOW = np.uint64(0xFFFFFFFF)
+_NEVER = np.uint32(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskingRule:
+    """What is the same for every sequence of a shard."""
+
+    probability: float
+    """Share of a sequence's tokens to predict, [CLS] and [SEP] counted; in (0, 1)."""
+    max_predictions: int
+    """Predictions per sequence at most."""
+    vocabulary_size: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    unk_id: int | None = None
+    """Never predicted: it stands for whatever word. Empty: it may be."""
+    continuations: NDArray[np.bool_] | None = None
+    """(vocabulary,): entries that go on with a word ("##ing"); words are then masked whole or not at all.
+    ``None``: every token for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedTokens:
+    """N sequences of T tokens with some of them replaced, and what stood there; P predictions at most."""
+
+    tokens: NDArray[np.int32]
+    """(N, T)."""
+    positions: NDArray[np.int32]
+    """(N, P): ascending, then 0; never that of a [CLS] or [SEP]."""
+    labels: NDArray[np.int32]
+    """(N, P): the original tokens at ``positions``, then 0."""
+
+
+def count_predictions(num_tokens: int, rule: MaskingRule) -> int:
+    """Return how many of ``num_tokens`` tokens ([CLS], [SEP] counted) are predicted; .5 rounds to even."""
+    return min(rule.max_predictions, max(1, round(num_tokens * rule.probability)))
+
+
+def mask_tokens(
+    tokens: NDArray[np.int32], candidates: NDArray[np.bool_], rule: MaskingRule, bits: RandomBits
+) -> MaskedTokens:
+    """Return masked copies and their labels.
+
+    tokens: (N, T). candidates: (N, T), everything but [CLS], [SEP] and padding; at least one in each row. A row of
+    nothing but [UNK] gets no prediction.
+    """
+    # A row is its candidates, [CLS] and two [SEP].
+    table = np.array([count_predictions(length, rule) for length in range(tokens.shape[1] + 4)])
+    wanted = table[candidates.sum(axis=1) + 3]
+    if rule.unk_id is not None:
+        candidates = candidates & (tokens != rule.unk_id)
+    wanted = np.minimum(wanted, candidates.sum(axis=1))
+    if rule.continuations is None:
+        positions, counts = _choose_tokens(candidates, wanted, rule.max_predictions, bits), wanted
+    else:
+        positions, counts = _choose_words(tokens, candidates, wanted, rule, bits)
+    chosen = np.arange(positions.shape[1]) < counts[:, None]
+    positions = np.where(chosen, positions, 0)
+    rows = np.arange(len(tokens))[:, None]
+    labels = np.where(chosen, tokens[rows, positions], 0)
+    shown = np.where(chosen, _replace(labels, rule, bits), tokens[rows, positions])
+    masked = tokens.copy()
+    # Unused places all mean position 0, [CLS], and put back what stands there.
+    masked[rows, positions] = shown
+    return MaskedTokens(masked, positions.astype(np.int32), labels.astype(np.int32))
+
+
+def _choose_tokens(
+    candidates: NDArray[np.bool_], wanted: NDArray[np.int64], max_predictions: int, bits: RandomBits
+) -> NDArray[np.int64]:
+    """Return for each row its chosen positions, ascending, (N, P); what stands behind ``wanted`` is of no use."""
+    keys, position_bits = _random_keys(candidates.shape, bits)
+    keys[~candidates] = _NEVER
+    num_columns = candidates.shape[1]
+    most = min(max_predictions, num_columns)
+    if most < num_columns:
+        keys.partition(most - 1, axis=1)
+    keys = np.sort(keys[:, :most], axis=1)
+    positions = (keys & np.uint32((1 << position_bits) - 1)).astype(np.int64)
+    positions[np.arange(most) >= wanted[:, None]] = num_columns
+    positions.sort(axis=1)
+    padded = np.zeros((len(keys), max_predictions), dtype=np.int64)
+    padded[:, :most] = positions
+    return padded
+
+
+def _choose_words(
+    tokens: NDArray[np.int32],
+    candidates: NDArray[np.bool_],
+    wanted: NDArray[np.int64],
+    rule: MaskingRule,
+    bits: RandomBits,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return chosen positions as ``_choose_tokens`` does, and how many they are, (N,).
+
+    Words are taken in random order; one that would be too much is passed over, so there may be fewer than
+    wanted. Where every word is too much, one is taken, cut to the most predictions that there may be.
+    """
+    assert rule.continuations is not None
+    num_rows, num_columns = tokens.shape
+    begins = candidates & ~rule.continuations[tokens]
+    begins[:, 1:] |= candidates[:, 1:] & ~candidates[:, :-1]
+    # Words are numbered within their row, 0 is what belongs to none.
+    words = np.where(candidates, np.cumsum(begins, axis=1), 0)
+    rows = np.arange(num_rows)
+    sizes = np.bincount((rows[:, None] * (num_columns + 1) + words).ravel(), minlength=num_rows * (num_columns + 1))
+    sizes = sizes.reshape(num_rows, num_columns + 1)
+    keys, position_bits = _random_keys((num_rows, num_columns), bits)
+    keys[sizes[:, 1:] == 0] = _NEVER
+    keys.sort(axis=1)
+    order = (keys & np.uint32((1 << position_bits) - 1)).astype(np.int64) + 1
+    counts = np.zeros(num_rows, dtype=np.int64)
+    is_taken = np.zeros((num_rows, num_columns + 2), dtype=np.bool_)
+    for rank in range(int((sizes[:, 1:] > 0).sum(axis=1).max(initial=0))):
+        is_word = keys[:, rank] != _NEVER
+        word = np.where(is_word, order[:, rank], 0)
+        fits = is_word & (counts + sizes[rows, word] <= wanted)
+        counts += np.where(fits, sizes[rows, word], 0)
+        is_taken[rows[fits], word[fits]] = True
+    # Short rows of long words: a row without a prediction teaches nothing, so one word is taken all the same.
+    empty = np.flatnonzero((counts == 0) & candidates.any(axis=1))
+    is_taken[empty, order[empty, 0]] = True
+    counts[empty] = np.minimum(sizes[empty, order[empty, 0]], rule.max_predictions)
+    is_taken[:, 0] = False
+    chosen = is_taken[rows[:, None], words]
+    positions = np.sort(np.where(chosen, np.arange(num_columns), num_columns), axis=1)
+    padded = np.zeros((num_rows, rule.max_predictions), dtype=np.int64)
+    most = min(rule.max_predictions, num_columns)
+    padded[:, :most] = positions[:, :most]
+    return padded, counts
+
+
+def _random_keys(shape: tuple[int, ...], bits: RandomBits) -> tuple[NDArray[np.uint32], int]:
+    """Return random keys, (N, T), and how many of their lowest bits hold their column.
+
+    The column breaks ties, so no two keys of a row are equal, and none is ``_NEVER``.
+    """
+    num_rows, num_columns = shape
+    position_bits = max(1, (num_columns).bit_length())
+    num_words = (num_rows * num_columns + 1) // 2
+    keys = bits.words(num_words).view(np.uint32)[: num_rows * num_columns].reshape(num_rows, num_columns)
+    keys = (keys >> np.uint32(position_bits)) << np.uint32(position_bits)
+    keys |= np.arange(num_columns, dtype=np.uint32)
+    return keys, position_bits
+
+
+def _replace(labels: NDArray[np.int64], rule: MaskingRule, bits: RandomBits) -> NDArray[np.int64]:
+    """Return what is shown in place of each label, same shape."""
+    words = bits.words(labels.size).reshape(labels.shape)
+    chance, entry = words >> np.uint64(32), words & _LOW
+    shown = scaled(entry, rule.vocabulary_size)
+    shown = np.where(chance < np.uint64(round((MASK_SHARE + KEEP_SHARE) * 2**32)), labels, shown)
+    return np.where(chance < np.uint64(round(MASK_SHARE * 2**32)), rule.mask_id, shown)

@@ -1,0 +1,1 @@
+"""Sentences to WordPiece tokens, a block of text at a time."""

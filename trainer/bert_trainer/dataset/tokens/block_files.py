@@ -1,0 +1,184 @@
+"""Scratch files between the passes over a corpus: its text in blocks, then each block's tokens, sorted by group.
+
+They keep memory apart from the size of the corpus: a block is some megabytes, and a group of documents is read
+out of all blocks without the rest. The files are this build's own and carry no version; they are not shards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.corpus.document import Document
+from bert_trainer.dataset.tokens.token_documents import TokenDocuments
+from bert_trainer.system.atomic_files import disk_errors
+
+_FIRST_BLOCK_BYTES = 1 << 18
+_LARGEST_BLOCK_BYTES = 1 << 23
+_BLOCKS_PER_SIZE = 32
+"""Blocks of one size before the size doubles: small texts have work for many processes, large ones few files."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Some documents, one after another, in a file of their own."""
+
+    path: Path
+    first_document: int
+    """Number of its first document in the corpus."""
+    sizes: NDArray[np.int64]
+    """(documents,): bytes of each document's text."""
+    weights: NDArray[np.float64]
+    """(documents,): how often each is drawn, relative to ``dupe_factor``."""
+
+    @property
+    def num_documents(self) -> int:
+        """Return how many documents it holds."""
+        return len(self.sizes)
+
+    def read_document(self, number: int) -> list[str]:
+        """Return the sentences of one of its documents."""
+        with self.path.open("rb") as file:
+            file.seek(int(self.sizes[:number].sum()))
+            return file.read(int(self.sizes[number])).decode().removesuffix("\n\n").split("\n")
+
+    def read(self) -> Iterator[list[str]]:
+        """Yield the sentences of every document. Memory: the block twice."""
+        documents = self.path.read_bytes().decode().removesuffix("\n\n").split("\n\n")
+        assert len(documents) == self.num_documents, "a sentence is empty or holds a line break"
+        for document in documents:
+            yield document.split("\n")
+
+
+def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[TextBlock]:
+    """Write the documents to an existing folder and yield the blocks as they are whole.
+
+    A block ends with the document that makes it large enough, so a huge document is a huge block.
+    """
+    waiting: list[bytes] = []
+    weights: list[float] = []
+    num_bytes = first = number = 0
+    for document in documents:
+        content = "\n".join((*document.sentences, "", "")).encode()
+        waiting.append(content)
+        weights.append(document.weight)
+        num_bytes += len(content)
+        if num_bytes >= block_bytes(number):
+            yield _write_block(folder, number, first, waiting, weights)
+            number, first = number + 1, first + len(waiting)
+            num_bytes = 0
+            waiting, weights = [], []
+    if waiting:
+        yield _write_block(folder, number, first, waiting, weights)
+
+
+def block_bytes(number: int) -> int:
+    """Return the bytes of text from which on a block is large enough."""
+    return min(_LARGEST_BLOCK_BYTES, _FIRST_BLOCK_BYTES << (number // _BLOCKS_PER_SIZE))
+
+
+def expected_blocks(num_bytes: int) -> int:
+    """Return about how many blocks so much text makes, at least one."""
+    number = 0
+    while num_bytes > 0:
+        num_bytes -= block_bytes(number)
+        number += 1
+    return max(1, number)
+
+
+def _write_block(folder: Path, number: int, first: int, documents: list[bytes], weights: list[float]) -> TextBlock:
+    path = folder / f"text_{number:05d}"
+    with disk_errors(path):
+        path.write_bytes(b"".join(documents))
+    sizes = np.array([len(content) for content in documents], dtype=np.int64)
+    return TextBlock(path, first, sizes, np.array(weights))
+
+
+def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32], num_groups: int) -> None:
+    """Write a block's documents sorted by group; in a group they stay in their order.
+
+    groups: (documents,), each below ``num_groups``. The file: int64 (groups + 1, 3), where each group's
+    documents, sentences and tokens begin; then draws of and sentences per document and tokens per sentence, int32;
+    then the tokens.
+    """
+    order = np.argsort(groups, kind="stable")
+    ordered = documents.take(order)
+    starts = np.searchsorted(groups[order], np.arange(num_groups + 1))
+    sentences = ordered.document_bounds[starts]
+    index = np.stack([starts, sentences, ordered.sentence_bounds[sentences]], axis=1)
+    partial = path.with_suffix(".partial")
+    with disk_errors(path):
+        with partial.open("wb") as file:
+            for array in (
+                index.astype(np.int64),
+                ordered.draws,
+                np.diff(ordered.document_bounds).astype(np.int32),
+                np.diff(ordered.sentence_bounds).astype(np.int32),
+                ordered.ids,
+            ):
+                # Not by tofile, which says of a full disk only how many numbers it could write.
+                file.write(np.ascontiguousarray(array).data)
+        partial.replace(path)
+
+
+def read_tokens(
+    paths: Sequence[Path], groups: Sequence[int], num_groups: int, kind: np.dtype[np.generic]
+) -> list[TokenDocuments]:
+    """Return the documents of some groups, in the order of the blocks, for each group.
+
+    groups: read with one access where they follow one another. kind: of the ids. Memory: those documents.
+    """
+    found: dict[int, list[TokenDocuments]] = {group: [] for group in groups}
+    runs = _runs(sorted(found))
+    for path in paths:
+        with path.open("rb") as file:
+            descriptor = file.fileno()
+            total = _read(descriptor, 24 * num_groups, 3, np.dtype(np.int64))
+            for first, end in runs:
+                index = _read(descriptor, 24 * first, 3 * (end - first + 1), np.dtype(np.int64)).reshape(-1, 3)
+                for group, part in zip(
+                    range(first, end), _read_run(descriptor, index, total, num_groups, kind), strict=True
+                ):
+                    found[group].append(part)
+    # Taken out one by one, so that no more than one group is there twice.
+    joined = {group: TokenDocuments.concatenate(found.pop(group)) for group in list(found)}
+    return [joined[group] for group in groups]
+
+
+def _read_run(
+    descriptor: int, index: NDArray[np.int64], total: NDArray[np.int64], num_groups: int, kind: np.dtype[np.generic]
+) -> Iterator[TokenDocuments]:
+    """Read neighbouring groups. index: (groups + 1, 3), where each begins."""
+    at = 24 * (num_groups + 1)
+    counts = index[-1] - index[0]
+    draws = _read(descriptor, at + 4 * int(index[0, 0]), int(counts[0]), np.dtype(np.int32))
+    at += 4 * int(total[0])
+    documents = _read(descriptor, at + 4 * int(index[0, 0]), int(counts[0]), np.dtype(np.int32))
+    at += 4 * int(total[0])
+    sentences = _read(descriptor, at + 4 * int(index[0, 1]), int(counts[1]), np.dtype(np.int32))
+    at += 4 * int(total[1])
+    ids = _read(descriptor, at + kind.itemsize * int(index[0, 2]), int(counts[2]), kind)
+    relative = index - index[0]
+    for (d0, s0, t0), (d1, s1, t1) in zip(relative[:-1], relative[1:], strict=True):
+        yield TokenDocuments.from_lengths(ids[t0:t1], sentences[s0:s1], documents[d0:d1], draws[d0:d1])
+
+
+def _read(descriptor: int, offset: int, count: int, kind: np.dtype[np.generic]) -> NDArray[Any]:
+    return np.frombuffer(os.pread(descriptor, count * kind.itemsize, offset), dtype=kind)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the beginnings and ends of runs of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs

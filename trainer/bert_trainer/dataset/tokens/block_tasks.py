@@ -1,0 +1,182 @@
+"""What is worked out from one block of text: marks of its documents, then their tokens. The tasks of workers.
+
+Both depend on the block and the settings alone, so any process can do any block. Deciding which documents stay,
+and where they go, needs all of them and is done in ``preparation``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.corpus.document import digest_sentences
+from bert_trainer.dataset.corpus.weights import chance_of
+from bert_trainer.dataset.tokens.block_files import TextBlock, write_tokens
+from bert_trainer.dataset.tokens.near_duplicates import Hashes, Signatures
+from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
+from bert_trainer.dataset.tokens.word_cache import HitRate, WordCache
+from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
+
+DIGEST_BYTES = 32
+_BATCH_CHARACTERS = 1 << 20
+"""Text whose words are held in memory at a time: about 15 MB of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """A block whose documents are to be marked."""
+
+    block: TextBlock
+    similarity: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Marks of D documents."""
+
+    digests: bytes
+    """32 bytes each: SHA-256 of the text."""
+    bands: Hashes
+    """(D, bands): as ``near_duplicates``."""
+    scores: NDArray[np.float64]
+    """(D,): a number in [0, 1) that only text and seed decide; small ones are held out."""
+    chances: NDArray[np.float64]
+    """(D,): another such number, for the documents of weighted corpora."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """A block whose documents are to be cut into tokens."""
+
+    block: TextBlock
+    groups: NDArray[np.int32]
+    """(D,): the group of each document; -1: left out."""
+    draws: NDArray[np.int32]
+    """(D,): how often each document is walked over; 0: once in every pass."""
+    num_groups: int
+    vocabulary_path: Path
+    lower_case: bool
+    target: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of a block of D documents."""
+
+    tokens: NDArray[np.int64]
+    """(D,): tokens of each document; 0 where it was left out."""
+    num_tokens: int
+    """Of all documents, those of the sentences that are left out included."""
+    num_unknown: int
+    """[UNK] among them."""
+    hit_rate: HitRate
+    """Of this block's words in the cache of the process that did it."""
+
+
+def survey_block(task: SurveyTask) -> Survey:
+    """Mark the documents of one block. Memory: the block some twenty times."""
+    digests: list[bytes] = []
+    bands: list[Hashes] = []
+    batch: list[Sequence[str]] = []
+    batched = 0
+    signatures = _signatures(task.similarity)
+    for sentences in task.block.read():
+        digests.append(digest_sentences(sentences))
+        batch.append(sentences)
+        batched += sum(map(len, sentences))
+        if batched >= _BATCH_CHARACTERS:
+            bands.append(signatures.bands(batch))
+            batch, batched = [], 0
+    if batch:
+        bands.append(signatures.bands(batch))
+    salt = f"{task.seed}/held-out/".encode()
+    scores = [int.from_bytes(hashlib.sha256(salt + digest).digest()[:8]) / 2**64 for digest in digests]
+    chances = [chance_of(digest, task.seed) for digest in digests]
+    return Survey(b"".join(digests), np.concatenate(bands), np.array(scores), np.array(chances))
+
+
+def encode_block(task: EncodeTask) -> Encoded:
+    """Cut the documents of one block into tokens and write them, sorted by group.
+
+    Sentences without a token, or with nothing but [UNK], are left out, and so are documents without any other.
+    """
+    cache, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
+    before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
+    kept = np.flatnonzero(task.groups >= 0)
+    wanted = set(kept.tolist())
+    documents = [sentences for number, sentences in enumerate(task.block.read()) if number in wanted]
+    ids, sentence_lengths = _encode_sentences([sentence for document in documents for sentence in document], cache)
+    owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    num_tokens, num_unknown = len(ids), int((ids == unk_id).sum())
+    if num_unknown:
+        ids, sentence_lengths = _without_unknown_sentences(ids, sentence_lengths, unk_id)
+    tokens = np.bincount(owners, weights=sentence_lengths, minlength=len(documents)).astype(np.int64)
+    full = sentence_lengths > 0
+    document_lengths = np.bincount(owners[full], minlength=len(documents))
+    found = document_lengths > 0
+    write_tokens(
+        task.target,
+        TokenDocuments.from_lengths(
+            ids.astype(id_kind(size)), sentence_lengths[full], document_lengths[found], task.draws[kept][found]
+        ),
+        task.groups[kept][found],
+        task.num_groups,
+    )
+    all_tokens = np.zeros(len(task.groups), dtype=np.int64)
+    all_tokens[kept] = tokens
+    rate = HitRate(cache.hit_rate.words - before.words, cache.hit_rate.unseen - before.unseen)
+    return Encoded(all_tokens, num_tokens, num_unknown, rate)
+
+
+def _without_unknown_sentences(
+    ids: NDArray[np.int32], sentence_lengths: NDArray[np.int64], unk_id: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the ids without those of sentences of nothing but [UNK], and the sentences' lengths, 0 for these."""
+    known = np.concatenate([[0], np.cumsum(ids != unk_id)])[np.cumsum(sentence_lengths)]
+    lengths = np.where(np.diff(known, prepend=0) > 0, sentence_lengths, 0)
+    return ids[np.repeat(lengths > 0, sentence_lengths)], lengths
+
+
+def _encode_sentences(sentences: list[str], cache: WordCache) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the ids of all sentences, end to end, and how many each of them has."""
+    all_ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+    lengths: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    start = batched = 0
+    for end, sentence in enumerate(sentences, start=1):
+        batched += len(sentence)
+        if batched >= _BATCH_CHARACTERS or end == len(sentences):
+            batch = sentences[start:end]
+            ids, counts = cache.look_up(" ".join(batch).split(" "))
+            words = np.fromiter((text.count(" ") + 1 for text in batch), dtype=np.int64, count=len(batch))
+            ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words)]
+            all_ids.append(ids)
+            lengths.append(np.diff(ends, prepend=0))
+            start, batched = end, 0
+    return np.concatenate(all_ids), np.concatenate(lengths)
+
+
+@lru_cache(maxsize=1)
+def _signatures(similarity: float) -> Signatures:
+    return Signatures(similarity)
+
+
+@lru_cache(maxsize=1)
+def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, int, int]:
+    """Keep the words of one vocabulary from block to block; return also its size and the id of [UNK]."""
+    # The other cache has done its part; a process need not hold both.
+    _signatures.cache_clear()
+    vocabulary = read_vocabulary(vocabulary_path)
+    return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size, vocabulary.unk_id
+
+
+def forget_words() -> None:
+    """Let the caches of words go, in a process that is done with text."""
+    _signatures.cache_clear()
+    _token_cache.cache_clear()

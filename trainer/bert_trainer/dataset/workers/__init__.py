@@ -1,0 +1,1 @@
+"""Independent tasks on several processes, or on the ranks of an MPI job."""

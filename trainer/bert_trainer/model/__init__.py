@@ -1,0 +1,1 @@
+"""BERT and DistilBERT, computed on real tokens only."""

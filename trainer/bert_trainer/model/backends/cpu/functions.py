@@ -1,0 +1,284 @@
+"""The kernels as differentiable functions of tensors.
+
+Activations are fp32 or bf16 and share one type; parameters and their gradients are fp32, products of weights run in
+the activations' type, and whatever is summed inside a kernel is summed in fp32.
+
+Letters: N tokens, B rows, D features, H heads, E = D / H, F features of the inner layer, M masked positions,
+V logits of a position.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bert_trainer.model.backends.cpu.library import Library, prefers_onednn
+from bert_trainer.model.main_grad import sum_of
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Dropout at one site: ``keys`` for its vectors, int32, as ``dropout.DropoutKeys`` derives them."""
+
+    keys: Tensor
+    probability: float
+
+    @property
+    def arguments(self) -> tuple[Tensor, int, float]:
+        """What kernels take: keys, the lowest signed bits that stay, the scale of what stays."""
+        return self.keys, round(self.probability * 2**32) - 2**31, 1.0 / (1.0 - self.probability)
+
+
+_NO_DROP = (None, 0, 1.0)
+
+
+def _arguments(drop: Drop | None) -> tuple[Tensor | None, int, float]:
+    return _NO_DROP if drop is None else drop.arguments
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """Return a times the transposed b."""
+    if a.dtype == torch.float32 and prefers_onednn() and a.numel() > 0:  # of nothing, oneDNN makes an error
+        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")  # type: ignore[no-any-return]
+    return a @ b.t()
+
+
+_Kept = dict[tuple[torch.dtype, tuple[int, ...]], tuple[Sequence[Tensor], Tensor]]
+
+
+class _Keeper(threading.local):
+    """What one thread keeps: weights, by their identity, which therefore must live as long, and what became of them."""
+
+    weights: _Kept | None = None
+
+
+_keeper = _Keeper()
+
+
+@contextmanager
+def kept_weights() -> Iterator[None]:
+    """Put weights into the precision and layout of products once while the block lasts, in which none may change."""
+    before, _keeper.weights = _keeper.weights, {}
+    try:
+        yield
+    finally:
+        _keeper.weights = before
+
+
+def _prepare(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return weights side by side, in the type of products."""
+    key, kept = (dtype, tuple(map(id, weights))), _keeper.weights
+    if kept is not None and key in kept:
+        return kept[key][1]
+    prepared = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach().to(dtype)
+    if kept is not None:
+        kept[key] = weights, prepared
+    return prepared
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, x: Tensor, *weights: Tensor) -> Tensor:
+        weight = _prepare(weights, x.dtype)
+        ctx.save_for_backward(x, weight)
+        ctx.library, ctx.weights = library, weights
+        return _times(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        parts = _times(grad.t(), x.t()).split([one.shape[0] for one in ctx.weights])  # type: ignore[no-untyped-call]
+        wanted = ctx.needs_input_grad[2:]
+        left = [
+            _add_up(ctx.library, one, part) if is_wanted else None
+            for one, part, is_wanted in zip(ctx.weights, parts, wanted, strict=True)
+        ]
+        return None, _times(grad, weight.t()), *left
+
+
+def _add_up(library: Library, weight: Tensor, grad: Tensor) -> Tensor | None:
+    """Add a weight's bf16 gradient to its sum in one pass; where there is no sum for it, leave it to autograd."""
+    total = sum_of(weight)
+    if total is None or grad.dtype != torch.bfloat16:
+        return grad
+    library.call("add_to", grad.dtype, total, grad, grad.numel())
+    return None
+
+
+def linear(library: Library, x_ND: Tensor, *weights: Tensor) -> Tensor:
+    """Return x times the transposed weights, laid side by side: (N, sum of their rows). No bias."""
+    return _Linear.apply(library, x_ND, *weights)  # type: ignore[no-any-return]
+
+
+class _AddBias(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, x: Tensor, *biases: Tensor) -> Tensor:
+        ctx.library, ctx.sizes = library, [bias.numel() for bias in biases]
+        ctx.mark_dirty(x)
+        return x.add_(biases[0] if len(biases) == 1 else torch.cat(biases))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        sums = torch.zeros(grad.shape[1], dtype=torch.float32)
+        ctx.library.call("column_sums", grad.dtype, grad, sums, *grad.shape)
+        return None, grad, *sums.split(ctx.sizes)  # type: ignore[no-untyped-call]
+
+
+def add_bias(library: Library, x_ND: Tensor, *biases: Tensor) -> Tensor:
+    """Add biases, laid side by side, in place."""
+    return _AddBias.apply(library, x_ND, *biases)  # type: ignore[no-any-return]
+
+
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, x: Tensor, drop: Drop) -> Tensor:
+        ctx.library, ctx.drop = library, drop
+        return _dropped(library, x, drop)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, _dropped(ctx.library, grad.contiguous(), ctx.drop), None
+
+
+def _dropped(library: Library, x: Tensor, drop: Drop) -> Tensor:
+    out = torch.empty_like(x)
+    library.call("drop", x.dtype, x, *drop.arguments, out, *x.shape)
+    return out
+
+
+def dropout(library: Library, x_ND: Tensor, drop: Drop) -> Tensor:
+    """Drop features."""
+    return _Dropout.apply(library, x_ND, drop)  # type: ignore[no-any-return]
+
+
+class _DropAddNorm(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        library: Library,
+        y: Tensor,
+        bias: Tensor,
+        x: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        eps: float,
+        drop: Drop | None,
+    ) -> Tensor:
+        total, out = torch.empty_like(y), torch.empty_like(y)
+        mean, deviation = torch.empty(2, y.shape[0])
+        arguments = (y, bias, x, gamma, beta, *_arguments(drop), eps, total, out, mean, deviation)
+        library.call("drop_add_norm", y.dtype, *arguments, *y.shape)
+        ctx.save_for_backward(total, mean, deviation, gamma)
+        ctx.library, ctx.drop = library, drop
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        total, mean, deviation, gamma = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_y, grad_x = torch.empty_like(grad), torch.empty_like(grad)
+        sums = torch.zeros(3, grad.shape[1])
+        saved = (grad, total, mean, deviation, gamma, *_arguments(ctx.drop))
+        ctx.library.call("drop_add_norm_gradient", grad.dtype, *saved, grad_y, grad_x, *sums, *grad.shape)
+        bias, to_gamma, to_beta = sums
+        return None, grad_y, bias, grad_x, to_gamma, to_beta, None, None
+
+
+def drop_add_norm(
+    library: Library, y_ND: Tensor, bias_D: Tensor, x_ND: Tensor, norm: torch.nn.LayerNorm, drop: Drop | None
+) -> Tensor:
+    """Return LayerNorm(x + dropout(y + bias)), (N, D)."""
+    return _DropAddNorm.apply(library, y_ND, bias_D, x_ND, norm.weight, norm.bias, norm.eps, drop)  # type: ignore[no-any-return]
+
+
+class _BiasGelu(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, y: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
+        out = torch.empty_like(y)
+        library.call("bias_gelu", y.dtype, y, bias, out, *y.shape, by_tanh)
+        ctx.save_for_backward(y, bias)
+        ctx.library, ctx.by_tanh = library, by_tanh
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, bias = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_y, grad_bias = torch.empty_like(y), torch.zeros_like(bias)
+        ctx.library.call("bias_gelu_gradient", y.dtype, grad, y, bias, grad_y, grad_bias, *y.shape, ctx.by_tanh)
+        return None, grad_y, grad_bias, None
+
+
+def bias_gelu(library: Library, y_NF: Tensor, bias_F: Tensor, *, by_tanh: bool) -> Tensor:
+    """Return GELU(y + bias), exact or by its tanh approximation."""
+    return _BiasGelu.apply(library, y_NF, bias_F, by_tanh)  # type: ignore[no-any-return]
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, qkv: Tensor, starts: Tensor, num_heads: int, drop: Drop | None) -> Tensor:
+        tokens, size = qkv.shape[0], qkv.shape[1] // 3
+        out = torch.empty(tokens, size, dtype=qkv.dtype)
+        logsum = torch.empty(tokens, num_heads)
+        ctx.shape = (3 * size, len(starts), tokens, num_heads, size // num_heads)
+        ctx.constants = (starts, *_arguments(drop), 1.0 / math.sqrt(size // num_heads))
+        library.call("attention", qkv.dtype, *_parts(qkv), *ctx.constants, out, logsum, *ctx.shape)
+        ctx.save_for_backward(qkv, out, logsum)
+        ctx.library = library
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, out, logsum = ctx.saved_tensors
+        grad, grad_qkv = grad.contiguous(), torch.empty_like(qkv)
+        saved = (grad, out, logsum, *_parts(qkv), *ctx.constants)
+        ctx.library.call("attention_gradient", qkv.dtype, *saved, *_parts(grad_qkv), *ctx.shape)
+        return None, grad_qkv, None, None, None
+
+
+def _parts(qkv: Tensor) -> Sequence[Tensor]:
+    return qkv.chunk(3, dim=1)  # views: their rows lie 3 * D apart
+
+
+def attention(library: Library, qkv_N3D: Tensor, starts_B: Tensor, num_heads: int, drop: Drop | None) -> Tensor:
+    """Return softmax attention inside each row, (N, D).
+
+    starts_B: int64, the place of every row's first token. drop: keys of rows at this site, int32 (B,).
+    """
+    return _Attention.apply(library, qkv_N3D, starts_B, num_heads, drop)  # type: ignore[no-any-return]
+
+
+class _CrossEntropy(Function):
+    @staticmethod
+    def forward(ctx: Any, library: Library, logits: Tensor, labels: Tensor, entries: int) -> tuple[Tensor, Tensor]:
+        losses, best = torch.empty(logits.shape[0]), torch.empty(logits.shape[0], dtype=torch.int64)
+        library.call(
+            "cross_entropy", logits.dtype, logits, labels, losses, best, *logits.shape, entries, ctx.needs_input_grad[1]
+        )
+        ctx.save_for_backward(logits)
+        correct = (best == labels).sum()
+        ctx.mark_non_differentiable(correct)
+        return losses.sum(), correct
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        (logits,) = ctx.saved_tensors
+        # By a number: a tensor of half precision would bias all gradients by its rounding.
+        return None, logits * grad.item(), None, None
+
+
+def cross_entropy(library: Library, logits_MV: Tensor, labels_M: Tensor, entries: int) -> tuple[Tensor, Tensor]:
+    """Return the sum of losses in nats, fp32, and how many best entries are the labels. Uses the logits up.
+
+    entries: columns that stand for something; the others count as minus infinity.
+    """
+    return _CrossEntropy.apply(library, logits_MV, labels_M, entries)  # type: ignore[no-any-return]

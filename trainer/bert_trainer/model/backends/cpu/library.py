@@ -1,0 +1,117 @@
+"""The loaded kernels: which flavour, and how they are called.
+
+Tensors go in as addresses. OpenMP's threads are torch's own, since both are linked to the same runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bert_trainer.model.backends.cpu import build
+from bert_trainer.system.processor import read_flags
+
+SWITCH = "BERT_TRAINER_KERNELS"
+"""Environment variable: ``off`` runs the plain operations of torch in their place."""
+
+_CPUINFO = Path("/proc/cpuinfo")
+_POINTER, _FLOAT, _INT, _LONG = ctypes.c_void_p, ctypes.c_float, ctypes.c_int, ctypes.c_long
+_DROPOUT = [_POINTER, ctypes.c_int32, _FLOAT]
+_SIGNATURES: dict[str, list[Any]] = {
+    "drop_add_norm": [*[_POINTER] * 5, *_DROPOUT, _FLOAT, *[_POINTER] * 4, _LONG, _LONG, _INT],
+    "drop_add_norm_gradient": [*[_POINTER] * 5, *_DROPOUT, *[_POINTER] * 5, _LONG, _LONG, _INT],
+    "drop": [_POINTER, *_DROPOUT, _POINTER, _LONG, _LONG, _INT],
+    "bias_gelu": [*[_POINTER] * 3, _LONG, _LONG, _INT, _INT],
+    "bias_gelu_gradient": [*[_POINTER] * 5, _LONG, _LONG, _INT, _INT],
+    "column_sums": [_POINTER, _POINTER, _LONG, _LONG, _INT],
+    "cross_entropy": [*[_POINTER] * 4, _LONG, _LONG, _LONG, _INT, _INT],
+    "attention": [*[_POINTER] * 4, *_DROPOUT, _FLOAT, _POINTER, _POINTER, *[_LONG] * 5, _INT],
+    "attention_gradient": [*[_POINTER] * 7, *_DROPOUT, _FLOAT, *[_POINTER] * 3, *[_LONG] * 5, _INT],
+}
+_FP32_SIGNATURES: dict[str, list[Any]] = {
+    "gradients_to_update": [*[_POINTER] * 4, *[_FLOAT] * 8, _POINTER, *[_LONG] * 3, _INT],
+    "apply_update": [*[_POINTER] * 3, _FLOAT, *[_LONG] * 3, _INT],
+}
+"""Of kernels for fp32 alone."""
+_BF16_SIGNATURES: dict[str, list[Any]] = {"add_to": [_POINTER, _POINTER, _LONG, _INT]}
+"""Of kernels for bf16 alone."""
+_SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+class Library:
+    """One flavour's functions."""
+
+    def __init__(self, path: Path, flavour: str) -> None:
+        """Load it.
+
+        Raises:
+            OSError: it cannot be loaded.
+        """
+        self.flavour = flavour
+        loaded = ctypes.CDLL(str(path))
+        self._functions = {}
+        signatures = [(name, suffix, _SIGNATURES[name]) for name in _SIGNATURES for suffix in _SUFFIXES.values()]
+        for dtype, some in ((torch.float32, _FP32_SIGNATURES), (torch.bfloat16, _BF16_SIGNATURES)):
+            signatures += [(name, _SUFFIXES[dtype], arguments) for name, arguments in some.items()]
+        for name, suffix, arguments in signatures:
+            function = getattr(loaded, f"{name}_{suffix}")
+            function.argtypes, function.restype = arguments, None
+            self._functions[name, suffix] = function
+
+    def call(self, name: str, dtype: torch.dtype, *arguments: Tensor | float | None) -> None:
+        """Run a kernel on torch's threads. dtype: fp32 or bf16. Tensors are contiguous, or their row is said."""
+        words = [value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]
+        self._functions[name, _SUFFIXES[dtype]](*words, torch.get_num_threads())
+
+
+@cache
+def find() -> tuple[Library | None, str]:
+    """Return the best library that this processor runs, or None and why there is none."""
+    if os.environ.get(SWITCH) == "off":
+        return None, f"{SWITCH}=off"
+    flags = processor_flags()
+    for flavour, (_, needed) in build.flavours().items():
+        if not needed <= flags:
+            continue
+        try:
+            return Library(build.library_path(flavour), flavour), ""
+        except (OSError, AttributeError):
+            remedy = "python -m bert_trainer.model.backends.cpu.build, which needs a C++ compiler"
+            return None, f"that for {flavour} is not built: {remedy}"
+    return None, f"none for this processor; there are {', '.join(build.flavours())}"
+
+
+def identity() -> str:
+    """Return what tells these kernels from others, ``none`` without any: sums may round in another order."""
+    found, _ = find()
+    if found is None:
+        return "none"
+    products = "-onednn" if prefers_onednn() else ""
+    return build.library_path(found.flavour).stem.removeprefix("kernels-") + products
+
+
+def usable(x: Tensor) -> Library | None:
+    """Return the kernels where they can run on a tensor like this."""
+    return find()[0] if x.device.type == "cpu" and x.dtype in _SUFFIXES else None
+
+
+@cache
+def processor_flags() -> frozenset[str]:
+    """Return what this processor can do, in the words of /proc/cpuinfo."""
+    return read_flags(_CPUINFO.read_text() if _CPUINFO.exists() else "")
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Return whether fp32 products are oneDNN's: torch gives them to MKL, which uses half of an AMD processor's width.
+
+    By the maker's name and not by a measurement, which could differ between ranks and so between their sums.
+    """
+    text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
+    return "AuthenticAMD" in text and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

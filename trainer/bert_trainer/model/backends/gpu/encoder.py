@@ -1,0 +1,220 @@
+"""The model's step on a GPU: flat tokens, attention inside rows, compiled parts; and which of them a card has got."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
+from torch import Tensor, nn
+
+from bert_trainer.errors import TrainerError
+from bert_trainer.model.backends.gpu import functions
+from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
+from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle, let_vary
+from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, LayerWeights, Linear, Norm
+from bert_trainer.model.backends.gpu.self_test import find_fault
+from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys, spread_places
+
+if TYPE_CHECKING:
+    from bert_trainer.model.batch import Batch
+    from bert_trainer.model.bert import Bert, Layer
+
+logger = logging.getLogger(__name__)
+
+_SITES_PER_CALL = 3
+_MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The parts of the step, compiled or plain."""
+
+    embed: Callable[..., Tensor] = functions.embed
+    encode_layer: Callable[..., Tensor] = functions.encode_layer
+    masked_lm: Callable[..., tuple[Tensor, Tensor]] = functions.masked_lm
+
+    @classmethod
+    def compiled(cls) -> Functions:
+        """Return them compiled: one encoder layer, which serves all."""
+        return cls(
+            compile_function(functions.embed),
+            compile_function(functions.encode_layer),
+            compile_function(functions.masked_lm),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPath:
+    """A ``fast_path.FastPath``. Nothing in it waits for the device."""
+
+    attention: Attention
+    dtype: torch.dtype
+    """Of products and activations."""
+    functions: Functions = field(default_factory=Functions)
+    not_compiled: str | None = "not asked for"
+    """Why the functions are plain; None where they are compiled."""
+
+    def embed(self, model: Bert, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+        """Return the sum of embeddings, normalised and dropped, (N, D)."""
+        embeddings, config = model.embeddings, model.config
+        summed = (
+            let_vary(F.embedding(batch.tokens_N, embeddings.tokens.weight)),
+            let_vary(F.embedding(batch.positions_N, embeddings.positions.weight)),
+        )
+        segments = None
+        if embeddings.segments is not None:
+            segments = (let_vary(batch.segments_N), embeddings.segments.weight)
+        with _given_types(summed[0].device):
+            return self.functions.embed(
+                summed,
+                segments,
+                _norm_of(embeddings.norm),
+                _keys_at(dropout, EMBEDDINGS_SITE, config.hidden_size),
+                config.hidden_dropout_prob,
+                config.layer_norm_eps,
+                self.dtype,
+            )
+
+    def encode_layer(
+        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, kept_K: Tensor | None
+    ) -> Tensor:
+        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens at some places, as ``model.Layer``.
+
+        The generator is seeded for every layer, so that computing it again (activation checkpointing) drops the same.
+        """
+        settings = LayerSettings(
+            attend=WAYS[self.attention],
+            num_heads=layer.num_heads,
+            longest=batch.longest,
+            attention_dropout=layer.attention_dropout,
+            hidden_dropout=layer.hidden_dropout,
+            drops_attention_output=layer.drops_attention_output,
+            approximate=layer.approximate,
+            epsilon=layer.attention_norm.eps,
+        )
+        rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
+        if dropout is not None and layer.attention_dropout > 0:
+            seed_generator(x_ND.device, (dropout.generator_seed + layer.first_site * _MULTIPLIER) & (2**63 - 1))
+        keys = _keys_at(dropout, layer.first_site, x_ND.shape[1])
+        with _given_types(x_ND.device):
+            kept_K = kept_K if kept_K is None else let_vary(kept_K)
+            return self.functions.encode_layer(let_vary(x_ND), rows, _weights_of(layer), keys, kept_K, settings)
+
+    def masked_lm(self, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the masked-LM losses in nats and the number of right answers."""
+        with _given_types(x_MD.device):
+            return self.functions.masked_lm(
+                let_vary(x_MD),
+                let_vary(labels_M),
+                _linear_of(model.mlm_transform),
+                _norm_of(model.mlm_norm),
+                Linear(model.embeddings.tokens.weight, model.mlm_bias),
+                model.vocabulary_size,
+                "tanh" if model.config.hidden_act == "gelu_new" else "none",
+                model.mlm_norm.eps,
+            )
+
+
+@cache
+def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuPath:
+    """Return the fastest path that works on a GPU. The first call tries it out, which takes seconds.
+
+    Raises:
+        TrainerError: none works.
+    """
+    attention = choose_attention(torch.cuda.get_device_capability(device), dtype, head_size)
+    # Called from the middle of a forward pass, which may be an evaluation's.
+    with torch.enable_grad(), _given_types(device):
+        fault = find_fault(attention, device, dtype, head_size)
+        if fault is not None and attention != "padded":
+            logger.warning("%s; rows are padded instead, which is slower", fault)
+            attention = "padded"
+            fault = find_fault(attention, device, dtype, head_size)
+    if fault is not None:
+        raise TrainerError(f"{device}: {fault}", hint="use another build of PyTorch, another GPU or device 'cpu'")
+    obstacle = find_obstacle(device)
+    if obstacle is not None:
+        return GpuPath(attention, dtype, not_compiled=obstacle)
+    return GpuPath(attention, dtype, Functions.compiled(), not_compiled=None)
+
+
+def describe_gpu(rank: int, device: torch.device, precision: str, path: GpuPath) -> str:
+    """Return what a rank has really got, in one line."""
+    card = torch.cuda.get_device_properties(device)
+    return render_gpu(
+        f"rank {rank} on {socket.gethostname()}: {device}",
+        card.name,
+        (card.major, card.minor),
+        card.total_memory,
+        precision,
+        path,
+    )
+
+
+def render_gpu(
+    place: str, name: str, capability: tuple[int, int], memory_bytes: int, precision: str, path: GpuPath
+) -> str:
+    """Put a GPU, and how it computes, into words."""
+    compiled = "compiled" if path.not_compiled is None else f"not compiled ({path.not_compiled})"
+    return (
+        f"{place} {name} (sm_{capability[0]}{capability[1]}), {memory_bytes / 2**30:.1f} GiB, precision {precision}, "
+        f"attention {path.attention}, layers {compiled}"
+    )
+
+
+def _given_types(device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which types are those that the functions name, whatever the caller's autocast says."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+@cache
+def _sites(first: int, device: torch.device) -> Tensor:
+    """Return the numbers of a call's sites on a device."""
+    return torch.arange(first, first + _SITES_PER_CALL, dtype=torch.int32, device=device)
+
+
+_places = cache(spread_places)
+
+
+def _keys_at(dropout: DropoutKeys | None, first_site: int, features: int) -> Keys | None:
+    if dropout is None:
+        return None
+    device = dropout.rows_B.device
+    return Keys(
+        let_vary(dropout.rows_B),
+        let_vary(dropout.token_row_N),
+        let_vary(dropout.token_position_N),
+        _sites(first_site, device),
+        _places(features, device),
+    )
+
+
+def _linear_of(module: nn.Linear) -> Linear:
+    return Linear(module.weight, module.bias)
+
+
+def _norm_of(module: nn.LayerNorm) -> Norm:
+    return Norm(module.weight, module.bias)
+
+
+def _weights_of(layer: Layer) -> LayerWeights:
+    return LayerWeights(
+        query=_linear_of(layer.query),
+        key=_linear_of(layer.key),
+        value=_linear_of(layer.value),
+        attention_output=_linear_of(layer.attention_output),
+        attention_norm=_norm_of(layer.attention_norm),
+        ffn_in=_linear_of(layer.ffn_in),
+        ffn_out=_linear_of(layer.ffn_out),
+        ffn_norm=_norm_of(layer.ffn_norm),
+    )

@@ -1,0 +1,175 @@
+"""The parts of the step that torch.compile fuses on a GPU: the mathematics of ``bert_trainer.model.bert`` as functions.
+
+Functions of tensors and constants alone, so that one compiled encoder layer serves all layers: what differs between
+layers (weights, dropout sites) comes as tensors. Products and what is kept between them are in the compute type;
+LayerNorm, residual sums, GELU and losses are computed in fp32 at least. Dropout of features hashes the keys that the
+CPU hashes (``dropout``), so the same features of a sample are dropped on every device; torch.compile makes the bits
+again in the backward pass instead of keeping a mask.
+
+Letters: N tokens of a micro-batch, filler and all, B rows, D hidden size, H heads, E = D / H, M masked positions with
+filler, V entries of the padded vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
+from torch import Tensor
+
+from bert_trainer.model.backends.gpu.attention import Attend, Rows
+from bert_trainer.model.dropout import drop_features, site_token_keys
+
+
+class Linear(NamedTuple):
+    """Weight (out, in) and bias (out,) of a product."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+class Norm(NamedTuple):
+    """Gain and bias of a LayerNorm, (D,)."""
+
+    gain: Tensor
+    bias: Tensor
+
+
+class LayerWeights(NamedTuple):
+    """Parameters of one encoder layer, as they are stored."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    attention_output: Linear
+    attention_norm: Norm
+    ffn_in: Linear
+    ffn_out: Linear
+    ffn_norm: Norm
+
+
+class Keys(NamedTuple):
+    """What the bits of feature dropout are hashed from."""
+
+    rows_B: Tensor
+    """int32, from ``dropout.row_keys``; filler rows have some too."""
+    token_row_N: Tensor
+    token_position_N: Tensor
+    sites: Tensor
+    """int32, (3,): the numbers of the sites that a function may use."""
+    places_D: Tensor
+    """int32, from ``dropout.spread_places``; made inside, Inductor's C++ would overflow an index with it."""
+
+
+class LayerSettings(NamedTuple):
+    """What is the same in all layers and steps."""
+
+    attend: Attend
+    num_heads: int
+    longest: int
+    """No row is longer, tokens."""
+    attention_dropout: float
+    hidden_dropout: float
+    drops_attention_output: bool
+    approximate: str
+    """Of GELU: ``none`` or ``tanh``."""
+    epsilon: float
+    """Of LayerNorm."""
+
+
+def embed(
+    summed: tuple[Tensor, Tensor],
+    segments: tuple[Tensor, Tensor] | None,
+    norm: Norm,
+    keys: Keys | None,
+    probability: float,
+    epsilon: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Sum embeddings, normalise, drop: to (N, D) in the compute type.
+
+    summed: those of tokens and positions, (N, D) each. segments: the segment of every token, int64 (N,), and the table,
+    (types, D); None without segments. The two segments are told apart by arithmetic, since a look-up's gradient would
+    add all tokens up in two rows.
+    """
+    x_ND = summed[0] + summed[1]
+    if segments is not None:
+        of_token_N, table = segments
+        x_ND = x_ND + torch.where(of_token_N[:, None] == 0, table[0], table[1])
+    x_ND = _norm(x_ND, norm, epsilon, dtype)
+    return _drop(x_ND, keys, 0, probability)
+
+
+def encode_layer(
+    x_ND: Tensor, rows: Rows, w: LayerWeights, keys: Keys | None, kept_K: Tensor | None, settings: LayerSettings
+) -> Tensor:
+    """One post-LayerNorm layer, (N, D) to (N, D), or to (K, D) of the tokens at some places, int64.
+
+    keys: sites of attention (unused), its output, the feed-forward.
+    """
+    s, dtype = settings, x_ND.dtype
+    parts = (w.query, w.key, w.value)
+    joined = Linear(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+    qkv = _linear(x_ND, joined).view(x_ND.shape[0], 3, s.num_heads, -1)
+    attention_dropout = 0.0 if keys is None else s.attention_dropout
+    y_ND = s.attend(qkv, rows, s.longest, attention_dropout).flatten(1)
+    if kept_K is not None:
+        x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
+        keys = None if keys is None else _keys_of_tokens(keys, kept_K)
+    y_ND = _linear(y_ND, w.attention_output)
+    if s.drops_attention_output:
+        y_ND = _drop(y_ND, keys, 1, s.hidden_dropout)
+    x_ND = _norm(at_least_fp32(x_ND) + y_ND, w.attention_norm, s.epsilon, dtype)
+    inner = F.gelu(_linear(x_ND, w.ffn_in), approximate=s.approximate)
+    y_ND = _drop(_linear(inner, w.ffn_out), keys, 2, s.hidden_dropout)
+    return _norm(at_least_fp32(x_ND) + y_ND, w.ffn_norm, s.epsilon, dtype)
+
+
+def masked_lm(
+    x_MD: Tensor,
+    labels_M: Tensor,
+    transform: Linear,
+    norm: Norm,
+    output: Linear,
+    vocabulary_size: int,
+    approximate: str,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the sum of cross-entropies in nats and how many of the likeliest tokens are right.
+
+    labels_M: int64; those below 0 are filler and count nothing. output: the token table (V, D) and its bias.
+    """
+    x_MD = _norm(F.gelu(_linear(x_MD, transform), approximate=approximate), norm, epsilon, x_MD.dtype)
+    logits_MV = at_least_fp32(_linear(x_MD, output))
+    if logits_MV.shape[1] > vocabulary_size:
+        beyond = torch.arange(logits_MV.shape[1], device=x_MD.device) >= vocabulary_size
+        logits_MV = logits_MV.masked_fill(beyond, -math.inf)
+    losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
+    return losses, (logits_MV.argmax(-1) == labels_M).sum()
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return half precision as fp32; sums over a vocabulary or a row would lose digits in it."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _linear(x: Tensor, w: Linear) -> Tensor:
+    return F.linear(x, w.weight.to(x.dtype), w.bias.to(x.dtype))
+
+
+def _norm(x: Tensor, w: Norm, epsilon: float, dtype: torch.dtype) -> Tensor:
+    return F.layer_norm(at_least_fp32(x), w.gain.shape, w.gain, w.bias, epsilon).to(dtype)
+
+
+def _keys_of_tokens(keys: Keys, places_K: Tensor) -> Keys:
+    rows, positions = keys.token_row_N.index_select(0, places_K), keys.token_position_N.index_select(0, places_K)
+    return keys._replace(token_row_N=rows, token_position_N=positions)
+
+
+def _drop(x_ND: Tensor, keys: Keys | None, site: int, probability: float) -> Tensor:
+    if keys is None or probability == 0:
+        return x_ND
+    keys_N = site_token_keys(keys.rows_B, keys.token_row_N, keys.token_position_N, keys.sites[site])
+    return drop_features(x_ND, keys_N, keys.places_D, probability)

@@ -1,0 +1,127 @@
+"""A micro-batch as the model takes it: rows concatenated to their real tokens.
+
+Letters: N real tokens, B rows, T longest row, M masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.model.dropout import DropoutKeys, generator_seed, row_keys
+
+IGNORED_LABEL = -100
+"""Of filler: what ``torch.nn.functional.cross_entropy`` leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Index tensors are int64, which is what torch indexes with.
+
+    Behind the real rows there may be filler (``gpu.filler``): rows, tokens and masked positions with ignored labels.
+    """
+
+    tokens_N: Tensor
+    positions_N: Tensor
+    segments_N: Tensor
+    token_row_N: Tensor
+    """The row of every token."""
+    padded_index_N: Tensor
+    """The place of every token in rows padded to T and laid end to end."""
+    row_mask_BT: Tensor
+    """bool: where a padded row has a token."""
+    row_starts_B: Tensor
+    """The place of every row's first token among the N."""
+    row_bounds: Tensor
+    """int32 (B + 1,): the same, and the end."""
+    masked_index_M: Tensor
+    """The place of every masked position among the N."""
+    masked_labels_M: Tensor
+    next_sentence_B: Tensor
+    sample_numbers_B: NDArray[np.int64]
+    """Of the real rows."""
+    longest: int
+    """Tokens; no row has more."""
+    num_tokens: int
+    """Real tokens."""
+    num_masked: int
+    """Predictions."""
+
+    @property
+    def num_rows(self) -> int:
+        """Sequences."""
+        return len(self.sample_numbers_B)
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch with its tensors on a device; what is pinned is copied while the host goes on."""
+        if device.type == "cpu":
+            return self
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        """Return the batch in memory that a GPU can read by itself."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed: dict[str, Any] = {
+            name: change(value) if isinstance(value, Tensor) else value for name, value in values
+        }
+        return Batch(**changed)
+
+    def dropout_keys(self, seed: int, step: int) -> DropoutKeys:
+        """Fix the random bits of this micro-batch at one step of one stage."""
+        numbers_B, device = self.sample_numbers_B, self.tokens_N.device
+        filler_rows = len(self.row_starts_B) - len(numbers_B)
+        keys_B = torch.cat([row_keys(seed, step, numbers_B), torch.zeros(filler_rows, dtype=torch.int32)])
+        if device.type == "cuda":
+            keys_B = keys_B.pin_memory()
+        first_sample = int(numbers_B[0]) if len(numbers_B) else 0
+        keys_B = keys_B.to(device, non_blocking=True)
+        return DropoutKeys(keys_B, self.token_row_N, self.positions_N, generator_seed(seed, step, first_sample))
+
+
+def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.int64]) -> Batch:
+    """Lay rows end to end as the model takes them.
+
+    samples: B rows; padded ones whose real tokens come first, as every reader of shards checks.
+    sample_numbers_B: their numbers in the data set. A prediction ends a padded row's list where its position
+    is 0: [CLS] is never masked.
+    """
+    ragged = RaggedSamples.from_padded(samples) if isinstance(samples, Samples) else samples
+    lengths_B, starts_B = ragged.token_counts, ragged.token_starts
+    longest = int(lengths_B.max())
+    row_N = np.repeat(np.arange(len(ragged)), lengths_B)
+    place_N = np.arange(len(ragged.tokens))
+    position_N = place_N - np.repeat(starts_B, lengths_B)
+    # From place among the real tokens to place among the padded ones: a shift that is the row's alone.
+    shift_B = np.arange(len(ragged)) * longest - starts_B
+    return Batch(
+        tokens_N=_index(ragged.tokens),
+        positions_N=_index(position_N),
+        segments_N=_index(position_N >= np.repeat(ragged.first_segment_counts, lengths_B)),
+        token_row_N=_index(row_N),
+        padded_index_N=_index(place_N + np.repeat(shift_B, lengths_B)),
+        row_mask_BT=torch.from_numpy(np.arange(longest) < lengths_B[:, None]),
+        row_starts_B=_index(starts_B),
+        row_bounds=torch.from_numpy(np.append(starts_B, len(ragged.tokens)).astype(np.int32)),
+        masked_index_M=_index(ragged.prediction_places()),
+        masked_labels_M=_index(ragged.masked_lm_ids),
+        next_sentence_B=_index(ragged.next_sentence_labels),
+        sample_numbers_B=sample_numbers_B,
+        longest=longest,
+        num_tokens=len(ragged.tokens),
+        num_masked=len(ragged.masked_lm_ids),
+    )
+
+
+def _index(values: NDArray[np.generic]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))

@@ -1,0 +1,167 @@
+"""LAMB and AdamW over flat buffers, as NVIDIA's trainer runs them.
+
+LAMB: You et al. 2020, algorithm 2, with what apex's FusedLAMB adds: gradients scaled to a global norm of at
+most 1, bias correction, and neither decay nor trust ratio for biases and LayerNorm parameters. AdamW is the
+same update without the trust ratio (Loshchilov and Hutter 2019, algorithm 2). The formulas are spelled out in
+``update``; tests hold them to a NumPy reference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.optim.update import Coefficients, apply_update_, gradients_to_update_, row_norms
+from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
+from bert_trainer.parallel.world import World
+from bert_trainer.parallel.zero1 import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one call of ``Optimizer.step`` did."""
+
+    gradient_norm: float
+    """Global L2 norm before clipping, loss scale taken out."""
+    applied: bool
+    """False where the gradients were not finite: nothing was changed."""
+
+
+class Optimizer:
+    """Moments and the update of one run; the state is both moments, ``num_applied`` and ``moment_steps``.
+
+    Works on this rank's rows of the flat buffers: all of them, or a share where the state is partitioned. Norms are
+    taken by row on the rank that holds it and put together in the order of rows, so they are the same to the bit
+    however the rows are split.
+    """
+
+    def __init__(self, config: OptimizerConfig, parameters: FlatParameters, partition: Partition | None = None) -> None:
+        """Moments start at zero in the parameters' type. partition: this rank's rows; None for all."""
+        self.config = config
+        self.parameters = parameters
+        self.partition = partition or Partition.whole(parameters.num_rows)
+        self.num_applied = 0
+        """Updates applied in this stage; the schedule counts them."""
+        self.moment_steps = 0
+        """Updates that bias correction takes the moments to hold."""
+        self.gradients = self.partition.take(parameters.gradients)
+        """This rank's rows of the reduced gradients, (rows, ROW); a view of the flat ones where it has all."""
+        own = self.partition.num_own * ROW
+        self.first_moment = torch.zeros(own, dtype=parameters.values.dtype, device=parameters.values.device)
+        """This rank's, flat."""
+        self.second_moment = torch.zeros_like(self.first_moment)
+        self._decayed_own = self.partition.num_own_below(parameters.num_decayed // ROW)
+        self._tensor_of_row = parameters.decayed_tensor_of_row()
+        self._row_counts = torch.bincount(self._tensor_of_row)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of this rank's moments."""
+        return self.first_moment.nbytes + self.second_moment.nbytes
+
+    def moments_on_rank_0(self) -> dict[str, Tensor] | None:
+        """Return both moments whole and flat, None on other ranks than 0 where they are split.
+
+        Collective where they are split; then they are copies on the CPU, otherwise the moments themselves.
+        """
+        if not self.partition.is_split:
+            return {"first_moment": self.first_moment, "second_moment": self.second_moment}
+        first, second = self.partition.collect(self.first_moment), self.partition.collect(self.second_moment)
+        return None if first is None or second is None else {"first_moment": first, "second_moment": second}
+
+    def moments_to_load(self, rank: int) -> dict[str, Tensor]:
+        """Return buffers for whole moments, to be filled on rank 0 and then given to ``hand_out_moments``."""
+        if not self.partition.is_split:
+            return {"first_moment": self.first_moment, "second_moment": self.second_moment}
+        if rank != 0:
+            return {}
+        shape, dtype = self.parameters.values.shape, self.first_moment.dtype
+        return {name: torch.zeros(shape, dtype=dtype) for name in ("first_moment", "second_moment")}
+
+    def hand_out_moments(self, loaded: dict[str, Tensor], world: World) -> None:
+        """Send rank 0's moments to where they belong. Collective. loaded: from ``moments_to_load``."""
+        for name, own in (("first_moment", self.first_moment), ("second_moment", self.second_moment)):
+            if self.partition.is_split:
+                self.partition.hand_out_(loaded.get(name), own)
+            else:
+                world.broadcast_(own)
+
+    def start_stage(self, *, keep_moments: bool, keep_step_count: bool = False) -> None:
+        """Set the step to 0, as the recipes do at phase 2; the moments stay warm unless told otherwise.
+
+        keep_step_count: of bias correction. From 0 it divides warm moments as if they were cold: AdamW's updates are
+        0.32 of what they should be at step 1 and 0.15 at step 10, a second warm-up. LAMB's trust ratio takes that out,
+        but for biases and LayerNorms.
+        """
+        self.num_applied = 0
+        if not (keep_moments and keep_step_count):
+            self.moment_steps = 0
+        if not keep_moments:
+            self.first_moment.zero_()
+            self.second_moment.zero_()
+
+    @torch.no_grad()
+    def step(self, learning_rate: float, *, loss_scale: float = 1.0) -> StepResult:
+        """Clip and apply ``gradients``, which are used up (their values are undefined after).
+
+        Collective where the state is partitioned. loss_scale: the factor that the gradients still carry.
+        """
+        config, gradients = self.config, self.gradients
+        norms_R = self.partition.share_by_row(row_norms(gradients))
+        norm = float(torch.linalg.vector_norm(norms_R.double())) / loss_scale
+        if not math.isfinite(norm):
+            return StepResult(norm, applied=False)
+        factor = 1.0 / loss_scale
+        if config.max_gradient_norm is not None and norm > config.max_gradient_norm:
+            factor *= config.max_gradient_norm / norm
+
+        self.num_applied += 1
+        self.moment_steps += 1
+        numbers = Coefficients.of(config, self.moment_steps, factor)
+        first, second = self.first_moment.view(-1, ROW), self.second_moment.view(-1, ROW)
+        values = self.partition.take(self.parameters.values)
+        norms = gradients_to_update_(gradients, first, second, values, numbers, self._decayed_own)
+        ratios = self._trust_ratios(norms) if config.name == "lamb" else None
+        apply_update_(values, gradients, learning_rate, ratios)
+        self.partition.publish_(values, self.parameters.values)
+        return StepResult(norm, applied=True)
+
+    def _trust_ratios(self, norms: Tensor) -> Tensor:
+        """Return ||w|| / ||u|| of the tensor that each of this rank's decayed rows belongs to; 1 where either is 0.
+
+        norms: of values and updates of those rows, (rows, 2). Returns (rows,), in their type.
+        """
+        all_R2 = self.partition.share_by_row(norms)[: len(self._tensor_of_row)].double()
+        # unsafe: without it torch would look at the counts on the host, and wait for a GPU.
+        sums = torch.segment_reduce(all_R2.square(), "sum", lengths=self._row_counts, axis=0, unsafe=True)
+        value_norms, update_norms = sums.sqrt().unbind(1)
+        usable = (value_norms > 0) & (update_norms > 0)
+        ratios = torch.where(usable, value_norms / update_norms, torch.ones_like(value_norms))
+        own_tensors = self._tensor_of_row[self.partition.own_rows(norms.device)[: len(norms)]]
+        return ratios[own_tensors].to(norms.dtype)
+
+
+class LossScaler:
+    """Dynamic loss scale for fp16: halved at an overflow, doubled after a run of finite steps."""
+
+    def __init__(self, *, enabled: bool, scale: float = 2.0**16, growth_interval: int = 2000) -> None:
+        """enabled: otherwise the scale is 1 for ever. growth_interval: finite steps before doubling."""
+        self.enabled = enabled
+        self.scale = scale if enabled else 1.0
+        self.growth_interval = growth_interval
+        self.finite_steps = 0
+
+    def update(self, *, applied: bool) -> None:
+        """Take note of one step's outcome."""
+        if not self.enabled:
+            return
+        if not applied:
+            self.scale, self.finite_steps = self.scale / 2, 0
+            return
+        self.finite_steps += 1
+        if self.finite_steps == self.growth_interval:
+            self.scale, self.finite_steps = self.scale * 2, 0

@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, metrics, report, progress lines and termination record."""

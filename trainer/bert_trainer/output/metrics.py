@@ -1,0 +1,173 @@
+"""What a run tells about itself: one record per logging interval, in four places.
+
+A record is a flat dictionary with units in its keys. It becomes a line of ``metrics.jsonl``, the progress line
+on standard output, TensorBoard scalars and Prometheus gauges. All records of one attempt share a clock that
+starts with the process. Rank 0 only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from torch.utils.tensorboard import SummaryWriter
+
+from bert_trainer.config.run_config import LoggingConfig
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.output.progress import Reporter, Value
+from bert_trainer.system.atomic_files import disk_errors
+
+METRICS_FILE = "metrics.jsonl"
+
+Record = dict[str, Value]
+
+_GAUGES = {
+    "step": "Optimizer steps taken in the current stage.",
+    "loss": "Masked-LM plus next-sentence loss of the last logging interval, in nats.",
+    "mlm_accuracy": "Share of masked tokens predicted rightly in the last logging interval.",
+    "nsp_accuracy": "Share of sentence pairs classified rightly in the last logging interval.",
+    "learning_rate": "Learning rate of the last step.",
+    "gradient_norm": "Global gradient norm of the last step, before clipping.",
+    "sequences_per_s": "Sequences trained per second, over all ranks.",
+    "real_tokens_per_s": "Tokens without padding trained per second, over all ranks.",
+    "reduction_s": "Seconds that summing gradients over ranks took per step, the slowest rank's.",
+    "reduction_exposed_s": "Of these, seconds after the backward pass, which the step waits for.",
+    "token_imbalance": "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal.",
+    "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
+    "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
+    "remaining_s": "Expected seconds until the current stage ends.",
+}
+
+# The progress line stays short enough to read; everything else is in metrics.jsonl.
+_ON_THE_LINE = [
+    "stage",
+    "step",
+    "steps",
+    "loss",
+    "mlm_accuracy",
+    "nsp_accuracy",
+    "learning_rate",
+    "micro_batch_size",
+    "sequences_per_s",
+    "real_tokens_per_s",
+    "elapsed_s",
+    "remaining_s",
+]
+
+
+@dataclass(slots=True)
+class MetricsWriter:
+    """Sends records to every place that the configuration asks for. Close it at the end."""
+
+    folder: Path
+    config: LoggingConfig
+    reporter: Reporter
+    prometheus_port: int | None = field(default=None, init=False)
+    """Where the gauges are served, if they are."""
+    _started_at_s: float = field(default_factory=lambda: _process_start_s(), init=False)
+    _tensorboard: SummaryWriter | None = field(default=None, init=False)
+    _gauges: dict[str, Gauge] = field(default_factory=dict, init=False)
+    _close_server: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Open what the configuration asks for."""
+        _end_cut_line(self.folder / METRICS_FILE)
+        if self.config.tensorboard:
+            self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"))
+        if self.config.prometheus_port is not None:
+            registry = CollectorRegistry()
+            self._gauges = {
+                name: Gauge(f"bert_trainer_{name}", text, ["stage"], registry=registry)
+                for name, text in _GAUGES.items()
+            }
+            port = self.config.prometheus_port
+            try:
+                server, thread = start_http_server(port, registry=registry)
+            except OSError as error:
+                raise InputError(
+                    f"logging.prometheus_port: got {port}; metrics cannot be served there ({error.strerror})",
+                    hint="choose another port, 0 for any free one, or leave the field out",
+                ) from error
+            self.prometheus_port = server.server_port
+            self._close_server = (server, thread)
+
+    def progress(self, record: Record) -> None:
+        """Publish one logging interval; ``record`` has at least stage, step and steps."""
+        self.event("progress", **record)
+        stage, step = str(record["stage"]), int(record["step"] or 0)
+        for name, value in record.items():
+            if isinstance(value, float) and self._tensorboard is not None:
+                self._tensorboard.add_scalar(f"{stage}/{name}", value, step)
+            if isinstance(value, int | float) and name in self._gauges:
+                self._gauges[name].labels(stage).set(value)
+
+    def event(self, event: str, **fields: Value) -> None:
+        """Append a record to ``metrics.jsonl`` and print its line.
+
+        Raises:
+            TrainerError: the file cannot be written. That a run has failed is told nevertheless: this may be why.
+        """
+        record: Record = {
+            "event": event,
+            **fields,
+            "attempt": self.reporter.attempt,
+            "attempt_uid": self.reporter.job_uid,
+            "run_s": time.monotonic() - self._started_at_s,
+            "cpu_s": fields.get("cpu_s", time.process_time()),
+        }
+        path = self.folder / METRICS_FILE
+        try:
+            with disk_errors(path), path.open("a") as file:
+                # One write per line: a killed run leaves at most one incomplete last line.
+                file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
+        except TrainerError:
+            if event != "failed":
+                raise
+        shown = {key: fields.get(key) for key in _ON_THE_LINE} if event == "progress" else fields
+        self.reporter.report(event, **shown)
+
+    def close(self) -> None:
+        """Flush and close everything."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._close_server is not None:
+            server, thread = self._close_server
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def _process_start_s() -> float:
+    """Return when this process began, on the monotonic clock: imports are part of what a run costs."""
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
+
+
+def _is_json(value: Value) -> bool:
+    return value is not None and (not isinstance(value, float) or math.isfinite(value))
+
+
+def _end_cut_line(path: Path) -> None:
+    """End a last line that a kill cut short, so that the next record starts on its own."""
+    if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
+        with path.open("a") as file:
+            file.write("\n")
+
+
+def read_metrics(folder: Path) -> Iterator[Record]:
+    """Yield the records written so far; a last line that was cut by a kill is passed over."""
+    try:
+        lines = (folder / METRICS_FILE).read_text().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -1,0 +1,174 @@
+"""``report.json`` and ``loss.png``: what a finished run has to show, read back from its metrics file.
+
+Both are functions of the files in the output folder alone, so a run that was resumed ten times reports the
+same as one that ran through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.config.run_config import EvaluateStage, PretrainStage, RunConfig
+from bert_trainer.output.metrics import Record, read_metrics
+from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
+
+REPORT_FILE = "report.json"
+PLOT_FILE = "loss.png"
+
+
+def write_report(config: RunConfig, folder: Path, *, ranks: int) -> None:
+    """Write both files into the output folder."""
+    records = list(read_metrics(folder))
+    dataset_file = Path(config.dataset.folder) / "dataset.json"
+    dataset = json.loads(dataset_file.read_text()) if dataset_file.exists() else {}
+    report = make_report(config, records, dataset, ranks=ranks)
+    write_json_atomically(folder / REPORT_FILE, report)
+    plot_loss(config, records, folder / PLOT_FILE)
+
+
+def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any], *, ranks: int) -> dict[str, Any]:
+    """Build the report. dataset: the content of ``dataset.json``, empty where shards were given ready."""
+    attempts = _working_attempts(records)
+    return {
+        "job": f"{config.job.namespace}/{config.job.name}",
+        "ranks": ranks,
+        "stages": [
+            _stage_report(stage, _by_step(records, stage.name))
+            for stage in config.stages
+            if isinstance(stage, PretrainStage)
+        ],
+        "heldOut": _held_out_report(config, records),
+        "checkpoint": _last(records, "checkpoint", "path"),
+        "export": _last(records, "exported", "path"),
+        "attempts": _count_attempts(attempts),
+        "prepareSeconds": dataset.get("seconds"),
+        "seconds": float(dataset.get("seconds", 0)) + sum(it["run_s"] for it in attempts.values()),
+        "cpuSeconds": float(dataset.get("cpu_seconds", 0)) + sum(it["cpu_s"] for it in attempts.values()),
+    }
+
+
+def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, float]]:
+    """Return what each attempt took, by uid and number, without those that came after success and trained nothing."""
+    attempts: dict[tuple[Any, Any], dict[str, float]] = {}
+    late, trained = set(), set()
+    is_done = False
+    for record in records:
+        key = (record["attempt_uid"], record["attempt"])
+        if key not in attempts:
+            attempts[key] = {"run_s": 0.0, "cpu_s": 0.0}
+            if is_done:
+                late.add(key)
+        for name in ("run_s", "cpu_s"):
+            attempts[key][name] = max(attempts[key][name], float(record.get(name) or 0))
+        if record["event"] == "progress":
+            trained.add(key)
+        is_done = is_done or record["event"] == "succeeded"
+    return {key: took for key, took in attempts.items() if key not in late - trained}
+
+
+def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
+    """Count them as logs do, which number those of each start from 1, the preparation's and early deaths included."""
+    newest: dict[Any, int] = {}
+    for uid, attempt in keys:
+        newest[uid] = max(newest.get(uid, 0), int(attempt))
+    return sum(newest.values())
+
+
+def _by_step(records: list[Record], stage: str) -> list[Record]:
+    """Return a stage's intervals in order; what was trained again after a kill counts once, the last time."""
+    by_step = {
+        int(record["step"] or 0): record
+        for record in records
+        if record["event"] == "progress" and record["stage"] == stage
+    }
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _stage_report(stage: PretrainStage, intervals: list[Record]) -> dict[str, Any]:
+    def total(key: str) -> float:
+        return sum(float(record[key] or 0) for record in intervals)
+
+    seconds = total("interval_s")
+    return {
+        "name": stage.name,
+        "kind": stage.kind,
+        "sequenceLength": stage.sequence_length,
+        "globalBatchSize": stage.global_batch_size,
+        "steps": intervals[-1]["step"] if intervals else 0,
+        "lossFirst": intervals[0].get("loss") if intervals else None,
+        "lossLast": intervals[-1].get("loss") if intervals else None,
+        "samplesPerSecond": total("interval_sequences") / seconds if seconds else None,
+        "realTokensPerSecond": total("interval_tokens") / seconds if seconds else None,
+        "seconds": seconds,
+    }
+
+
+def _held_out_report(config: RunConfig, records: list[Record]) -> dict[str, Any] | None:
+    """Return the last evaluate stage's figures."""
+    names = [stage.name for stage in config.stages if isinstance(stage, EvaluateStage)]
+    if not names:
+        return None
+    found = {
+        str(record["when"]): record
+        for record in records
+        if record["event"] == "evaluated" and record["stage"] == names[-1]
+    }
+    before, after = found.get("before", {}), found.get("after", {})
+    return {
+        "maskedLmAccuracyBefore": before.get("mlm_accuracy"),
+        "maskedLmAccuracy": after.get("mlm_accuracy"),
+        "unigramBaseline": after.get("unigram_baseline"),
+        "nextSentenceAccuracyBefore": before.get("nsp_accuracy"),
+        "nextSentenceAccuracy": after.get("nsp_accuracy"),
+        "maskedLmLoss": after.get("mlm_loss"),
+        "samples": after.get("samples"),
+    }
+
+
+def _last(records: list[Record], event: str, key: str) -> Any:
+    return next((record[key] for record in reversed(records) if record["event"] == event), None)
+
+
+def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
+    """Draw loss and masked-LM accuracy over all stages, one after another, on a shared step axis."""
+    # The object interface: pyplot would keep global state and look for a display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    loss_axes, accuracy_axes = figure.subplots(2, sharex=True)
+    offset = 0
+    for stage in config.stages:
+        intervals = _by_step(records, stage.name) if isinstance(stage, PretrainStage) else []
+        if not intervals:
+            continue
+        steps = [offset + int(record["step"] or 0) for record in intervals]
+        loss_axes.plot(steps, _column(intervals, "loss"), label=stage.name)
+        accuracy_axes.plot(steps, _column(intervals, "mlm_accuracy", percent=True), label=stage.name)
+        if offset:
+            for axes in (loss_axes, accuracy_axes):
+                axes.axvline(offset, color="0.8", linewidth=1, zorder=0)
+        offset = steps[-1]
+    held_out = _held_out_report(config, records)
+    if held_out is not None and held_out["maskedLmAccuracy"] is not None:
+        accuracy, baseline = 100 * held_out["maskedLmAccuracy"], 100 * held_out["unigramBaseline"]
+        accuracy_axes.plot([offset], [accuracy], "k*", label=f"held out: {accuracy:.1f} %")
+        accuracy_axes.axhline(baseline, color="0.5", linestyle="--", label=f"unigram baseline: {baseline:.1f} %")
+    loss_axes.set(title=f"{config.job.name}: pretraining", ylabel="loss, nats")
+    accuracy_axes.set(xlabel="optimizer step", ylabel="masked-LM accuracy, %", ylim=(0, None))
+    for axes, place in ((loss_axes, "upper right"), (accuracy_axes, "lower right")):
+        axes.legend(loc=place)
+        axes.grid(alpha=0.3)
+    with disk_errors(target):
+        figure.savefig(target, dpi=120)
+
+
+def _column(records: list[Record], key: str, *, percent: bool = False) -> list[float]:
+    """Return one value of every record; what was not finite, and so not recorded, leaves a gap."""
+    scale = 100.0 if percent else 1.0
+    return [scale * float(value) if (value := record.get(key)) is not None else math.nan for record in records]

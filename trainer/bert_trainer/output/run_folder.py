@@ -1,0 +1,285 @@
+"""The output folder: who owns it, what was frozen in it, and the fence around every commit.
+
+``run.json`` names the job, its uid, the attempt and the launcher that claimed the folder last. Whoever is
+about to commit or delete anything checks that it still names them, so that a process that came back from the
+dead cannot harm its successor, and two jobs cannot share a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.config.run_config import RunConfig, parse_run_config
+from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
+from bert_trainer.system.atomic_files import disk_errors, write_atomically, write_json_atomically
+
+_RUN_FILE = "run.json"
+_CONFIG_FILE = "run-config.json"
+_ARCHIVE = "previous"
+_REMEDIES = {
+    _RUN_FILE: "if no other run is using this folder, delete it: the run then goes on from its newest checkpoint; "
+    "otherwise choose another output folder",
+    _CONFIG_FILE: "delete it: it is written anew with the settings of now, which nothing compares then, so they must "
+    "be those that the run began with; otherwise choose another output folder",
+}
+AUTOTUNE_FOLDER = "autotune"
+"""What was measured of the hardware; it outlives the run."""
+
+# What may differ between a run and its continuation: who runs it and where, not what is learnt.
+_MUTABLE = (
+    "job",
+    "output_folder",
+    "if_exists",
+    "world",
+    "device",
+    "activation_checkpointing",
+    "gpu_memory_limit_gib",
+    "optimizer.partitioning",
+    "reduction",
+    "checkpoint",
+    "logging",
+    "profile_steps",
+)
+
+
+class FencedError(TrainerError):
+    """A newer attempt owns the output folder; this one must not touch it any more."""
+
+
+class TakenOverError(FencedError):
+    """Another run of the same job owns the output folder; tried again, this one would take it back."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A claimed output folder."""
+
+    path: Path
+    claim_record: str
+    """The exact text of ``run.json`` while the folder is ours."""
+    config: RunConfig
+    """What the run goes on with."""
+    changed: tuple[str, ...] = ()
+    """Settings that changed since the claim before this one and round sums otherwise, as ``name before -> now``."""
+
+    @classmethod
+    def claim(cls, config: RunConfig, *, attempt: int) -> RunFolder:
+        """Take the folder for one process (rank 0 of a run, or a data build) of one attempt.
+
+        An earlier run of the same job is resumed, archived under ``previous/`` or refused, as
+        ``config.if_exists`` says; a run with our own uid is always ours to continue.
+
+        Raises:
+            InputError: the folder belongs to another job, or to an earlier run that must not be touched, or
+                was made with other settings.
+            FencedError: a later attempt has claimed it.
+        """
+        path = Path(config.output_folder)
+        _make_folder(path)
+        owner = _read_owner(path / _RUN_FILE)
+        job = f"{config.job.namespace}/{config.job.name}"
+        if owner is not None:
+            _check_owner(path, owner, job, config, attempt)
+            if owner["uid"] != config.job.uid and config.if_exists == "New":
+                _archive(path)
+        config, changed = _freeze(path / _CONFIG_FILE, config)
+        launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}
+        text = json.dumps(record, indent=2) + "\n"
+        write_atomically(path / _RUN_FILE, text.encode())
+        return cls(path, text, config, changed)
+
+    def check_fence(self) -> None:
+        """Make sure that the folder is still ours; to be called right before every commit and deletion.
+
+        Raises:
+            FencedError: another attempt has claimed it since.
+            TakenOverError: another run has.
+        """
+        path = self.path / _RUN_FILE
+        try:
+            current = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FencedError(f"{path}: cannot be read any more ({error})") from error
+        if current == self.claim_record:
+            return
+        owner = _read_owner(path)
+        if owner is None:
+            raise FencedError(f"{path}: is gone, so the folder is no longer this attempt's")
+        claimed = f"{self.path}: claimed by attempt {owner['attempt']} of {owner['job']} ({owner['launcher']})"
+        if owner["uid"] != json.loads(self.claim_record)["uid"]:
+            raise TakenOverError(
+                f"{claimed}, another run, this one stops without touching it",
+                hint="let that run go on, or stop it first; two runs cannot share an output folder",
+            )
+        raise FencedError(f"{claimed}, this attempt stops without touching it")
+
+
+def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig, attempt: int) -> None:
+    if owner["job"] != job:
+        raise InputError(
+            f"{path}: this output folder belongs to the job {owner['job']}, not to {job}",
+            hint="choose another output folder, or run under that job's name and namespace",
+        )
+    if owner["uid"] == config.job.uid:
+        if owner["attempt"] > attempt:
+            raise FencedError(f"{path}: attempt {owner['attempt']} has claimed it; this is attempt {attempt}")
+    elif config.if_exists == "Fail":
+        raise InputError(
+            f"{path}: already holds a run of {job}",
+            hint="set output.ifExists to Resume (go on from its newest checkpoint) or New (keep it under "
+            f"{_ARCHIVE}/ and start again), or choose another output folder",
+        )
+
+
+def _archive(path: Path) -> None:
+    """Move everything into ``previous/NNN``: starting anew never deletes what was trained."""
+    archive = path / _ARCHIVE
+    with disk_errors(archive):
+        archive.mkdir(exist_ok=True)
+        last = max((int(old.name) for old in archive.iterdir() if old.name.isdigit()), default=0)
+        # The ownership record goes last: where it is missing, an interrupted move goes on.
+        is_whole = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
+        target = archive / f"{last + is_whole:03d}"
+        target.mkdir(exist_ok=True)
+        entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, AUTOTUNE_FOLDER, _RUN_FILE)]
+        for entry in [*entries, path / _RUN_FILE]:
+            entry.rename(target / entry.name)
+
+
+def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """Write the configuration, if it goes on with what is there; return it, and changes that round sums otherwise."""
+    frozen = _read_json(path)
+    config = config if frozen is None else _as_begun(frozen, config)
+    wanted = config.model_dump(mode="json")
+    rounding: list[str] = []
+    if frozen is not None:
+        refused = []
+        for key, old, new in _differences(_without_place(_with_defaults(frozen)), _without_place(wanted)):
+            if _only_rounds(key, config):
+                rounding.append(f"{key} {old} -> {new}")
+            elif not any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE):
+                refused.append(f"  {key}: was {old}, is {new}")
+        if refused:
+            raise InputError(
+                f"{path}: the run in this folder was made with other settings\n" + "\n".join(refused),
+                hint="put them back, or set output.ifExists to New, or choose another output folder",
+            )
+    write_json_atomically(path, wanted)
+    return config, tuple(rounding)
+
+
+def _as_begun(frozen: dict[str, Any], config: RunConfig) -> RunConfig:
+    """Let stages that were begun with ``keep`` go on with it: it was the default up to 0.1, of AdamW as well."""
+    try:
+        begun = parse_run_config(frozen).stages
+    except InputError:
+        return config
+    if len(begun) != len(config.stages):
+        return config
+    stages = tuple(
+        stage.model_copy(update={"optimizer_state": "keep"})
+        if getattr(old, "optimizer_state", None) == "keep"
+        and getattr(stage, "optimizer_state", None) == "keepWithStepCount"
+        else stage
+        for old, stage in zip(begun, config.stages, strict=True)
+    )
+    return config.model_copy(update={"stages": stages})
+
+
+def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
+    """Add the settings that have come since the run began, with what it ran with; unchanged where it cannot be read."""
+    try:
+        return parse_run_config(frozen).model_dump(mode="json")
+    except InputError:
+        return frozen
+
+
+def _only_rounds(key: str, config: RunConfig) -> bool:
+    """Tell whether a setting changes no result but the rounding of sums: whoever ran out of memory may lower it."""
+    match key.split("."):
+        case ["stages", number, "micro_batch_size"]:
+            return getattr(config.stages[int(number)], "loss_normalization", "global") == "global"
+    return False
+
+
+def _without_place(document: dict[str, Any]) -> dict[str, Any]:
+    """Name a dataset that lies in the output folder from there: the two may be moved together."""
+    dataset, output = document.get("dataset"), document.get("output_folder")
+    if not isinstance(dataset, dict) or not all(isinstance(it, str) for it in (output, dataset.get("folder"))):
+        return document
+    if not output or not Path(dataset["folder"]).is_relative_to(output):
+        return document
+    return {**document, "dataset": {**dataset, "folder": str(Path(dataset["folder"]).relative_to(output))}}
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, str, str]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys())
+        return [
+            difference
+            for key in keys
+            for difference in _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            difference
+            for number, (one, other) in enumerate(zip(old, new, strict=True))
+            for difference in _differences(one, other, f"{path}.{number}")
+        ]
+    return [] if old == new else [(path, json.dumps(old), json.dumps(new))]
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable-{uuid.uuid4().hex[:8]}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{path}: the output folder cannot be written ({error.strerror}) as uid {os.getuid()}",
+            hint="choose a folder that this user may write, or change its owner; fsGroup does not change NFS",
+        ) from error
+
+
+def _read_owner(path: Path) -> dict[str, Any] | None:
+    """Return the ownership record; None where the folder has no owner."""
+    owner = _read_json(path)
+    wanted = {"job": str, "uid": str, "attempt": int, "launcher": str}
+    if owner is not None and not all(isinstance(owner.get(name), kind) for name, kind in wanted.items()):
+        raise InputError(
+            f"{path}: does not say whose folder this is; it must name job, uid, attempt and launcher",
+            hint=_REMEDIES[path.name],
+        )
+    return owner
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError(f"got {content!r:.40}; allowed: an object")  # noqa: TRY301, TRY004 - as if it were no JSON
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error})", hint="check the output volume, and that this user may read it"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({error})", hint=_REMEDIES[path.name]) from error
+    return content
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder of ours; one that is already gone is fine."""
+    shutil.rmtree(path, ignore_errors=True)

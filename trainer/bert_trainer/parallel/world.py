@@ -1,0 +1,283 @@
+"""The ranks of a run. The only module that imports Horovod.
+
+``connect`` returns a ``World``: the same few calls with Horovod or alone, so that everything above can be
+tested without MPI. It refuses to start with other ranks or hosts than the run configuration asks for: a
+launcher that cannot reach its workers may silently start every rank on its own machine (Open MPI 5 does when
+it is given only Open MPI 4's variables).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert_trainer.errors import TrainerError, WrongWorld
+from bert_trainer.output.termination import tell_error
+from bert_trainer.system.atomic_files import storage_errors
+
+T = TypeVar("T")
+
+# Elements of one reduction. Chunks have fixed bounds and are never fused with one another: Horovod's own
+# fusion packs tensors by the time they arrive, which changes the rounding of sums from three ranks on.
+CHUNK_ELEMENTS = 4 * 1024 * 1024
+
+# Horovod's thread asks the other ranks every millisecond whether there is anything to reduce, and MPI waits for their
+# answers in a busy loop: on a machine whose cores all compute, a quarter of each. With these, the loop lets other
+# threads go first.
+_YIELDING = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # Open MPI 4 and 5
+    "I_MPI_THREAD_YIELD": "2",  # Intel MPI's sched_yield, by its reference; not measured
+}
+
+_LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+
+
+class Pending(Protocol):
+    """A collective operation under way. What was handed to it must not be touched before ``wait`` returns."""
+
+    def done(self) -> bool:
+        """Tell, without waiting, whether ``wait`` would return at once."""
+
+    def wait(self) -> Tensor:
+        """Wait for the result."""
+
+
+class World(Protocol):
+    """What the trainer needs of its ranks. Every rank makes the same calls; ``start_`` ones with the same names."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """Number of this rank on its host."""
+    num_hosts: int
+
+    def sum_(self, flat: Tensor) -> None:
+        """Sum a contiguous tensor over all ranks, in place, in chunks of fixed order."""
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        """Begin to sum a contiguous tensor over all ranks, in place and on its own."""
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        """Begin to sum a tensor of rows; each rank gets its ``rank_slice`` of the summed rows."""
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        """Begin to lay all ranks' rows end to end, by rank; their numbers may differ."""
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Sum a few numbers, in fp64."""
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Copy rank 0's tensor to all ranks, in place."""
+
+    def broadcast_object(self, value: T) -> T:
+        """Return rank 0's value, which must pickle."""
+
+    def close(self) -> None:
+        """Leave the group; nothing may be called afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An operation that needed no waiting."""
+
+    result: Tensor
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def wait(self) -> Tensor:
+        """Return the result."""
+        return self.result
+
+
+@dataclass(slots=True)
+class Alone:
+    """One process that needs nobody."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    num_hosts: int = 1
+
+    def sum_(self, flat: Tensor) -> None:
+        """Leave the tensor as it is."""
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        """Leave the tensor as it is."""
+        return Done(tensor)
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        """Return all of them."""
+        return Done(rows)
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        """Return them."""
+        return Done(rows)
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Return them."""
+        return list(numbers)
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Leave the tensor as it is."""
+
+    def broadcast_object(self, value: T) -> T:
+        """Return it."""
+        return value
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Handle:
+    """Horovod's handle of an operation; reports errors by raising HorovodInternalError."""
+
+    def __init__(self, hvd: Any, number: int) -> None:
+        self._hvd, self._number = hvd, number
+
+    def done(self) -> bool:
+        return bool(self._hvd.poll(self._number))
+
+    def wait(self) -> Tensor:
+        result: Tensor = self._hvd.synchronize(self._number)
+        return result
+
+
+def prepare_environment(environment: MutableMapping[str, str]) -> None:
+    """Set what Horovod and MPI read as they start; how MPI waits is left as it is where it is given."""
+    environment["HOROVOD_FUSION_THRESHOLD"] = "0"
+    for name, value in _YIELDING.items():
+        environment.setdefault(name, value)
+
+
+class Horovod:
+    """Ranks started by mpirun or horovodrun."""
+
+    def __init__(self) -> None:
+        """Join the group; blocks until every rank has."""
+        prepare_environment(os.environ)
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        hvd.init()
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+        self.local_rank: int = hvd.local_rank()
+        # By pod or machine name rather than by Horovod's cross_size, which counts what the launcher says.
+        self.num_hosts = len(set(self._gather_hosts()))
+
+    def _gather_hosts(self) -> list[str]:
+        padded = socket.gethostname().encode()[:64].ljust(64, b"\0")
+        names = self._hvd.allgather(torch.frombuffer(bytearray(padded), dtype=torch.uint8)[None], name="hosts")
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in names]
+
+    def sum_(self, flat: Tensor) -> None:
+        """Sum in chunks; all are under way at once and each is reduced on its own."""
+        chunks = torch.split(flat, CHUNK_ELEMENTS)
+        for pending in [self.start_sum_(chunk, f"sum.{number}") for number, chunk in enumerate(chunks)]:
+            pending.wait()
+
+    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+        """Begin an allreduce."""
+        return _Handle(self._hvd, self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum))
+
+    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+        """Begin a reducescatter, which deals rows as ``rank_slice`` does: one more to each of the first ranks."""
+        return _Handle(self._hvd, self._hvd.reducescatter_async(rows, name=name, op=self._hvd.Sum))
+
+    def start_gather(self, rows: Tensor, name: str) -> Pending:
+        """Begin an allgather."""
+        return _Handle(self._hvd, self._hvd.allgather_async(rows, name=name))
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Sum in fp64."""
+        values = torch.tensor(numbers, dtype=torch.float64)
+        return self._hvd.allreduce(values, name="numbers", op=self._hvd.Sum).tolist()  # type: ignore[no-any-return]
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Copy rank 0's tensor."""
+        self._hvd.broadcast_(flat, root_rank=0, name="broadcast")
+
+    def broadcast_object(self, value: T) -> T:
+        """Pickle on rank 0; the length travels first."""
+        payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8) if self.rank == 0 else np.zeros(0, np.uint8)
+        length = self._hvd.broadcast(torch.tensor([payload.size]), root_rank=0, name="object.length")
+        buffer = torch.zeros(int(length), dtype=torch.uint8)
+        if self.rank == 0:
+            buffer.copy_(torch.from_numpy(payload.copy()))
+        self._hvd.broadcast_(buffer, root_rank=0, name="object.bytes")
+        received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
+        return received
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._hvd.shutdown()
+
+
+def connect(expected_ranks: int, expected_hosts: int) -> World:
+    """Join the other ranks and check that all of them are there.
+
+    Raises:
+        WrongWorld: the launcher started another number of ranks, or on another number of hosts.
+    """
+    launched = next((int(os.environ[name]) for name in _LAUNCHER_SIZES if name in os.environ), 1)
+    world: World = Horovod() if launched > 1 or expected_ranks > 1 else Alone()
+    if (world.size, world.num_hosts) != (expected_ranks, expected_hosts):
+        size, hosts = world.size, world.num_hosts
+        world.close()
+        raise WrongWorld(
+            f"world: the launcher started {size} rank(s) on {hosts} host(s), the run configuration asks for "
+            f"{expected_ranks} on {expected_hosts}",
+            hint="start it by mpirun with as many ranks, and give the host file explicitly (--hostfile)",
+        )
+    return world
+
+
+class PeerFailed(TrainerError):
+    """Rank 0 has ended the run and has said why; the other ranks leave quietly with its exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        """exit_code: rank 0's."""
+        super().__init__("rank 0 has ended the run")
+        self.exit_code = exit_code
+        self.told = True
+
+
+def lost_peer(error: Exception) -> bool:
+    """Return whether an error only says that another rank has ended, which has its own story to tell."""
+    return type(error).__name__ == "HorovodInternalError"
+
+
+def on_rank_0(world: World, action: Callable[[], T], *, has_trained: bool = False) -> T:
+    """Run an action on rank 0 alone and return its result on every rank.
+
+    An error is told before the other ranks learn of it: the first rank to leave makes mpirun end the rest.
+    has_trained: a step was taken, so that trouble with files is nobody's mistake.
+
+    Raises:
+        TrainerError: on rank 0, whatever the action raised; PeerFailed on the others.
+    """
+    error: TrainerError | None = None
+    outcome: tuple[int | None, Any] = (None, None)
+    if world.rank == 0:
+        try:
+            with storage_errors(lambda: has_trained):
+                outcome = (None, action())
+        except TrainerError as raised:
+            error, outcome = raised, (raised.exit_code, None)
+            tell_error("bert-train", raised)
+    exit_code, result = world.broadcast_object(outcome)
+    if error is not None:
+        raise error
+    if exit_code is not None:
+        raise PeerFailed(exit_code)
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,427 @@
+"""The launcher's log as evidence: which records belong to this attempt, and which process failed first.
+
+Rank 0 may run in another pod than the launcher, so its lines are all that the launcher learns of it. A program may
+also print the log of another job, or imitate our records in part: only those of this job and attempt count. Three
+sources say who failed first: ``bert-pod rank``, which reports how its program ended, the MPI launcher's banner, and
+the ranks' own messages. None is complete: a rank whose peer was killed may abort before anything noticed that death.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, EXIT_STOPPED, NAMED, StorageFailed
+from bert_trainer.output.progress import PREFIX, parse_line
+from bert_trainer.pod.mpi import short_name
+from bert_trainer.pod.rank_output import Line
+
+_PROGRAMS = ("bert-train", "bert-data")
+_MODULE = "bert_trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who writes the records of this pod."""
+
+    job: str | None = None
+    """Uid; None: not known, as where no operator has made the pod."""
+    attempt: str = "1"
+    is_ours: bool = True
+    """The program is the trainer: a run of it that ends well says so."""
+
+    def wrote(self, fields: Mapping[str, str]) -> bool:
+        """Tell whether a record is this attempt's."""
+        if self.job is None:
+            return fields.get("attempt", self.attempt) == self.attempt
+        return (fields.get("job"), fields.get("attempt")) == (self.job, self.attempt)
+
+
+def read_source(program: Sequence[str], environment: Mapping[str, str]) -> Source:
+    """Return what is known of who writes records here."""
+    return Source(
+        job=_read_uid(environment.get("BERT_RUN_CONFIG")),
+        attempt=environment.get("BERT_ATTEMPT", "1"),
+        is_ours=_is_ours(program),
+    )
+
+
+def _is_ours(program: Sequence[str]) -> bool:
+    if PurePath(program[0]).name in _PROGRAMS:
+        return True
+    return "-m" in program[:-1] and program[program.index("-m") + 1].partition(".")[0] == _MODULE
+
+
+def _read_uid(run_config: str | None) -> str | None:
+    """Return the job's uid, None where there is none to be read: the program itself says what is wrong with it."""
+    if run_config is None:
+        return None
+    try:
+        uid = json.loads(Path(run_config).read_bytes())["job"]["uid"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return uid if isinstance(uid, str) else None
+
+
+MAX_RECORD_BYTES = 3_500
+"""Kubernetes cuts a termination message at 4,096 bytes, and cut JSON would be no JSON."""
+
+_KEPT_LINES = 20
+_LONGEST_LINE = 1_000  # characters; a longer one says nothing more
+_LONGEST_WORD = 80  # characters; of a reason or a stage
+_LAST_WORDS = 900  # characters; with a sentence before them they fit into a status
+_FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
+_STEP = re.compile(r"[0-9]{1,15}")
+_FAILING = ("1", "2", "4")
+_TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
+_RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
+_FRAME = re.compile(r"[-=]{60,}")
+_GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine, before it begins
+_TRACEBACK = "Traceback (most recent call last):"
+
+# Open MPI wraps its sentences at 80 characters, so white space is any.
+_OPEN_MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)")
+_OPEN_MPI_CODE = re.compile(r"Process name:\s+\[.*,(\d+)\]\s+Exit code:\s+(\d+)")
+_INTEL_SIGNAL = re.compile(r"RANK (\d+) PID \d+ RUNNING AT (\S+)\s+=\s+KILLED BY SIGNAL: (\d+)")
+_MPICH_END = re.compile(r"= +PID \d+ RUNNING AT (\S+)\s+=\s+EXIT CODE: (\d+)")
+_MPICH_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+
+# What launchers say when a worker vanishes or cannot be used; the group, if any, is its name. The last one is ssh's.
+_LOST = (
+    re.compile(r"A daemon failed to report back after being spawned[\s\S]*Remote host:\s+(\S+)"),
+    re.compile(r"unable to reliably start one or more daemons"),
+    re.compile(r"lost communication with a remote daemon[\s\S]*Remote daemon:\s+\S+ on node (\S+)"),
+    re.compile(r"lost communication with a remote daemon|daemon has unexpectedly failed after launch"),
+    re.compile(r"Downstream from host (\S+) exited abnormally"),
+    re.compile(r"control_cb .*: assert \(!closed\) failed"),
+    re.compile(r"Connection to (\S+) closed by remote host"),
+)
+# What a rank of Open MPI says whose peer has gone; it may do so, and abort, before the launcher notices that death.
+_PEER_GONE = re.compile(
+    r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
+)
+# The same from any MPI. Wrong use of MPI has words of its own: MPI_ERR_TRUNCATE, "Invalid rank".
+_CONNECTION_LOST = re.compile(
+    r"MPI communication peer process has unexpectedly disconnected"
+    r"|\*\*\* An error occurred in Socket closed"
+    r"|\*\*\* (?:Unknown error|MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED|REVOKED)\b)"
+    r"|Fatal error in \w+: (?:Other MPI error|Unknown error class|Internal MPI error|.*(?i:process failed))"
+    r"|process_vm_readv\(pid=\d+.*No such process"
+)
+# What ranks say besides that where their peers have gone, by themselves or not.
+_BLAMED = re.compile(
+    r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
+    r"|Another rank has ended; its own message says why"
+)
+# With one of these a run may end well: the trainer's last record, and that of the preparation.
+_GOOD_ENDS = ("succeeded", "stage_finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFailure:
+    """The process that ended badly before all others, as far as the launcher names it."""
+
+    rank: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known."""
+        named = {"rank": self.rank, "host": self.host, "exitCode": self.exit_code, "signal": self.signal}
+        return {key: value for key, value in named.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Story:
+    """Listens to all lines. Of records it believes those of rank 0 that are this attempt's."""
+
+    source: Source = Source()
+    stage: str | None = None
+    step: int | None = None
+    checkpoint: str | None = None
+    """Path of the newest one that was reported."""
+    final: dict[str, str] | None = None
+    """The record with which rank 0 took its leave."""
+    last_event: str | None = None
+    _last: dict[int | None, deque[str]] = field(default_factory=dict)
+    _everybody: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+
+    def note(self, line: Line) -> None:
+        """Take one line."""
+        text = line.text[:_LONGEST_LINE]
+        if line.text.startswith(PREFIX + " "):
+            fields = parse_line(line.text) if line.rank == 0 else None
+            if fields is not None and self.source.wrote(fields):
+                self._note_record(fields)
+        elif text.strip():
+            # The launcher's last words stand in a frame of many lines.
+            self._last.setdefault(line.rank, deque(maxlen=_KEPT_LINES * 3)).append(text)
+            if line.rank is not None:
+                self._everybody.append(text)
+
+    def _note_record(self, fields: dict[str, str]) -> None:
+        event = fields["event"]
+        self.last_event = event
+        self.stage = fields.get("stage", self.stage)
+        if _STEP.fullmatch(fields.get("step", "")):
+            self.step = int(fields["step"])
+        if event == "checkpoint":
+            self.checkpoint = fields.get("path", self.checkpoint)
+        if event in (*_FINAL, "failed"):
+            self.final = fields
+
+    @property
+    def told_stop(self) -> bool:
+        """Whether rank 0 said that it stopped."""
+        return self.final is not None and self.final["event"] == "stopped"
+
+    def has_stopped(self, exit_code: int, *, was_asked: bool) -> bool:
+        """Tell whether rank 0 is believed that it stopped.
+
+        A program that is not ours, that nobody has asked to stop and that ends with 0 has succeeded.
+        """
+        is_sure = self.source.is_ours or exit_code != 0 or was_asked or self.has_lost_worker
+        return self.told_stop and is_sure
+
+    @property
+    def said_code(self) -> int | None:
+        """The exit code with which rank 0 said that it fails."""
+        said = (self.final or {}).get("exit_code", "") if (self.final or {}).get("event") == "failed" else ""
+        return int(said) if said in _FAILING else None
+
+    @property
+    def left_early(self) -> bool:
+        """Whether rank 0 reported something, and nothing that could be the end of a good run of ours."""
+        return self.source.is_ours and self.last_event is not None and self.last_event not in _GOOD_ENDS
+
+    @property
+    def has_lost_worker(self) -> bool:
+        """Whether the launcher says that a worker has vanished."""
+        return self._find_lost() is not None
+
+    @property
+    def has_lost_peer(self) -> bool:
+        """Whether ranks found another one gone, and no rank told of a failure: something has killed it."""
+        if (self.final or {}).get("event") == "failed" or any(self.explains(rank) for rank in self._last):
+            return False
+        return any(_CONNECTION_LOST.search(self._words(rank)) for rank in self._last)
+
+    def explains(self, rank: int | None) -> bool:
+        """Tell whether a rank told of a failure of its own."""
+        words = self._words(rank)
+        return _TOLD.search(words) is not None or _TRACEBACK in words and _BLAMED.search(words) is None
+
+    def blames_peer(self, rank: int | None) -> bool:
+        """Tell whether a rank says nothing but that it has lost another one."""
+        words = self._words(rank)
+        is_lost = _CONNECTION_LOST.search(words) or _BLAMED.search(words)
+        return is_lost is not None and not self.explains(rank)
+
+    def _find_peer(self) -> str | None:
+        """Return the host of a rank that others found gone."""
+        texts = map(self._words, self._last)
+        match = next((match for text in texts if (match := _PEER_GONE.search(text))), None)
+        return None if match is None or not self.has_lost_peer else short_name(match[1])
+
+    def _find_lost(self) -> re.Match[str] | None:
+        text = self._words(None)
+        return next((match for pattern in _LOST if (match := pattern.search(text))), None)
+
+    def _words(self, rank: int | None) -> str:
+        """Return what a rank said last, None: the launcher."""
+        return "\n".join(self._last.get(rank, ()))
+
+    def first_failure(self, hosts: tuple[str, ...] = (), slots: int = 1) -> FirstFailure | None:
+        """Return what the launcher names. hosts, slots: where ranks are, in the order of the host file."""
+        if lost := self._find_lost():
+            return FirstFailure(host=short_name(lost[1])) if lost.re.groups else None
+        failure = _read_failure(self._words(None))
+        if (failure is None or failure.signal is None) and (peer := self._find_peer()) is not None:
+            return FirstFailure(rank=hosts.index(peer) if slots == 1 and peer in hosts else None, host=peer)
+        if failure is None or failure.host is not None or failure.rank is None:
+            return failure
+        place = failure.rank // slots
+        host = hosts[place] if place < len(hosts) else None
+        return FirstFailure(rank=failure.rank, host=host, exit_code=failure.exit_code, signal=failure.signal)
+
+    def last_lines(self, rank: int | None) -> list[str]:
+        """Return the last plain lines of a rank, of all of them where it said nothing, else the launcher's."""
+        nothing: deque[str] = deque()
+        own = nothing if rank is None else self._last.get(rank, nothing)
+        lines = own or self._everybody or self._last.get(None, nothing)
+        return [line for line in lines if not (_FRAME.fullmatch(line) or _GREETING.match(line))][-_KEPT_LINES:]
+
+
+def _read_failure(text: str) -> FirstFailure | None:
+    if match := _OPEN_MPI_SIGNAL.search(text):
+        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
+    if match := _OPEN_MPI_CODE.search(text):
+        return FirstFailure(rank=int(match[1]), exit_code=int(match[2]))
+    if match := _INTEL_SIGNAL.search(text):
+        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
+    if match := _MPICH_END.search(text):
+        told = _MPICH_SIGNAL.search(text)
+        if told:
+            return FirstFailure(host=match[1], signal=int(told[1]))
+        return FirstFailure(host=match[1], exit_code=int(match[2]))
+    return None
+
+
+def build_record(
+    exit_code: int, story: Story, failure: FirstFailure | None, left: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the termination record: the keys of ``last_words`` and ``firstFailure``.
+
+    left: the record that a rank in this pod has written itself. One that tells of another kind of end than the
+    exit code is not believed: the program may have been killed after it had said that all went well.
+    """
+    if left is not None and (left.get("exitCode") == 0) == (exit_code == 0):
+        record = {key: left.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
+    else:
+        reason, message = _explain(exit_code, story, failure)
+        checkpoint = story.checkpoint
+        record = {"reason": reason, "stage": story.stage, "step": story.step, "checkpoint": checkpoint}
+        record["message"] = message
+    record["exitCode"] = exit_code
+    if failure is not None and exit_code not in (0, EXIT_STOPPED):
+        record["firstFailure"] = failure.to_json()
+    return record
+
+
+def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tuple[str, str]:
+    """Return the reason, one word, and the message."""
+    final = story.final or {}
+    event = final.get("event")
+    # "failed" stands for every other code.
+    agrees = event is not None and (_FINAL.get(event) == exit_code or event == "failed" and exit_code not in (0, 3))
+    if exit_code in (0, EXIT_STOPPED):
+        reason = "Succeeded" if exit_code == 0 else "Stopped"
+        return reason, final.get("message", "") if agrees and exit_code else ""
+    lines = story.last_lines(failure.rank if failure else None)
+    told = _find_told(lines)
+    has_said = story.said_code == exit_code or told is not None and told[0] == StorageFailed.__name__
+    if exit_code == EXIT_INFRASTRUCTURE and not has_said:
+        host = failure.host if failure and failure.host else "a worker"
+        rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
+        return "WorkerLost", f"the connection to {rank}{host} failed or broke"
+    if agrees and exit_code < 128:
+        return final.get("reason", _default_reason(exit_code)), final.get("message", "")
+    raised = _find_raised(lines)
+    if exit_code < 128 and told:
+        return told[0] or _default_reason(exit_code), told[1]
+    if exit_code < 128 and raised:
+        return raised
+    reason, last = _default_reason(exit_code), "\n".join(lines)
+    if exit_code <= 128:
+        return reason, last
+    return reason, f"{_tell_signal(reason, story, failure)}\n{last[-_LAST_WORDS:]}".rstrip()
+
+
+def _tell_signal(name: str, story: Story, failure: FirstFailure | None) -> str:
+    """Return a sentence about a rank that cannot tell what has ended it."""
+    rank = "a rank" if failure is None or failure.rank is None else f"rank {failure.rank}"
+    host = "" if failure is None or failure.host is None else f" on {failure.host}"
+    when = "" if story.step is None else f" after step {story.step} of {story.stage}"
+    why = "; most often memory has run out" if name == "SIGKILL" else ""
+    return f"{rank}{host} was ended by {name}{when}{why}"
+
+
+def _default_reason(exit_code: int) -> str:
+    if exit_code == EXIT_BAD_INPUT:
+        return "InputError"
+    number = exit_code - 128
+    if number in {int(known) for known in signal.Signals}:
+        return signal.Signals(number).name
+    return "Failed"
+
+
+def _find_told(lines: list[str]) -> tuple[str | None, str] | None:
+    """Return the last sentence that a program of ours ended with, with its hint, and the reason if it names one."""
+    for number in range(len(lines) - 1, -1, -1):
+        if match := _TOLD.fullmatch(lines[number]):
+            following = lines[number + 1 : number + 3]
+            hints = [line for line in following[:1] if line.startswith("hint: ")]
+            reasons = [line.removeprefix("reason: ") for line in following if line.startswith("reason: ")]
+            reason = next((name for name in reasons if name in NAMED), None)
+            return reason, "\n".join([match[1], *hints])
+    return None
+
+
+def _find_raised(lines: list[str]) -> tuple[str, str] | None:
+    """Return type and text of the exception of the last traceback."""
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    for line in lines[starts[-1] + 1 :] if starts else []:
+        if not line.startswith(" ") and (match := _RAISED.fullmatch(line)):
+            return match[1].rpartition(".")[2], match[2] or ""
+    return None
+
+
+def render_record(record: Mapping[str, Any]) -> str:
+    """Return it as JSON of at most 3,500 bytes; what is too much is cut from the start of the message."""
+    # Bytes that are no text have come this far as halves of surrogate pairs, which JSON cannot carry.
+    record = {key: _text(value) if isinstance(value, str) else value for key, value in record.items()}
+    for key in ("reason", "stage"):
+        record[key] = str(record[key])[:_LONGEST_WORD] if record.get(key) else record.get(key)
+    message = _text(str(record.get("message") or ""))
+    while len(text := _encode({**record, "message": message})) > MAX_RECORD_BYTES:
+        if not message:
+            # Paths of kilobytes; the reason and the code matter more.
+            return json.dumps({"reason": record.get("reason"), "exitCode": record.get("exitCode"), "message": ""})
+        excess = len(text) - MAX_RECORD_BYTES
+        # A character is up to 4 bytes, or 6 when JSON escapes it.
+        message = message[max(1, excess // 6) :]
+    return text.decode()
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode(errors="replace")
+
+
+def _text(value: str) -> str:
+    return value.encode(errors="replace").decode()
+
+
+def names_of(hosts: Iterable[str], limit: int = 8) -> str:
+    """Join some names for a sentence: the first ones, and how many more there are."""
+    names = list(hosts)
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def find_failure(
+    told: Sequence[FirstFailure],
+    story: Story,
+    *,
+    hosts: tuple[str, ...],
+    slots: int,
+    names_all: bool = False,
+) -> FirstFailure | None:
+    """Return the process that has brought the others down, None where nobody names one.
+
+    told: bad ends in the order in which they were told. hosts, slots: where ranks are, in the order of the host file.
+    names_all: the launcher's banner also names ranks that the launcher has ended itself.
+    """
+    named = story.first_failure(hosts, slots)
+    # Launchers end whoever tells of it, and a rank with it; what has killed the program alone came from outside.
+    killed = next((end for end in told if end.signal == signal.SIGKILL), None)
+    if killed is not None or story.has_lost_worker:
+        return killed or named
+    is_named_by_signal = named is not None and named.signal is not None and not names_all
+    for end in told:
+        if end.exit_code is None or story.blames_peer(end.rank):
+            continue
+        if not is_named_by_signal or story.explains(end.rank):
+            return end
+    # Where the banner also names whom the launcher has ended, a rank that told of a signal of its own comes first.
+    own = [end for end in told if end.signal not in (None, signal.SIGTERM)] if names_all else []
+    by_signal = next((end for end in (*own, named, *told) if end is not None and end.signal is not None), None)
+    if by_signal is not None or named is not None or story.has_lost_peer or not told:
+        return by_signal or named
+    return told[0]

@@ -1,0 +1,1 @@
+"""The machine and its files: processors, memory, atomic writes, locks, reproducible random bits."""

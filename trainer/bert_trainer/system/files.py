@@ -1,0 +1,112 @@
+"""Finding the files of a folder, and digests of files that may be large.
+
+A folder that cannot be read is an error: skipping it would silently leave data out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_trainer.errors import InputError
+
+_SYSTEM_FOLDERS = frozenset({"lost+found"})
+"""At the top of a volume; for nobody but its file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What lies below a folder, each list sorted by path."""
+
+    files: list[Path] = field(default_factory=list)
+    hidden: list[Path] = field(default_factory=list)
+    """Files and folders whose names begin with a full stop."""
+    no_files: list[Path] = field(default_factory=list)
+    """Links to nothing, and what is neither a file nor a folder."""
+
+
+def shown(path: Path | str) -> str:
+    """Return a path for a message: what cannot be printed, such as a line break or a byte that is no UTF-8, escaped."""
+    text = str(path)
+    if text.isprintable():
+        return text
+    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+
+
+def files_below(root: Path) -> list[Path]:
+    """Return the files that ``search_below`` finds; raises as that does."""
+    return search_below(root).files
+
+
+def search_below(root: Path) -> Search:
+    """Find all files at any depth; hidden ones, and those of hidden folders, are left out.
+
+    Links to folders are followed, each folder once.
+
+    Raises:
+        InputError: a folder cannot be listed or entered.
+    """
+    found = Search()
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(root, onerror=_refuse, followlinks=True):
+        state = Path(folder).stat()
+        if (state.st_dev, state.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        found.hidden.extend(Path(folder, name) for name in (*folders, *names) if name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SYSTEM_FOLDERS)
+        for path in (Path(folder, name) for name in names if not name.startswith(".")):
+            (found.files if _is_file(path) else found.no_files).append(path)
+    for paths in (found.files, found.hidden, found.no_files):
+        paths.sort(key=lambda path: path.relative_to(root).as_posix())
+    return found
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files directly in a folder, sorted by name, hidden ones left out. Raises InputError as above."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        _refuse(error)
+        raise
+    return [path for path in paths if _is_file(path)]
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file; a folder that may be listed but not entered does not let anybody know."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False  # a link to nothing
+    except OSError as error:
+        _refuse(error)
+        raise
+
+
+def _refuse(error: OSError) -> None:
+    raise InputError(
+        f"{error.filename}: cannot be listed ({error.strerror})",
+        hint="check its owner and rights, or take it out of the folder",
+    ) from error
+
+
+_PIECE_BYTES = 1 << 20
+
+
+def digest_file(path: Path, algorithm: str, advance: Callable[[int], None] = lambda _: None) -> str:
+    """Return a file's digest, hexadecimal. Memory: a piece. advance: told how many more bytes were read; may raise.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+            advance(len(piece))
+    return digest.hexdigest()

@@ -1,0 +1,45 @@
+"""One builder at a time in a folder, by a lock that dies with its holder.
+
+File systems without locks are used without one; then it is up to the user.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bert_trainer.errors import TrainerError
+from bert_trainer.system.atomic_files import disk_errors
+
+_LOCK_FILE = ".lock"
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made where it is missing.
+
+    Raises:
+        TrainerError: another process holds it.
+        InputError: the folder cannot be written.
+    """
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _LOCK_FILE
+    with disk_errors(path):
+        file = path.open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TrainerError(
+                f"{folder}: another process is building here",
+                hint="wait until it has ended, then start again",
+            ) from error
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        yield

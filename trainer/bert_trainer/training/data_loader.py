@@ -1,0 +1,287 @@
+"""From shards to the micro-batches of one rank: order, split over ranks, reading ahead.
+
+The order of samples is a function of (seed, epoch, sample number) alone: every rank computes the same one and
+takes its part of each global batch, so another number of ranks sees the same samples in the same steps. Which
+rows of a step a rank takes follows from their lengths (``dealing``), which every rank has in memory.
+Nothing is stored but a position. Batches run on over the end of an epoch; every sample is seen once in each.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.config.run_config import DataRange
+from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.errors import InputError
+from bert_trainer.model.batch import Batch, make_batch
+from bert_trainer.parallel.row_balancing import deal_rows, rank_slice
+
+WINDOW_SAMPLES = 65536
+"""Samples shuffled together: as many whole shards as fit, at least one. Bounds the reader's memory."""
+
+_READ_AHEAD_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Shards that are in memory together, in one epoch's order."""
+
+    first_index: int
+    """Place of the window's first sample in the epoch."""
+    shards: tuple[int, ...]
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Samples that lie in one window: the shards they come from and their rows there."""
+
+    epoch: int
+    window: int
+    order: NDArray[np.int64]
+    """Places in the window's concatenated shards."""
+
+
+class SampleOrder:
+    """The endless order of a stage's samples.
+
+    Shards are shuffled, taken in windows of about ``WINDOW_SAMPLES``, and samples shuffled inside each window.
+    """
+
+    def __init__(self, rows: tuple[int, ...], seed: int, data_range: DataRange | None = None) -> None:
+        """rows: samples of every shard. data_range: the part of all samples, in shard order, that is used."""
+        data_range = data_range or DataRange()
+        self._arguments = (rows, seed, data_range)
+        total = sum(rows)
+        first, last = round(data_range.start * total), round(data_range.end * total)
+        self.seed = seed
+        self.shard_starts = [0, *accumulate(rows)]
+        """Number of the first sample of every shard."""
+        self.used_rows = [
+            (max(first - start, 0), max(min(last - start, count), 0))
+            for start, count in zip(self.shard_starts, rows, strict=False)
+        ]
+        """First and last (exclusive) row used of every shard."""
+        self.num_samples = sum(max(stop - start, 0) for start, stop in self.used_rows)
+        if self.num_samples == 0:
+            raise InputError(
+                f"dataRange: {data_range.start} to {data_range.end} of {total} samples holds none",
+                hint="widen the range or build more samples",
+            )
+        self.windows = lru_cache(maxsize=4)(self._windows)
+        self.window_order = lru_cache(maxsize=4)(self._window_order)
+
+    def __reduce__(self) -> tuple[type[SampleOrder], tuple[object, ...]]:
+        """Travel as the arguments; caches do not pickle."""
+        return SampleOrder, self._arguments
+
+    def _windows(self, epoch: int) -> tuple[_Window, ...]:
+        used = [shard for shard, (start, stop) in enumerate(self.used_rows) if stop > start]
+        shuffled = [used[place] for place in self._random(epoch).permutation(len(used))]
+        windows: list[_Window] = []
+        shards: list[int] = []
+        first = size = 0
+        for shard in shuffled:
+            count = self.used_rows[shard][1] - self.used_rows[shard][0]
+            if shards and size + count > WINDOW_SAMPLES:
+                windows.append(_Window(first, tuple(shards), size))
+                first, shards, size = first + size, [], 0
+            shards.append(shard)
+            size += count
+        return (*windows, _Window(first, tuple(shards), size))
+
+    def _window_order(self, epoch: int, window: int) -> NDArray[np.int64]:
+        """Places in the window's concatenated shards, in the order they are seen."""
+        return self._random(epoch, window).permutation(self.windows(epoch)[window].num_samples)
+
+    def _random(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, len(key), *key))))
+
+    def pieces(self, start: int, stop: int) -> Iterator[_Piece]:
+        """Cut positions [start, stop) of the endless order at the bounds of epochs and windows."""
+        while start < stop:
+            epoch, index = divmod(start, self.num_samples)
+            windows = self.windows(epoch)
+            number = bisect_right([window.first_index for window in windows], index) - 1
+            offset = index - windows[number].first_index
+            count = min(stop - start, windows[number].num_samples - offset)
+            yield _Piece(epoch, number, self.window_order(epoch, number)[offset : offset + count])
+            start += count
+
+    def window_numbers(self, epoch: int, window: int) -> NDArray[np.int64]:
+        """Numbers in the data set of the window's concatenated samples, int64."""
+        ranges = []
+        for shard in self.windows(epoch)[window].shards:
+            start, stop = self.used_rows[shard]
+            ranges.append(np.arange(start, stop, dtype=np.int64) + self.shard_starts[shard])
+        return np.concatenate(ranges)
+
+    def sample_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers in the data set of the samples at positions [start, stop) of the order, int64."""
+        return np.concatenate(
+            [self.window_numbers(piece.epoch, piece.window)[piece.order] for piece in self.pieces(start, stop)]
+        )
+
+
+def num_micro_batches(global_batch_size: int, micro_batch_size: int, world_size: int) -> int:
+    """Return the forward passes of one step, over all ranks."""
+    slices = (rank_slice(global_batch_size, rank, world_size) for rank in range(world_size))
+    return sum(-(-(stop - start) // micro_batch_size) for start, stop in slices)
+
+
+class StageReader:
+    """One rank's micro-batches of a stage, read ahead of the step by a thread.
+
+    Use as a context manager, so that the thread ends with the stage.
+    """
+
+    def __init__(
+        self,
+        folder: ShardFolder,
+        order: SampleOrder,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        rank: int,
+        world_size: int,
+        first_step: int,
+        last_step: int,
+        masking: DynamicMasking | None = None,
+        balanced: bool = True,
+        staged: Callable[[Batch], Batch] | None = None,
+    ) -> None:
+        """Steps count from 0 and end before ``last_step``. masking: draws masks; without it the files' are used.
+
+        balanced: ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
+        staged: what the reading thread does to every micro-batch before it is handed over (``gpu.filler``).
+        """
+        self.folder = folder
+        self.order = order
+        self.global_batch_size = global_batch_size
+        self.micro_batch_size = micro_batch_size
+        self.masking = masking
+        self.rank = rank
+        self.world_size = world_size
+        self.balanced = balanced
+        self.staged = staged
+        self.most_tokens = 0
+        """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
+        self.waited_s = 0.0
+        """How long ``next_step`` has waited since the stage began."""
+        self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
+        self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._read_ahead, args=(first_step, last_step), name="stage-reader", daemon=True
+        )
+
+    def __enter__(self) -> StageReader:
+        """Start reading."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading and wait for the thread."""
+        self._closed.set()
+        while self._thread.is_alive():
+            self._drain()
+            self._thread.join(timeout=0.01)
+
+    def next_step(self) -> list[Batch]:
+        """Return the micro-batches of the next step, in order.
+
+        Raises:
+            InputError: a shard cannot be read.
+        """
+        began_s = time.monotonic()
+        item = self._queue.get()
+        self.waited_s += time.monotonic() - began_s
+        if isinstance(item, BaseException):
+            raise item
+        batches, self.most_tokens = item
+        return batches
+
+    def _drain(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    def _read_ahead(self, first_step: int, last_step: int) -> None:
+        try:
+            for step in range(first_step, last_step):
+                if self._closed.is_set():
+                    return
+                self._queue.put(self._read_step(step))
+        except BaseException as error:  # noqa: BLE001 - handed to the training thread, which raises it
+            self._queue.put(error)
+
+    def read_step(self, step: int) -> list[Batch]:
+        """Read this rank's rows of one step and put them together to micro-batches."""
+        return self._read_step(step)[0]
+
+    def read_rows(self, step: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
+        """Read this rank's rows of one step, masked, and their numbers in the data set."""
+        return self._read(step * self.global_batch_size)[:2]
+
+    def _read_step(self, step: int) -> tuple[list[Batch], int]:
+        """Return this rank's micro-batches and the busiest rank's tokens."""
+        samples, numbers, loads = self._read(step * self.global_batch_size)
+        bounds = range(0, len(numbers), self.micro_batch_size)
+        batches = [
+            make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
+            for at in bounds
+        ]
+        if self.staged is not None:
+            batches = [self.staged(batch) for batch in batches]
+        return batches, int(loads.max())
+
+    def _read(self, start: int) -> tuple[RaggedSamples, NDArray[np.int64], NDArray[np.int64]]:
+        """Return this rank's rows of the step that begins at ``start``, their numbers, and all ranks' tokens."""
+        parts, numbers = [], []
+        loads, dealt = np.zeros(self.world_size, np.int64), 0
+        # Piece by piece, since only one window is in memory; a step seldom has more than one.
+        for piece in self.order.pieces(start, start + self.global_batch_size):
+            window = self._window(piece.epoch, piece.window)
+            own = piece.order[self._deal(window.token_counts[piece.order], dealt, loads)]
+            dealt += len(piece.order)
+            taken = window.take(own)
+            own_numbers = self.order.window_numbers(piece.epoch, piece.window)[own]
+            parts.append(taken if self.masking is None else self.masking.mask(taken, piece.epoch, own_numbers))
+            numbers.append(own_numbers)
+        return RaggedSamples.concatenate(parts), np.concatenate(numbers), loads
+
+    def _deal(self, tokens_R: NDArray[np.int64], dealt: int, loads: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of a piece's rows are this rank's; all ranks' tokens are added to ``loads``."""
+        if self.balanced:
+            rank_R = deal_rows(tokens_R, dealt, loads)
+        else:
+            starts = [rank_slice(self.global_batch_size, rank, self.world_size)[0] for rank in range(self.world_size)]
+            rank_R = np.searchsorted(starts, np.arange(dealt, dealt + len(tokens_R)), side="right") - 1
+            loads += np.bincount(rank_R, tokens_R, self.world_size).astype(np.int64)
+        own: NDArray[np.bool_] = rank_R == self.rank
+        return own
+
+    def _window(self, epoch: int, window: int) -> RaggedSamples:
+        """Return a window's samples; the one before it leaves the memory, the order never goes back."""
+        if self._loaded is None or self._loaded[0] != (epoch, window):
+            self._loaded = None
+            parts = []
+            for shard in self.order.windows(epoch)[window].shards:
+                start, stop = self.order.used_rows[shard]
+                if self.masking is None:
+                    parts.append(self.folder.read_ragged(shard, slice(start, stop)))
+                else:
+                    parts.append(self.masking.read_bare(self.folder, shard, slice(start, stop)))
+            self._loaded = ((epoch, window), RaggedSamples.concatenate(parts))
+        return self._loaded[1]

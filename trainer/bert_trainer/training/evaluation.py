@@ -1,0 +1,118 @@
+"""Accuracy on held-out documents, and the baseline that any trained model must beat.
+
+Accuracies are weighted by token (or pair) over the whole held-out set: counts are summed over ranks and
+divided once, never averaged over batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bert_trainer.config.run_config import EvaluateStage
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.model.backends.gpu.bucket_padding import stage_for
+from bert_trainer.model.batch import Batch, make_batch
+from bert_trainer.model.bert import Bert
+from bert_trainer.parallel.row_balancing import rank_slice
+from bert_trainer.parallel.world import World
+
+# Enough to name the commonest token of any corpus; bounds the scan of a large data set.
+_BASELINE_SHARDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Shares in [0, 1] and mean losses in nats."""
+
+    masked_lm: float
+    next_sentence: float | None
+    """None without that objective."""
+    masked_lm_loss: float
+    samples: int
+    masked_tokens: int
+
+
+@torch.no_grad()
+def evaluate(model: Bert, folder: ShardFolder, stage: EvaluateStage, world: World, device: torch.device) -> Accuracy:
+    """Evaluate the model, without dropout, on held-out samples dealt out over the ranks.
+
+    Collective: every rank must call it.
+    """
+    model.eval()
+    num_samples = min(folder.num_samples, stage.max_samples or folder.num_samples)
+    staged = stage_for(device, stage.sequence_length, stage.micro_batch_size)
+    # Summed on the device, which is waited for once at the end.
+    counts = torch.zeros(3, dtype=torch.float64, device=device)
+    masked = rows = 0
+    for read in _batches(folder, *rank_slice(num_samples, world.rank, world.size), stage.micro_batch_size):
+        batch = (read if staged is None else staged(read)).to(device)
+        sums = model(batch)
+        counts += torch.stack(
+            [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
+        )
+        masked, rows = masked + batch.num_masked, rows + batch.num_rows
+    model.train()
+    correct, loss, pairs_correct, masked_tokens, samples = world.sum_numbers([*counts.tolist(), masked, rows])
+    return Accuracy(
+        masked_lm=correct / max(masked_tokens, 1),
+        next_sentence=pairs_correct / samples if model.nsp is not None else None,
+        masked_lm_loss=loss / max(masked_tokens, 1),
+        samples=int(samples),
+        masked_tokens=int(masked_tokens),
+    )
+
+
+def _batches(folder: ShardFolder, start: int, stop: int, micro_batch_size: int) -> Iterator[Batch]:
+    """Yield samples [start, stop) in shard order."""
+    first_of_shard = 0
+    for shard, rows in enumerate(folder.rows):
+        first, last = max(start - first_of_shard, 0), min(stop - first_of_shard, rows)
+        if first < last:
+            samples = folder.read_ragged(shard)
+            for at in range(first, last, micro_batch_size):
+                part = slice(at, min(at + micro_batch_size, last))
+                yield make_batch(samples.take(part), np.arange(part.start, part.stop) + first_of_shard)
+        first_of_shard += rows
+
+
+def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: int | None) -> float:
+    """Return the accuracy of always naming the training set's commonest masked token, in [0, 1].
+
+    training: at most the first 8 shards are counted. max_samples: as in the evaluation it is compared with.
+    """
+    counts = np.zeros(0, dtype=np.int64)
+    for shard in range(min(len(training.rows), _BASELINE_SHARDS)):
+        found = np.bincount(_labels(training, shard))
+        longer, shorter = (counts, found) if len(counts) >= len(found) else (found, counts)
+        longer[: len(shorter)] += shorter
+        counts = longer
+    commonest = int(counts.argmax())
+    left = max_samples or held_out.num_samples
+    right = total = 0
+    for shard in range(len(held_out.rows)):
+        labels = _labels(held_out, shard, left)
+        right += int((labels == commonest).sum())
+        total += len(labels)
+        left -= held_out.rows[shard]
+        if left <= 0:
+            break
+    return right / max(total, 1)
+
+
+def _labels(
+    folder: ShardFolder, shard: int, max_samples: int | None = None
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    samples = folder.read_ragged(shard).take(slice(0, max_samples))
+    chosen = samples.masked_lm_ids
+    if not len(chosen):
+        # Shards whose masks the loader draws: any token but [CLS] and [SEP] may be one.
+        may_be = np.ones(len(samples.tokens), np.bool_)
+        for place in (0, samples.first_segment_counts - 1, samples.token_counts - 1):
+            may_be[samples.token_starts + place] = False
+        chosen = samples.tokens[may_be]
+    labels: np.ndarray[tuple[int], np.dtype[np.int64]] = chosen.astype(np.int64)
+    return labels

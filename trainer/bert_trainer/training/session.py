@@ -1,0 +1,393 @@
+"""Everything one attempt holds while it trains: ranks, model, optimizer, folder, checkpoints, metrics.
+
+``Session.open`` builds it in the order in which things can go wrong: ranks, settings, folder, data, model; the
+first training step comes after all of that is known to be good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bert_trainer.checkpoints import initial_weights
+from bert_trainer.checkpoints.store import Checkpoint, CheckpointStore, Environment, Position
+from bert_trainer.config.run_config import EvaluateStage, PretrainStage, RunConfig
+from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.errors import InputError, UnsupportedPrecision
+from bert_trainer.model.backends.cpu.capability import prepare_processor
+from bert_trainer.model.backends.gpu.capability import check_build, check_capability
+from bert_trainer.model.bert import Bert
+from bert_trainer.optim.optimizer import LossScaler, Optimizer
+from bert_trainer.optim.schedule import num_steps
+from bert_trainer.output.metrics import MetricsWriter
+from bert_trainer.output.progress import Reporter
+from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.parallel.flat_parameters import FlatParameters
+from bert_trainer.parallel.reduction import GradientReduction
+from bert_trainer.parallel.world import World, on_rank_0
+from bert_trainer.parallel.zero1 import Partition
+from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.profiling import (
+    NoProfiler,
+    Profiler,
+    StepTimes,
+    open_profiler,
+    print_table,
+    render_step_times,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageData:
+    """What a pretraining stage reads."""
+
+    folder: ShardFolder
+    order: SampleOrder
+    total_steps: int
+    sequence_length: int
+    masking: DynamicMasking | None = None
+    """Draws masks; None: those of the files are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What only rank 0 holds: the output folder and all that is written into it."""
+
+    folder: RunFolder
+    store: CheckpointStore
+    metrics: MetricsWriter
+
+
+@dataclass(slots=True)
+class Session:
+    """One attempt, on one rank."""
+
+    config: RunConfig
+    world: World
+    device: torch.device
+    vocabulary: Vocabulary
+    training_data: dict[int, StageData]
+    """By index of the stage."""
+    held_out: dict[int, ShardFolder]
+    """By index of the evaluate stage."""
+    model: Bert
+    parameters: FlatParameters
+    optimizer: Optimizer
+    reduction: GradientReduction
+    scaler: LossScaler
+    keeper: Keeper | None
+    """None on every rank but 0."""
+    resumed_at: Position | None = field(default=None)
+    has_trained: bool = False
+    """Whether a step was taken, by this attempt or by what it goes on from."""
+    profiler: Profiler = field(default_factory=NoProfiler)
+    micro_batch_sizes: dict[int, int] = field(default_factory=dict)
+    """By index of the stage; one that is ``auto`` is missing until ``autotune`` has found it."""
+
+    @classmethod
+    def open(cls, config: RunConfig, world: World, *, attempt: int) -> Session:
+        """Set everything up; the weights are the newest good checkpoint's, or fresh ones.
+
+        Raises:
+            TrainerError: whatever is wrong with settings, folder, vocabulary or shards.
+        """
+        device = choose_device(config, world)
+        folder = on_rank_0(world, lambda: RunFolder.claim(config, attempt=attempt))
+        config = folder.config
+        vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
+        training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
+        model = Bert(config.model, len(vocabulary.tokens))
+        model.activation_checkpointing = config.activation_checkpointing
+        model.initialize(config.seed)
+        model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
+        parameters = FlatParameters(model)
+        partition = Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
+        optimizer = Optimizer(config.optimizer, parameters, partition)
+        compressed = config.reduction.compression == "fp16"
+        keeper = None
+        if world.rank == 0:
+            keeper = _open_keeper(config, world, device, folder, attempt)
+        session = cls(
+            config=config,
+            world=world,
+            device=device,
+            vocabulary=vocabulary,
+            training_data=training_data,
+            held_out=held_out,
+            model=model,
+            parameters=parameters,
+            optimizer=optimizer,
+            reduction=GradientReduction(
+                parameters, optimizer.gradients, optimizer.partition, world, compressed=compressed
+            ),
+            scaler=LossScaler(enabled=config.precision == "fp16"),
+            keeper=keeper,
+        )
+        session._resume()
+        session.profiler = _open_profiler(session)
+        session.micro_batch_sizes = given_micro_batch_sizes(config)
+        return session
+
+    def _resume(self) -> None:
+        """Load the newest good checkpoint on rank 0, or what the run starts from, and send it to the others."""
+        store = self.keeper.store if self.keeper else None
+        moments = self.optimizer.moments_to_load(self.world.rank)
+        found = on_rank_0(self.world, lambda: _load_newest(store, self, moments) if store else None)
+        if found is None:
+            self.optimizer.moment_steps = on_rank_0(self.world, lambda: self._load_initial(moments))
+        self.world.broadcast_(self.parameters.values)
+        self.optimizer.hand_out_moments(moments, self.world)
+        if found is not None:
+            self.optimizer.num_applied = found.num_applied
+            self.optimizer.moment_steps = found.num_applied if found.moment_steps is None else found.moment_steps
+            if self.scaler.enabled:
+                self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
+        self.resumed_at = found
+        self.has_trained = found is not None
+
+    def _load_initial(self, moments: dict[str, Tensor]) -> int:
+        """Take the weights that the configuration names, if any; return the updates that moments hold. For rank 0."""
+        start = self.config.initial_checkpoint
+        if start is None or self.keeper is None:
+            return 0
+        message, moment_steps = initial_weights.load(start, self.model, self.vocabulary, self.parameters, moments)
+        self.keeper.metrics.event("initialized", path=start.path, message=message)
+        return moment_steps
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which forward passes run."""
+        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        if self.config.precision in types:
+            return torch.autocast(self.device.type, dtype=types[self.config.precision])
+        return contextlib.nullcontext()
+
+    def save(self, position: Position, moments: dict[str, Tensor] | None) -> None:
+        """Write a checkpoint in the background; on other ranks than 0, nothing.
+
+        moments: from ``optimizer.moments_on_rank_0``, which may be collective.
+        """
+        if self.keeper is None or moments is None:
+            return
+        flats = {"model": self.parameters.values, **moments}
+        named = {part: self.parameters.named(flat) for part, flat in flats.items()}
+        # What was put together for this checkpoint is nobody else's: no second copy of it.
+        handed_over = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
+        self.keeper.store.save(position, named, handed_over=handed_over)
+
+    def close(self) -> None:
+        """Close what rank 0 has open; a checkpoint that is being written is finished first."""
+        try:
+            self.profiler.close()
+        finally:
+            self._close_keeper()
+
+    def _close_keeper(self) -> None:
+        if self.keeper is not None:
+            try:
+                self.keeper.store.wait()
+            finally:
+                self.keeper.metrics.close()
+
+
+def choose_device(config: RunConfig, world: World) -> torch.device:
+    """Return this rank's device and set what the precision needs.
+
+    Raises:
+        InputError: the configuration asks for what this machine does not have.
+    """
+    has_gpu = torch.cuda.is_available()
+    if config.device == "cuda" and not has_gpu:
+        raise InputError("device: got 'cuda'; this machine shows no CUDA device", hint="use device 'cpu' or 'auto'")
+    if config.device == "cpu" or not has_gpu:
+        if config.precision == "tf32":
+            raise UnsupportedPrecision(
+                "precision: got 'tf32', which only NVIDIA GPUs have", hint="use fp32, bf16 or bf32 on a CPU"
+            )
+        warning = prepare_processor(config.precision)
+        if warning is not None and world.rank == 0:
+            logger.warning(warning)
+        if config.gpu_memory_limit_gib is not None and world.rank == 0:
+            logger.warning("gpu_memory_limit_gib has no effect: this run is on CPUs")
+        return torch.device("cpu")
+    if config.precision in ("bf32", "avx-fp32"):
+        raise UnsupportedPrecision(
+            f"precision: got {config.precision!r}, which only processors have", hint="use tf32, bf16 or fp32 on a GPU"
+        )
+    device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    warning = check_capability(config.precision, capability, name)
+    check_build(torch.cuda.get_arch_list(), capability, name)
+    if warning is not None and world.rank == 0:
+        logger.warning(warning)
+    _limit_memory(config, device)
+    torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
+    return device
+
+
+def _limit_memory(config: RunConfig, device: torch.device) -> None:
+    """Keep PyTorch's allocator below the limit; to be called before it has allocated anything."""
+    if config.gpu_memory_limit_gib is not None:
+        total_bytes = torch.cuda.get_device_properties(device).total_memory
+        fraction = memory_fraction(config.gpu_memory_limit_gib, total_bytes, str(device))
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+def memory_fraction(limit_gib: float, total_bytes: int, device: str) -> float:
+    """Return a limit as a share of a GPU's memory.
+
+    Raises:
+        InputError: the GPU does not have that much.
+    """
+    total_gib = total_bytes / 2**30
+    if limit_gib > total_gib:
+        raise InputError(
+            f"gpu_memory_limit_gib: got {limit_gib:g}; allowed: at most the {total_gib:.2f} GiB of {device}",
+            hint="lower it, or leave it empty for no limit",
+        )
+    return limit_gib / total_gib
+
+
+def _read_vocabulary(config: RunConfig) -> Vocabulary:
+    vocabulary = read_vocabulary(config.vocabulary_path)
+    wanted = config.model.vocab_size
+    if wanted is not None and wanted != len(vocabulary.tokens):
+        raise InputError(
+            f"{config.vocabulary_path}: has {len(vocabulary.tokens)} entries, model.vocab_size says {wanted}",
+            hint="leave vocab_size empty, or name the vocabulary that the model was made for",
+        )
+    return vocabulary
+
+
+def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, StageData], dict[int, ShardFolder]]:
+    training_data, held_out = {}, {}
+    for index, stage in enumerate(config.stages):
+        if isinstance(stage, PretrainStage):
+            folder = _open_shards(config, stage, vocabulary)
+            order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
+            total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
+            if (stage.schedule.warmup.steps or 0) >= total:
+                raise InputError(
+                    f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
+                    f"the stage's {total} steps"
+                )
+            masking = _dynamic_masking(stage, vocabulary, config.seed + index)
+            if masking is not None:
+                masking.check(folder)
+            training_data[index] = StageData(folder, order, total, stage.sequence_length, masking)
+        elif isinstance(stage, EvaluateStage):
+            held_out[index] = _open_shards(config, stage, vocabulary)
+    return training_data, held_out
+
+
+def _open_shards(config: RunConfig, stage: PretrainStage | EvaluateStage, vocabulary: Vocabulary) -> ShardFolder:
+    length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
+    split: Split = "training" if isinstance(stage, PretrainStage) else "held_out"
+    root = Path(config.dataset.folder)
+    path = Path(stage.shards) if stage.shards else find_shard_folder(root, length, predictions, split)
+    return ShardFolder.open(
+        path,
+        split=split,
+        sequence_length=length,
+        max_predictions=predictions,
+        vocabulary=vocabulary,
+        masked=isinstance(stage, EvaluateStage) or stage.masking == "static",
+    )
+
+
+def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) -> DynamicMasking | None:
+    if stage.masking == "static":
+        return None
+    return DynamicMasking.of(
+        vocabulary,
+        seed=seed,
+        probability=stage.masked_lm_probability,
+        max_predictions=stage.max_predictions_per_sequence,
+        whole_words=stage.whole_word_masking,
+    )
+
+
+def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> Keeper:
+    environment = Environment.current(
+        world_size=world.size,
+        precision=config.precision,
+        device=device,
+        partitioning=config.optimizer.partitioning,
+        compression=config.reduction.compression,
+    )
+
+    def announce(position: Position, path: Path) -> None:
+        metrics.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
+
+    store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
+    store.remove_leftovers()
+    # Before anything is written: on a full disk a lower keep makes room.
+    store.prune(store.keep)
+    metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+    return Keeper(folder, store, metrics)
+
+
+def given_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
+    """Return the sizes that the configuration holds, by index of the stage."""
+    return {
+        index: stage.micro_batch_size
+        for index, stage in enumerate(config.stages)
+        if isinstance(stage, PretrainStage | EvaluateStage) and stage.micro_batch_size != "auto"
+    }
+
+
+def _open_profiler(session: Session) -> Profiler:
+    keeper = session.keeper
+
+    def tell(times: StepTimes, path: Path) -> None:
+        if keeper is not None:
+            keeper.metrics.event("profiled", **times.to_record(), path=str(path))
+            print_table(render_step_times(times))
+
+    folder = Path(session.config.output_folder)
+    rank, device = session.world.rank, session.device
+    return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, tell=tell)
+
+
+def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Tensor]) -> Position | None:
+    checkpoint = store.newest_good()
+    if checkpoint is None:
+        return None
+    loaded, parameters = checkpoint.load(), session.parameters
+    for part, flat in {"model": parameters.values, **moments}.items():
+        views = parameters.named(flat)
+        if {name: view.shape for name, view in views.items()} != {
+            name: tensor.shape for name, tensor in loaded[part].items()
+        }:
+            raise InputError(
+                f"{checkpoint.path}: its tensors are not this model's",
+                hint="restore the vocabulary and the model section that it was trained with, or start anew "
+                "(output.ifExists: New)",
+            )
+        for name, view in views.items():
+            view.copy_(loaded[part][name])
+    _announce_resume(checkpoint, store.environment, session)
+    return checkpoint.position
+
+
+def _announce_resume(checkpoint: Checkpoint, environment: Environment, session: Session) -> None:
+    changed = checkpoint.environment.differences(environment)
+    if session.keeper is not None:
+        changed += session.keeper.folder.changed
+    message = "Resumed, not bit-identical: " + ", ".join(changed) if changed else "Resumed, bit-identical"
+    if session.device.type != "cpu" and not changed:
+        message = "Resumed"  # GPU kernels do not promise the same rounding twice
+    if session.keeper is not None:
+        position = checkpoint.position
+        session.keeper.metrics.event(
+            "resumed", stage=position.stage, step=position.step, path=str(checkpoint.path), message=message
+        )
