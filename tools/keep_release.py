@@ -1,14 +1,17 @@
 """Keep what tests need of a release: ``python tools/keep_release.py`` in a checkout of it, with its .venv.
 
-Writes ``tests/fixtures/release-<version>/``: the wheel, the CRD, a job with the ConfigMap that was frozen for it, and
-the output folder of a small run whose process died after its first checkpoint, with the losses that the same release
-went on to. Tests hold the present version against the newest of these folders: what it left must go on. Committed once
-per release and never written again, since another version would write other bytes.
+Writes ``tests/fixtures/release-<version>/``: the wheel, the CRD, a job with the ConfigMap that was frozen for it, the
+output folder of a small run whose process died after its first checkpoint, with the losses that the same release
+went on to, and a small dataset with the plain text that it was made from. Tests hold the present version against the
+newest of these folders: what it left must go on. Committed once per release and never written again, since another
+version would write other bytes.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 import subprocess
 import sys
@@ -23,12 +26,20 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 from bert_operator import __version__  # noqa: E402
 from bert_operator.api.parsing.documents import read_job_document  # noqa: E402
 from bert_operator.cluster.render_command import read_for_cluster  # noqa: E402
+from kept_release import TEXT_TIME_NS  # noqa: E402
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset  # noqa: E402
 
 UID = "5f0c2a52-6f0e-4a55-9d57-0d6f2f1a0001"
 STEPS, SAVED_STEP = 12, 6
 RUN = Path("/tmp/kept-release-run")
 """Where the run writes: its configuration names the folder, so it is the same for whoever makes the fixture."""
+DATASET = Path("/tmp/kept-release-dataset")
+"""Where the dataset is made, for the same reason."""
+_WORDS = (
+    *("river", "stone", "cloud", "winter", "garden", "letter", "paper", "signal", "engine", "window", "market"),
+    *("bridge", "forest", "island", "harbour", "teacher", "doctor", "farmer", "writes", "reads", "builds", "carries"),
+    *("follows", "opens", "closes", "the", "a", "of", "in", "under", "over", "with", "and"),
+)
 
 
 def main() -> None:
@@ -41,6 +52,7 @@ def main() -> None:
     shutil.copy(ROOT / "deploy/kustomize/base/crd.yaml", folder / "crd.yaml")
     _freeze_job(folder)
     _train(folder)
+    _prepare(folder)
 
 
 def _build_wheel(folder: Path) -> None:
@@ -93,6 +105,32 @@ def _train(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     shutil.rmtree(RUN)
+
+
+def _prepare(folder: Path) -> None:
+    """Make a dataset by the release's own command. Its record names when the text was written last."""
+    shutil.rmtree(DATASET, ignore_errors=True)
+    random_words = random.Random(0)
+    for name, documents in (("text/a.txt", 12), ("text/more/b.txt", 12)):
+        texts = [
+            "\n".join(f"{' '.join(random_words.choices(_WORDS, k=9)).capitalize()}." for _ in range(8))
+            for _ in range(documents)
+        ]
+        path = DATASET / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n\n".join(texts) + "\n")
+        os.utime(path, ns=(TEXT_TIME_NS, TEXT_TIME_NS))
+    options = {
+        "text": DATASET / "text",
+        "output": DATASET / "data",
+        "length": "32:5",
+        "vocabulary-size": 120,
+        "shards": 2,
+    }
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    subprocess.run([sys.executable, "-m", "bert_trainer.dataset", "build", *words], check=True)
+    shutil.copytree(DATASET, folder / "dataset", ignore=shutil.ignore_patterns(".*"))
+    shutil.rmtree(DATASET)
 
 
 if __name__ == "__main__":

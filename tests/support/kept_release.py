@@ -14,6 +14,10 @@ WHEEL = next(FOLDER.glob("*.whl"))
 CRD = FOLDER / "crd.yaml"
 RUN = FOLDER / "run"
 """The output folder of a run of two phases, killed after its first checkpoint."""
+DATASET = FOLDER / "dataset"
+"""A dataset in ``data`` and the plain text that it was made from in ``text``."""
+TEXT_TIME_NS = 1_700_000_000_000_000_000
+"""When that text was written last, which its record stands for and which no version control keeps."""
 
 
 def read_manifest(name: str) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""A dataset that the release before has made of plain text stays what it is: not refused, not read, not built again.
+
+Input: the dataset and its text as that release left them (tools/keep_release.py). Observed: files, record.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.dataset import corpus
+from bert_trainer.dataset.build import build_dataset
+from bert_trainer.dataset.record import DatasetRecord, read_record
+from kept_release import DATASET, TEXT_TIME_NS
+
+LENGTH = (32, 5)
+
+
+class Silent:
+    """Takes no reports."""
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of what was kept, its text as old as it was, under the splitter that it was made with."""
+    monkeypatch.setattr(corpus, "SPLITTER_VERSION", "sentencex 1.0.32")
+    shutil.copytree(DATASET, tmp_path / "kept")
+    for path in (tmp_path / "kept/text").rglob("*.txt"):
+        os.utime(path, ns=(TEXT_TIME_NS, TEXT_TIME_NS))
+    return tmp_path / "kept"
+
+
+def build(kept: Path) -> DatasetRecord:
+    stage = PrepareStage(text=str(kept / "text"), vocabulary_size=120, num_shards=2, num_processes=1)
+    return build_dataset(stage, DatasetConfig(folder=str(kept / "data")), [LENGTH], Silent())
+
+
+def contents(kept: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted((kept / "data").rglob("*")) if path.is_file()}
+
+
+def test_its_fingerprint_stands_for_the_same_text(kept: Path) -> None:
+    before, files = read_record(kept / "data"), contents(kept)
+    assert before is not None
+    for path in (kept / "text").rglob("*.txt"):
+        # Nobody looks into files whose names, sizes and times are the same.
+        path.write_bytes(b"." * path.stat().st_size)
+        os.utime(path, ns=(TEXT_TIME_NS, TEXT_TIME_NS))
+    assert build(kept).fingerprint == before.fingerprint
+    assert contents(kept) == files
+
+
+def test_a_copy_of_its_text_is_read_and_found_to_be_the_same(kept: Path) -> None:
+    before, files = read_record(kept / "data"), contents(kept)
+    assert before is not None
+    os.utime(kept / "text/a.txt")
+    record = build(kept)
+    assert (record.complete, record.corpus_sha256) == (True, before.corpus_sha256)
+    assert record.fingerprint != before.fingerprint
+    assert contents(kept) == files
