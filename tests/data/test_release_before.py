@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config import DatasetConfig, PrepareStage
+from bert_trainer.config.run_config import DatasetConfig, PrepareStage
 from bert_trainer.dataset import corpus
-from bert_trainer.dataset.build import build_dataset
-from bert_trainer.dataset.record import DatasetRecord, read_record
+from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.shards.dataset_info import DatasetRecord, read_record
 from kept_release import DATASET, TEXT_TIME_NS
 
 LENGTH = (32, 5)
