@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.config.run_config import DatasetConfig, PrepareStage
-from bert_trainer.dataset import corpus
 from bert_trainer.dataset.build.pipeline import build_dataset
+from bert_trainer.dataset.corpus import corpora
 from bert_trainer.dataset.shards.dataset_info import DatasetRecord, read_record
 from kept_release import DATASET, TEXT_TIME_NS
 
@@ -30,7 +30,7 @@ class Silent:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of what was kept, its text as old as it was, under the splitter that it was made with."""
-    monkeypatch.setattr(corpus, "SPLITTER_VERSION", "sentencex 1.0.32")
+    monkeypatch.setattr(corpora, "SPLITTER_VERSION", "sentencex 1.0.32")
     shutil.copytree(DATASET, tmp_path / "kept")
     for path in (tmp_path / "kept/text").rglob("*.txt"):
         os.utime(path, ns=(TEXT_TIME_NS, TEXT_TIME_NS))
