@@ -216,10 +216,10 @@ def test_a_stop_within_a_file_leaves_nothing_of_it(tmp_path: Path, monkeypatch: 
 _ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from bert_trainer.dataset import rewriting
 from bert_trainer.dataset.__main__ import main
+from bert_trainer.dataset.build import conversion
 from bert_trainer.dataset.shards import LAYOUTS, row_blocks
-rewriting.IN_MEMORY_TOKENS, row_blocks.BLOCK_ROWS = 1, 50
+conversion.IN_MEMORY_TOKENS, row_blocks.BLOCK_ROWS = 1, 50
 source, target = Path(sys.argv[1]), Path(sys.argv[2])
 for limit in map(int, sys.argv[3:]):
     # What a file may be large: beyond it the kernel answers as a full disk does, with another number.

@@ -184,9 +184,9 @@ def test_samples_come_out_by_their_places(tmp_path: Path) -> None:
 
 _ON_A_FULL_DISK = """
 import resource, sys
-from bert_trainer.dataset import sampling
 from bert_trainer.dataset.__main__ import main
-sampling.IN_MEMORY_TOKENS, sampling.BUCKET_TOKENS = 1, 2500
+from bert_trainer.dataset.sampling import shard_samples
+shard_samples.IN_MEMORY_TOKENS, shard_samples.BUCKET_TOKENS = 1, 2500
 limit, *command = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
 sys.exit(main(command))
