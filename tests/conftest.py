@@ -4,6 +4,9 @@ Inputs: literals in the test, ``tmp_path``, and texts under ``tests/golden``. Ob
 files below ``tmp_path``, standard output of real processes. Nothing is mocked here: tests that need Horovod
 start real ranks under mpirun (marker ``horovod``), tests of command lines start real processes.
 
+Where something is missing that a test needs, the test is skipped and the run's last lines say what to install
+(``left_out``).
+
 ``golden`` compares a text that is too long for a literal with ``tests/golden/NAME``;
 ``pytest --update-golden`` writes it anew, and the diff is the review.
 """
@@ -17,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["left_out"]
 
 GOLDEN = Path(__file__).parent / "golden"
 

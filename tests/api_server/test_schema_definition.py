@@ -43,7 +43,7 @@ def job(api: Api) -> Iterator[str]:
 @pytest.fixture
 def kubectl(control_plane: ControlPlane, tmp_path: Path) -> list[str]:
     if KUBECTL is None:
-        pytest.skip("kubectl is not installed")
+        pytest.skip("requires kubectl")
     config = control_plane.kubeconfig(control_plane.admin_token)
     return [KUBECTL, f"--kubeconfig={config}", f"--cache-dir={tmp_path}"]
 

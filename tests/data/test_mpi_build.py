@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("mpi4py")
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 
-pytestmark = [pytest.mark.skipif(MPIRUN is None, reason="needs mpirun"), pytest.mark.horovod]
+pytestmark = [pytest.mark.skipif(MPIRUN is None, reason="requires mpirun"), pytest.mark.horovod]
 
 
 def build(text: Path, root: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:

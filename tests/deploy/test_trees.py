@@ -71,7 +71,7 @@ def test_the_check_refuses_what_an_api_server_would() -> None:
         check(unknown, ["1.36"])
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="requires kubectl")
 @pytest.mark.parametrize("tree", TREES)
 def test_kubectl_makes_the_same_of_it(tree: str) -> None:
     assert parse(run("kubectl", "kustomize", KUSTOMIZE / tree)) == parse(kustomize(KUSTOMIZE / tree))

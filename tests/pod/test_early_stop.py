@@ -34,8 +34,10 @@ PROGRAM = "import time\ntime.sleep(1)\n" + pods.PATIENT.replace("time.sleep(30)"
 
 @pytest.fixture(autouse=True)
 def _namespaces() -> None:
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode != 0:
-        pytest.skip("requires unshare, and the right to make process namespaces")
+    if shutil.which("unshare") is None:
+        pytest.skip("requires unshare")
+    if subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode != 0:
+        pytest.skip("requires the right to make process namespaces")
 
 
 def _hears(status: str) -> bool:

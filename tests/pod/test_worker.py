@@ -18,11 +18,9 @@ import pytest
 
 import pods
 from bert_trainer.pod.worker import choose_environment, quote, render_config
+from ssh_hosts import missing_openssh
 
-SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.access("/usr/sbin/sshd", os.X_OK) else None)
-needs_sshd = pytest.mark.skipif(
-    None in (SSHD, shutil.which("ssh"), shutil.which("ssh-keygen")), reason="requires the OpenSSH client and server"
-)
+needs_sshd = pytest.mark.skipif(bool(missing_openssh()), reason=f"requires {', '.join(missing_openssh())}")
 
 # What shells, ssh and sshd each give a meaning to.
 NASTY = {
@@ -191,8 +189,10 @@ def find_python_for_all() -> str | None:
 @pytest.mark.skipif(os.getuid() != 0, reason="requires root, to give all rights up")
 def test_a_worker_needs_no_rights(tmp_path: Path) -> None:
     python = find_python_for_all()
-    if python is None or None in (shutil.which("unshare"), shutil.which("setpriv")):
-        pytest.skip("requires util-linux, and a Python 3.11 that every user can read")
+    if python is None:
+        pytest.skip("requires a Python 3.11 that every user can read")
+    if lacking := [name for name in ("unshare", "setpriv") if shutil.which(name) is None]:
+        pytest.skip(f"requires {', '.join(lacking)}")
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("requires the right to make namespaces")
     script = tmp_path / "strict.sh"

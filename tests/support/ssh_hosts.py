@@ -31,9 +31,7 @@ class Hosts:
 
 def missing() -> str:
     """Return what this machine lacks, empty if nothing."""
-    lacking = [name for name in ("ip", "unshare", "ssh", "ssh-keygen") if shutil.which(name) is None]
-    if not os.access(SSHD, os.X_OK):
-        lacking.append("sshd")
+    lacking = [name for name in ("ip", "unshare") if shutil.which(name) is None] + missing_openssh()
     if os.getuid() != 0:
         lacking.append("root")
     elif not lacking and _run("ip", "netns", "add", _name("probe", 0), check=False) != 0:
@@ -41,6 +39,12 @@ def missing() -> str:
     else:
         _run("ip", "netns", "del", _name("probe", 0), check=False)
     return ", ".join(lacking)
+
+
+def missing_openssh() -> list[str]:
+    """Return what of OpenSSH this machine lacks; sshd is often outside of PATH."""
+    lacking = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
+    return lacking if os.access(SSHD, os.X_OK) else [*lacking, "sshd"]
 
 
 @contextlib.contextmanager
