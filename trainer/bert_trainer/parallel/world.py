@@ -22,6 +22,7 @@ from torch import Tensor
 from bert_trainer.errors import TrainerError, WrongWorld
 from bert_trainer.output.termination import tell_error
 from bert_trainer.system.atomic_files import storage_errors
+from bert_trainer.system.mpi_variables import SIZE_VARIABLES
 
 T = TypeVar("T")
 
@@ -37,7 +38,8 @@ _YIELDING = {
     "I_MPI_THREAD_YIELD": "2",  # Intel MPI's sched_yield, by its reference; not measured
 }
 
-_LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+# HOROVOD_SIZE is set by horovodrun with Gloo, without any MPI.
+_LAUNCHER_SIZES = (*SIZE_VARIABLES, "HOROVOD_SIZE")
 
 
 class Pending(Protocol):

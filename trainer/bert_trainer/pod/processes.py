@@ -24,6 +24,7 @@ from types import FrameType
 from typing import IO, Literal, Self
 
 from bert_trainer.errors import InputError
+from bert_trainer.system.mpi_variables import is_rank
 
 
 @contextlib.contextmanager
@@ -40,8 +41,7 @@ def fresh_folder() -> Iterator[Path]:
 
 
 _PROC = Path("/proc")
-_RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"PMIX_RANK")
-_ATTEMPT_VARIABLE = b"BERT_ATTEMPT"
+_ATTEMPT_VARIABLE = "BERT_ATTEMPT"
 # They stand between a launcher and a rank, or are the launcher; a signal would only end them.
 _NO_RANKS = frozenset(
     {"sh", "bash", "dash", "ash", "busybox", "ksh", "zsh", "ssh", "sshd", "sshd-session", "sshd-auth"}
@@ -108,10 +108,10 @@ def _is_rank(folder: Path) -> bool:
     try:
         if (folder / "comm").read_text(errors="replace").strip() in _NO_RANKS:
             return False
-        names = {entry.partition(b"=")[0] for entry in (folder / "environ").read_bytes().split(b"\0")}
+        names = {entry.partition("=")[0] for entry in (folder / "environ").read_text(errors="replace").split("\0")}
     except OSError:
         return False
-    return _ATTEMPT_VARIABLE in names and any(name in names for name in _RANK_VARIABLES)
+    return _ATTEMPT_VARIABLE in names and is_rank(names)
 
 
 def signal_process(process: int, number: int) -> None:

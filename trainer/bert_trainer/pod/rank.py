@@ -21,8 +21,9 @@ from types import FrameType
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
 from bert_trainer.output.termination import tell_error
 from bert_trainer.pod.processes import die_with_parent
-from bert_trainer.pod.rendezvous import LOCAL_SIZE_VARIABLES, read_number, render_announcement, render_end
+from bert_trainer.pod.rendezvous import render_announcement, render_end
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
+from bert_trainer.system.mpi_variables import read_local_size
 
 LIBRARIES = {
     ("BERT_ALLOCATOR", "jemalloc"): "libjemalloc.so.2",
@@ -174,7 +175,7 @@ def choose_threads(
     """
     if environment.get("OMP_NUM_THREADS"):
         return {}
-    beside = read_number(environment, LOCAL_SIZE_VARIABLES, 1)
+    beside = read_local_size(environment)
     cores = machine.count_cores(processors)
     is_bound = beside > 1 and len(processors) < len(machine.core_of)
     if not is_bound:

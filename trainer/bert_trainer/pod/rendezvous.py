@@ -15,29 +15,20 @@ from bert_trainer.errors import EXIT_STOPPED, WrongWorld
 from bert_trainer.pod.launcher_log import FirstFailure, Story, names_of
 from bert_trainer.pod.processes import StopRequest
 from bert_trainer.pod.rank_output import Line
+from bert_trainer.system.mpi_variables import read_rank, read_size
 
 _COME = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
 _GONE = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-
-
-def read_number(environment: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
-    """Return the first of some variables that holds a number."""
-    return next((int(environment[name]) for name in names if environment.get(name, "").isdecimal()), default)
-
 
 def render_announcement(environment: Mapping[str, str], host: str) -> str:
     """Return the line with which a rank announces itself; alone it is rank 0 of 1."""
-    rank, size = read_number(environment, RANK_VARIABLES, 0), read_number(environment, SIZE_VARIABLES, 1)
-    return f"bert-pod/1 event=rank rank={rank} size={size} host={host}"
+    return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
 
 
 def render_end(environment: Mapping[str, str], return_code: int) -> str:
     """Return the line with which a rank's end is told. return_code: -n for signal n."""
-    return f"bert-pod/1 event=rank_ended rank={read_number(environment, RANK_VARIABLES, 0)} code={return_code}"
+    return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={return_code}"
 
 
 @dataclass(slots=True)

@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 
 from bert_trainer.dataset.workers.pool import STOP_SIGNALS, answer, result_of
 from bert_trainer.errors import EXIT_FAILED, InputError
+from bert_trainer.system.mpi_variables import read_size
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _POLL_S = 0.005
 _TASKS_PER_RANK = 2
 """One in work and one waiting, so that a rank need not wait while rank 0 works."""
@@ -32,16 +31,7 @@ _TASKS_PER_RANK = 2
 
 def world_size() -> int:
     """Return the ranks that mpirun started, from its environment variables; 1 without mpirun."""
-    return _first_number(_SIZES)
-
-
-def local_size() -> int:
-    """Return the ranks on this machine."""
-    return _first_number(_LOCAL_SIZES)
-
-
-def _first_number(names: Iterable[str]) -> int:
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 1)
+    return read_size(os.environ)
 
 
 class MpiWorld:
