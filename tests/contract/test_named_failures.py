@@ -14,7 +14,8 @@ from bert_operator.cluster.metrics import KNOWN_REASONS, Metrics
 from bert_operator.state.observed import read_ending
 from bert_trainer.errors import NAMED
 from bert_trainer.output.termination import render_error
-from bert_trainer.pod.launcher_log import Story, build_record, render_record
+from bert_trainer.pod.exit_codes import build_record, render_record
+from bert_trainer.pod.launcher_log import Story
 from bert_trainer.pod.rank_output import Line
 
 

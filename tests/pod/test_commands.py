@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
@@ -16,7 +17,6 @@ from bert_trainer.pod.mpi import (
     read_version,
     render_local,
     render_spread,
-    split_options,
     spread_environment,
     ssh_options,
 )
@@ -83,7 +83,7 @@ def test_nothing_that_hides_gpus_is_forwarded() -> None:
 def test_ssh_gets_its_options_whatever_the_version_reads(mpi: Mpi, names: tuple[str, ...]) -> None:
     environment = spread_environment(mpi, {}, ssh_options(mpi, {}, 2222))
     for name in names:
-        words = split_options(environment[name])
+        words = shlex.split(environment[name])
         assert "BatchMode=yes" in words
         assert "ConnectionAttempts=10" in words
         assert words[-2:] == ["-p", "2222"]
@@ -91,11 +91,11 @@ def test_ssh_gets_its_options_whatever_the_version_reads(mpi: Mpi, names: tuple[
 
 def test_a_user_s_options_of_ssh_come_first_and_so_count() -> None:
     own = {"OMPI_MCA_plm_rsh_args": "-i /key -p 22"}
-    assert split_options(ssh_options("OpenMPI", own, 2222))[:4] == ["-i", "/key", "-p", "22"]
+    assert shlex.split(ssh_options("OpenMPI", own, 2222))[:4] == ["-i", "/key", "-p", "22"]
     # mpi-operator's own value is one of ours anyway.
     standard = {"OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10"}
     assert ssh_options("OpenMPI", standard, None) == ssh_options("OpenMPI", {}, None)
-    assert "-p" not in split_options(ssh_options("OpenMPI", {}, None))
+    assert "-p" not in shlex.split(ssh_options("OpenMPI", {}, None))
 
 
 def test_open_mpi_keeps_the_whole_name_of_a_host_and_starts_every_worker_itself() -> None:

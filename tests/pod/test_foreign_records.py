@@ -17,8 +17,8 @@ import pytest
 import pods
 from bert_operator.state.progress import parse_progress_line
 from bert_trainer.output.progress import format_line, parse_line
-from bert_trainer.pod.exit_codes import read_left, write_record
-from bert_trainer.pod.launcher_log import MAX_RECORD_BYTES, Source, Story, build_record, read_source, render_record
+from bert_trainer.pod.exit_codes import MAX_RECORD_BYTES, build_record, read_left, render_record, write_record
+from bert_trainer.pod.launcher_log import Source, Story, read_source
 from bert_trainer.pod.mpi import OPEN_MPI_5_TAG
 from bert_trainer.pod.rank_output import Line, Sorter
 from bert_trainer.pod.rendezvous import Muster

@@ -7,15 +7,15 @@ import signal
 
 import pytest
 
-from bert_trainer.pod.exit_codes import Evidence, read_return_code, settle_exit_code
-from bert_trainer.pod.launcher_log import (
+from bert_trainer.pod.exit_codes import (
     MAX_RECORD_BYTES,
-    FirstFailure,
-    Story,
+    Evidence,
     build_record,
-    find_failure,
+    read_return_code,
     render_record,
+    settle_exit_code,
 )
+from bert_trainer.pod.launcher_log import FirstFailure, Story, find_failure
 from bert_trainer.pod.rank_output import Line
 
 PROGRESS = "bert-trainer/1 event=progress stage=phase1 step=40 steps=100 loss=6.1 job=u attempt=1"

@@ -18,13 +18,13 @@ import pytest
 
 import pods
 from bert_trainer.errors import Stopped
-from bert_trainer.pod.exit_codes import WorkersUnreachable
 from bert_trainer.pod.launcher import (
     Patience,
+    WorkersUnreachable,
     explain_ssh,
+    find_ssh,
     probe_name,
     probe_ssh,
-    require_ssh,
     wait_for_answers,
     wait_for_hostfile,
 )
@@ -118,7 +118,7 @@ def test_ssh_s_failures_have_short_names(code: int, message: str, expected: str)
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
 def test_a_port_without_sshd_refuses() -> None:
     options = ["-o", "BatchMode=yes", "-p", str(pods.free_port())]
-    assert probe_ssh(require_ssh(shutil.which("ssh")), options, "127.0.0.1") == "ssh refused"
+    assert probe_ssh(find_ssh(), options, "127.0.0.1") == "ssh refused"
     assert probe_ssh("ssh", options, NOWHERE) == "name not resolved"
 
 

@@ -20,8 +20,8 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
-from bert_trainer.pod.exit_codes import Evidence, settle_exit_code
-from bert_trainer.pod.launcher_log import Story, build_record
+from bert_trainer.pod.exit_codes import Evidence, build_record, settle_exit_code
+from bert_trainer.pod.launcher_log import Story
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.atomic_files import disk_errors, storage_errors
 from bert_trainer.training.loop import run_stages

@@ -13,7 +13,7 @@ from typing import Any
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.output.termination import render_error
 from bert_trainer.pod import launcher, single
-from bert_trainer.pod.exit_codes import DEFAULT_TERMINATION_LOG, WorkersUnreachable, write_record
+from bert_trainer.pod.exit_codes import DEFAULT_TERMINATION_LOG, write_record
 from bert_trainer.pod.mpi import MPIS, PLACES, Pinning
 from bert_trainer.pod.processes import release_signals
 from bert_trainer.pod.rank import Declared, run_rank
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments, program)
     except TrainerError as error:
         sys.stderr.write(render_error("bert-pod", error))
-        silent = list(error.silent[:20]) if isinstance(error, WorkersUnreachable) else None
+        silent = list(error.silent[:20]) if isinstance(error, launcher.WorkersUnreachable) else None
         _leave_record(arguments, type(error).__name__, error.exit_code, str(error), silent)
         return error.exit_code
     except Exception as error:
@@ -43,6 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _leave_record(arguments, type(error).__name__, EXIT_FAILED, str(error), None)
         logger.exception("Unexpected error")
         return EXIT_FAILED
+
+
+def parse_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Return our own options, and the program, which stands after the first ``--``.
+
+    Raises:
+        SystemExit: they are wrong, and that was said on standard error.
+    """
+    at = words.index("--") if "--" in words else len(words)
+    return _parser().parse_args(words[:at]), tuple(words[at + 1 :])
 
 
 def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
@@ -112,16 +122,6 @@ def _leave_record(
     if silent is not None:
         record["silentWorkers"] = silent
     write_record(arguments.termination_log, {**record, "message": message})
-
-
-def parse_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Return our own options, and the program, which stands after the first ``--``.
-
-    Raises:
-        SystemExit: they are wrong, and that was said on standard error.
-    """
-    at = words.index("--") if "--" in words else len(words)
-    return _parser().parse_args(words[:at]), tuple(words[at + 1 :])
 
 
 def _parser() -> argparse.ArgumentParser:

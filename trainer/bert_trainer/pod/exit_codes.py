@@ -9,40 +9,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_INFRASTRUCTURE,
-    EXIT_STOPPED,
-    InputError,
-    TrainerError,
-)
-from bert_trainer.pod.launcher_log import render_record
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INFRASTRUCTURE, EXIT_STOPPED, StorageFailed
+from bert_trainer.pod.launcher_log import FirstFailure, Story, find_raised, find_told
+
+DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
+MAX_RECORD_BYTES = 3_500
+"""Kubernetes cuts a termination message at 4,096 bytes, and cut JSON would be no JSON."""
 
 _SIGNALLED = 128
-
-
-class WorkersUnreachable(TrainerError):
-    """Some workers did not answer in time."""
-
-    exit_code = EXIT_INFRASTRUCTURE
-
-    def __init__(self, message: str, *, silent: tuple[str, ...] = (), hint: str | None = None) -> None:
-        """silent: hosts that did not answer."""
-        super().__init__(message, hint=hint)
-        self.silent = silent
-
-
-def read_return_code(return_code: int) -> int:
-    """Turn Python's -n for signal n into a shell's 128 + n."""
-    return return_code if return_code >= 0 else _SIGNALLED - return_code
+_LONGEST_LEFT = 65_536  # bytes
+_LONGEST_WORD = 80  # characters; of a reason or a stage
+_LAST_WORDS = 900  # characters; with a sentence before them they fit into a status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +52,11 @@ class Evidence:
     """This container was asked to."""
     never_began: bool = False
     """Not all ranks had come, at the end or when it was asked: nothing was done that could be lost."""
+
+
+def read_return_code(return_code: int) -> int:
+    """Turn Python's -n for signal n into a shell's 128 + n."""
+    return return_code if return_code >= 0 else _SIGNALLED - return_code
 
 
 def settle_exit_code(code: int, evidence: Evidence) -> int:
@@ -101,24 +89,42 @@ def settle_exit_code(code: int, evidence: Evidence) -> int:
     return code
 
 
-def check_user() -> None:
-    """Make sure that ssh will work for whoever this process runs as.
+def build_record(
+    exit_code: int, story: Story, failure: FirstFailure | None, left: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the termination record: the keys of ``last_words`` and ``firstFailure``.
 
-    Raises:
-        InputError: the user id has no name.
+    left: the record that a rank in this pod has written itself. One that tells of another kind of end than the
+    exit code is not believed: the program may have been killed after it had said that all went well.
     """
-    user = os.getuid()
-    try:
-        pwd.getpwuid(user)
-    except KeyError:
-        raise InputError(
-            f"/etc/passwd: has no entry for user id {user}; ssh refuses unknown users",
-            hint=f"set spec.securityContext.runAsUser: {user}, for which the operator mounts a passwd file",
-        ) from None
+    if left is not None and (left.get("exitCode") == 0) == (exit_code == 0):
+        record = {key: left.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
+    else:
+        reason, message = _explain(exit_code, story, failure)
+        checkpoint = story.checkpoint
+        record = {"reason": reason, "stage": story.stage, "step": story.step, "checkpoint": checkpoint}
+        record["message"] = message
+    record["exitCode"] = exit_code
+    if failure is not None and exit_code not in (0, EXIT_STOPPED):
+        record["firstFailure"] = failure.to_json()
+    return record
 
 
-DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
-_LONGEST_LEFT = 65_536  # bytes
+def render_record(record: Mapping[str, Any]) -> str:
+    """Return it as JSON of at most 3,500 bytes; what is too much is cut from the start of the message."""
+    # Bytes that are no text have come this far as halves of surrogate pairs, which JSON cannot carry.
+    record = {key: _text(value) if isinstance(value, str) else value for key, value in record.items()}
+    for key in ("reason", "stage"):
+        record[key] = str(record[key])[:_LONGEST_WORD] if record.get(key) else record.get(key)
+    message = _text(str(record.get("message") or ""))
+    while len(text := _encode({**record, "message": message})) > MAX_RECORD_BYTES:
+        if not message:
+            # Paths of kilobytes; the reason and the code matter more.
+            return json.dumps({"reason": record.get("reason"), "exitCode": record.get("exitCode"), "message": ""})
+        excess = len(text) - MAX_RECORD_BYTES
+        # A character is up to 4 bytes, or 6 when JSON escapes it.
+        message = message[max(1, excess // 6) :]
+    return text.decode()
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
@@ -139,3 +145,56 @@ def read_left(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tuple[str, str]:
+    """Return the reason, one word, and the message."""
+    final = story.final or {}
+    agrees = story.confirms(exit_code)
+    if exit_code in (0, EXIT_STOPPED):
+        reason = "Succeeded" if exit_code == 0 else "Stopped"
+        return reason, final.get("message", "") if agrees and exit_code else ""
+    lines = story.last_lines(failure.rank if failure else None)
+    told = find_told(lines)
+    has_said = story.said_code == exit_code or told is not None and told[0] == StorageFailed.__name__
+    if exit_code == EXIT_INFRASTRUCTURE and not has_said:
+        host = failure.host if failure and failure.host else "a worker"
+        rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
+        return "WorkerLost", f"the connection to {rank}{host} failed or broke"
+    if agrees and exit_code < 128:
+        return final.get("reason", _default_reason(exit_code)), final.get("message", "")
+    raised = find_raised(lines)
+    if exit_code < 128 and told:
+        return told[0] or _default_reason(exit_code), told[1]
+    if exit_code < 128 and raised:
+        return raised
+    reason, last = _default_reason(exit_code), "\n".join(lines)
+    if exit_code <= 128:
+        return reason, last
+    return reason, f"{_tell_signal(reason, story, failure)}\n{last[-_LAST_WORDS:]}".rstrip()
+
+
+def _tell_signal(name: str, story: Story, failure: FirstFailure | None) -> str:
+    """Return a sentence about a rank that cannot tell what has ended it."""
+    rank = "a rank" if failure is None or failure.rank is None else f"rank {failure.rank}"
+    host = "" if failure is None or failure.host is None else f" on {failure.host}"
+    when = "" if story.step is None else f" after step {story.step} of {story.stage}"
+    why = "; most often memory has run out" if name == "SIGKILL" else ""
+    return f"{rank}{host} was ended by {name}{when}{why}"
+
+
+def _default_reason(exit_code: int) -> str:
+    if exit_code == EXIT_BAD_INPUT:
+        return "InputError"
+    number = exit_code - 128
+    if number in {int(known) for known in signal.Signals}:
+        return signal.Signals(number).name
+    return "Failed"
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode(errors="replace")
+
+
+def _text(value: str) -> str:
+    return value.encode(errors="replace").decode()

@@ -7,6 +7,7 @@ sshd appear in any order over a minute or more.
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -17,16 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bert_trainer.errors import InputError, Stopped
-from bert_trainer.pod.exit_codes import (
-    Evidence,
-    WorkersUnreachable,
-    check_user,
-    read_return_code,
-    settle_exit_code,
-    write_record,
-)
-from bert_trainer.pod.launcher_log import Story, build_record, find_failure, names_of, read_source
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, Stopped, TrainerError
+from bert_trainer.pod.exit_codes import Evidence, build_record, read_return_code, settle_exit_code, write_record
+from bert_trainer.pod.launcher_log import Story, find_failure, read_source
 from bert_trainer.pod.mpi import (
     Host,
     Launcher,
@@ -38,14 +32,13 @@ from bert_trainer.pod.mpi import (
     parse_hostfile,
     render_hostfile,
     render_spread,
-    split_options,
     spread_environment,
     ssh_options,
 )
-from bert_trainer.pod.processes import StopRequest, fresh_folder, run_child
+from bert_trainer.pod.processes import StopRequest, check_user, fresh_folder, run_child
 from bert_trainer.pod.rank import Declared, wrap
 from bert_trainer.pod.rank_output import Forwarder, RankFiles
-from bert_trainer.pod.rendezvous import Listener, Muster
+from bert_trainer.pod.rendezvous import Listener, Muster, names_of
 
 Probe = Callable[[], str | None]
 """Returns None if somebody answers, else why not."""
@@ -70,6 +63,121 @@ _REASONS = {
     "connection closed": "ssh closed the connection",
     "connection reset": "ssh closed the connection",
 }
+
+
+class WorkersUnreachable(TrainerError):
+    """Some workers did not answer in time."""
+
+    exit_code = EXIT_INFRASTRUCTURE
+
+    def __init__(self, message: str, *, silent: tuple[str, ...] = (), hint: str | None = None) -> None:
+        """silent: hosts that did not answer."""
+        super().__init__(message, hint=hint)
+        self.silent = silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the launcher was asked for."""
+
+    mpi: Mpi
+    ranks: int
+    workers: int
+    slots: int
+    """Ranks per worker."""
+    hostfile: Path
+    wait_s: float
+    ssh_port: int | None
+    """None: what ssh's own configuration says."""
+    exports: tuple[str, ...]
+    pinning: Pinning | None
+    declared: Declared
+    program: tuple[str, ...]
+    termination_log: Path
+
+
+def run_launcher(job: Job) -> int:
+    """Return the container's exit code.
+
+    Raises:
+        InputError: a program, the user or the host file is not as it has to be, or ranks started somewhere else.
+        Stopped: on request, before mpirun was started.
+        WorkersUnreachable: not everybody answered in time.
+    """
+    with StopRequest() as stop, fresh_folder() as folder:
+        check_user()
+        launcher = find_launcher(job.mpi)
+        options = ssh_options(job.mpi, os.environ, job.ssh_port)
+        hosts = _wait_for_workers(job, stop, find_ssh(), shlex.split(options))
+        hostfile = folder / "hostfile"
+        hostfile.write_text(render_hostfile(hosts, is_open_mpi=job.mpi == "OpenMPI"))
+        say(f"Starting {job.ranks} ranks with {launcher.name}")
+        command = render_spread(
+            launcher,
+            ranks=job.ranks,
+            slots=job.slots,
+            hostfile=str(hostfile),
+            exports=choose_exports(os.environ, job.exports),
+            is_root=os.geteuid() == 0,
+            program=wrap(job.program, job.declared, tells_end=True),
+            pinning=job.pinning,
+        )
+        environment = spread_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
+        return _run(job, launcher, command, environment, tuple(host.pod for host in hosts), stop)
+
+
+def _wait_for_workers(job: Job, stop: StopRequest, ssh: str, options: Sequence[str]) -> tuple[Host, ...]:
+    workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
+    say(f"Waiting for {workers}, {job.wait_s:g} s at most")
+    patience = Patience(job.wait_s, stop, say)
+    hosts = wait_for_hostfile(job.hostfile, workers=job.workers, slots=job.slots, patience=patience)
+    # Workers connect back to this pod, by this name with some MPIs.
+    own = socket.gethostname()
+    probes: dict[str, Probe] = {f"this pod's own name {own}": partial(probe_name, own)}
+    probes |= {host.pod: partial(probe_ssh, ssh, options, host.name) for host in hosts}
+    wait_for_answers(probes, patience)
+    all_answer = "The worker answers" if job.workers == 1 else f"All {workers} answer"
+    say(f"{all_answer} after {patience.waited_s:.1f} s")
+    return hosts
+
+
+def _run(
+    job: Job,
+    launcher: Launcher,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    hosts: tuple[str, ...],
+    stop: StopRequest,
+) -> int:
+    story = Story(read_source(job.program, os.environ))
+    listener = Listener(story, Muster(job.ranks, job.workers), stop, say)
+    forwarder = Forwarder(launcher.tag, RankFiles(os.environ), listener.take)
+    code = read_return_code(run_child(command, environment, stop, forwarder.take))
+    forwarder.finish()
+    listener.check()
+    told = listener.muster.failures
+    failure = find_failure(told, story, hosts=hosts, slots=job.slots, names_all=launcher.names_all)
+    evidence = Evidence(
+        mixes_codes=launcher.mixes_codes,
+        failed_by_signal=failure.signal if failure else None,
+        told_code=failure.exit_code if failure in told else None,
+        lost_worker=story.has_lost_worker,
+        lost_peer=story.has_lost_peer,
+        left_early=story.left_early,
+        told_stop=story.has_stopped(code, was_asked=stop.count > 0),
+        said_code=story.said_code,
+        asked_to_stop=stop.count > 0,
+        never_began=stop.came_early or not listener.has_begun,
+    )
+    code = settle_exit_code(code, evidence)
+    write_record(job.termination_log, build_record(code, story, failure, None))
+    return code
+
+
+def say(text: str) -> None:
+    """Write a line for whoever reads the pod's log."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 class Patience:
@@ -200,116 +308,13 @@ def explain_ssh(return_code: int, message: str) -> str:
     return f"ssh works, but its shell ended with {return_code}" + (f" ({lines[-1][:120]})" if lines else "")
 
 
-def require_ssh(path: str | None) -> str:
+def find_ssh() -> str:
     """Return ssh's path.
 
     Raises:
         InputError: there is none.
     """
+    path = find_program("ssh")
     if path is None:
         raise InputError("ssh: is not installed", hint="use an image with the OpenSSH client and server")
     return path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What the launcher was asked for."""
-
-    mpi: Mpi
-    ranks: int
-    workers: int
-    slots: int
-    """Ranks per worker."""
-    hostfile: Path
-    wait_s: float
-    ssh_port: int | None
-    """None: what ssh's own configuration says."""
-    exports: tuple[str, ...]
-    pinning: Pinning | None
-    declared: Declared
-    program: tuple[str, ...]
-    termination_log: Path
-
-
-def run_launcher(job: Job) -> int:
-    """Return the container's exit code.
-
-    Raises:
-        InputError: a program, the user or the host file is not as it has to be, or ranks started somewhere else.
-        Stopped: on request, before mpirun was started.
-        WorkersUnreachable: not everybody answered in time.
-    """
-    with StopRequest() as stop, fresh_folder() as folder:
-        check_user()
-        launcher = find_launcher(job.mpi)
-        options = ssh_options(job.mpi, os.environ, job.ssh_port)
-        hosts = _wait_for_workers(job, stop, require_ssh(find_program("ssh")), split_options(options))
-        hostfile = folder / "hostfile"
-        hostfile.write_text(render_hostfile(hosts, is_open_mpi=job.mpi == "OpenMPI"))
-        say(f"Starting {job.ranks} ranks with {launcher.name}")
-        command = render_spread(
-            launcher,
-            ranks=job.ranks,
-            slots=job.slots,
-            hostfile=str(hostfile),
-            exports=choose_exports(os.environ, job.exports),
-            is_root=os.geteuid() == 0,
-            program=wrap(job.program, job.declared, tells_end=True),
-            pinning=job.pinning,
-        )
-        environment = spread_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
-        return _run(job, launcher, command, environment, tuple(host.pod for host in hosts), stop)
-
-
-def _wait_for_workers(job: Job, stop: StopRequest, ssh: str, options: Sequence[str]) -> tuple[Host, ...]:
-    workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
-    say(f"Waiting for {workers}, {job.wait_s:g} s at most")
-    patience = Patience(job.wait_s, stop, say)
-    hosts = wait_for_hostfile(job.hostfile, workers=job.workers, slots=job.slots, patience=patience)
-    # Workers connect back to this pod, by this name with some MPIs.
-    own = socket.gethostname()
-    probes: dict[str, Probe] = {f"this pod's own name {own}": partial(probe_name, own)}
-    probes |= {host.pod: partial(probe_ssh, ssh, options, host.name) for host in hosts}
-    wait_for_answers(probes, patience)
-    all_answer = "The worker answers" if job.workers == 1 else f"All {workers} answer"
-    say(f"{all_answer} after {patience.waited_s:.1f} s")
-    return hosts
-
-
-def _run(
-    job: Job,
-    launcher: Launcher,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    hosts: tuple[str, ...],
-    stop: StopRequest,
-) -> int:
-    story = Story(read_source(job.program, os.environ))
-    listener = Listener(story, Muster(job.ranks, job.workers), stop, say)
-    forwarder = Forwarder(launcher.tag, RankFiles(os.environ), listener.take)
-    code = read_return_code(run_child(command, environment, stop, forwarder.take))
-    forwarder.finish()
-    listener.check()
-    told = listener.muster.failures
-    failure = find_failure(told, story, hosts=hosts, slots=job.slots, names_all=launcher.names_all)
-    evidence = Evidence(
-        mixes_codes=launcher.mixes_codes,
-        failed_by_signal=failure.signal if failure else None,
-        told_code=failure.exit_code if failure in told else None,
-        lost_worker=story.has_lost_worker,
-        lost_peer=story.has_lost_peer,
-        left_early=story.left_early,
-        told_stop=story.has_stopped(code, was_asked=stop.count > 0),
-        said_code=story.said_code,
-        asked_to_stop=stop.count > 0,
-        never_began=stop.came_early or not listener.has_begun,
-    )
-    code = settle_exit_code(code, evidence)
-    write_record(job.termination_log, build_record(code, story, failure, None))
-    return code
-
-
-def say(text: str) -> None:
-    """Write a line for whoever reads the pod's log."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

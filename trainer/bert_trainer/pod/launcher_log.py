@@ -12,12 +12,12 @@ import json
 import re
 import signal
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, EXIT_STOPPED, NAMED, StorageFailed
+from bert_trainer.errors import EXIT_STOPPED, NAMED
 from bert_trainer.output.progress import PREFIX, parse_line
 from bert_trainer.pod.mpi import short_name
 from bert_trainer.pod.rank_output import Line
@@ -25,65 +25,20 @@ from bert_trainer.pod.rank_output import Line
 _PROGRAMS = ("bert-train", "bert-data")
 _MODULE = "bert_trainer"
 
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Who writes the records of this pod."""
-
-    job: str | None = None
-    """Uid; None: not known, as where no operator has made the pod."""
-    attempt: str = "1"
-    is_ours: bool = True
-    """The program is the trainer: a run of it that ends well says so."""
-
-    def wrote(self, fields: Mapping[str, str]) -> bool:
-        """Tell whether a record is this attempt's."""
-        if self.job is None:
-            return fields.get("attempt", self.attempt) == self.attempt
-        return (fields.get("job"), fields.get("attempt")) == (self.job, self.attempt)
-
-
-def read_source(program: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """Return what is known of who writes records here."""
-    return Source(
-        job=_read_uid(environment.get("BERT_RUN_CONFIG")),
-        attempt=environment.get("BERT_ATTEMPT", "1"),
-        is_ours=_is_ours(program),
-    )
-
-
-def _is_ours(program: Sequence[str]) -> bool:
-    if PurePath(program[0]).name in _PROGRAMS:
-        return True
-    return "-m" in program[:-1] and program[program.index("-m") + 1].partition(".")[0] == _MODULE
-
-
-def _read_uid(run_config: str | None) -> str | None:
-    """Return the job's uid, None where there is none to be read: the program itself says what is wrong with it."""
-    if run_config is None:
-        return None
-    try:
-        uid = json.loads(Path(run_config).read_bytes())["job"]["uid"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return uid if isinstance(uid, str) else None
-
-
-MAX_RECORD_BYTES = 3_500
-"""Kubernetes cuts a termination message at 4,096 bytes, and cut JSON would be no JSON."""
-
 _KEPT_LINES = 20
 _LONGEST_LINE = 1_000  # characters; a longer one says nothing more
-_LONGEST_WORD = 80  # characters; of a reason or a stage
-_LAST_WORDS = 900  # characters; with a sentence before them they fit into a status
+
 _FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
+# With one of these a run may end well: the trainer's last record, and that of the preparation.
+_GOOD_ENDS = ("succeeded", "stage_finished")
 _STEP = re.compile(r"[0-9]{1,15}")
 _FAILING = ("1", "2", "4")
+
 _TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
 _RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
+_TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r"[-=]{60,}")
 _GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine, before it begins
-_TRACEBACK = "Traceback (most recent call last):"
 
 # Open MPI wraps its sentences at 80 characters, so white space is any.
 _OPEN_MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)")
@@ -119,8 +74,23 @@ _BLAMED = re.compile(
     r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
     r"|Another rank has ended; its own message says why"
 )
-# With one of these a run may end well: the trainer's last record, and that of the preparation.
-_GOOD_ENDS = ("succeeded", "stage_finished")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who writes the records of this pod."""
+
+    job: str | None = None
+    """Uid; None: not known, as where no operator has made the pod."""
+    attempt: str = "1"
+    is_ours: bool = True
+    """The program is the trainer: a run of it that ends well says so."""
+
+    def wrote(self, fields: Mapping[str, str]) -> bool:
+        """Tell whether a record is this attempt's."""
+        if self.job is None:
+            return fields.get("attempt", self.attempt) == self.attempt
+        return (fields.get("job"), fields.get("attempt")) == (self.job, self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +159,13 @@ class Story:
         """
         is_sure = self.source.is_ours or exit_code != 0 or was_asked or self.has_lost_worker
         return self.told_stop and is_sure
+
+    def confirms(self, exit_code: int) -> bool:
+        """Tell whether rank 0's last record stands for this exit code; "failed" stands for every other code."""
+        event = (self.final or {}).get("event")
+        return event is not None and (
+            _FINAL.get(event) == exit_code or event == "failed" and exit_code not in (0, EXIT_STOPPED)
+        )
 
     @property
     def said_code(self) -> int | None:
@@ -259,140 +236,13 @@ class Story:
         return [line for line in lines if not (_FRAME.fullmatch(line) or _GREETING.match(line))][-_KEPT_LINES:]
 
 
-def _read_failure(text: str) -> FirstFailure | None:
-    if match := _OPEN_MPI_SIGNAL.search(text):
-        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
-    if match := _OPEN_MPI_CODE.search(text):
-        return FirstFailure(rank=int(match[1]), exit_code=int(match[2]))
-    if match := _INTEL_SIGNAL.search(text):
-        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
-    if match := _MPICH_END.search(text):
-        told = _MPICH_SIGNAL.search(text)
-        if told:
-            return FirstFailure(host=match[1], signal=int(told[1]))
-        return FirstFailure(host=match[1], exit_code=int(match[2]))
-    return None
-
-
-def build_record(
-    exit_code: int, story: Story, failure: FirstFailure | None, left: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the termination record: the keys of ``last_words`` and ``firstFailure``.
-
-    left: the record that a rank in this pod has written itself. One that tells of another kind of end than the
-    exit code is not believed: the program may have been killed after it had said that all went well.
-    """
-    if left is not None and (left.get("exitCode") == 0) == (exit_code == 0):
-        record = {key: left.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
-    else:
-        reason, message = _explain(exit_code, story, failure)
-        checkpoint = story.checkpoint
-        record = {"reason": reason, "stage": story.stage, "step": story.step, "checkpoint": checkpoint}
-        record["message"] = message
-    record["exitCode"] = exit_code
-    if failure is not None and exit_code not in (0, EXIT_STOPPED):
-        record["firstFailure"] = failure.to_json()
-    return record
-
-
-def _explain(exit_code: int, story: Story, failure: FirstFailure | None) -> tuple[str, str]:
-    """Return the reason, one word, and the message."""
-    final = story.final or {}
-    event = final.get("event")
-    # "failed" stands for every other code.
-    agrees = event is not None and (_FINAL.get(event) == exit_code or event == "failed" and exit_code not in (0, 3))
-    if exit_code in (0, EXIT_STOPPED):
-        reason = "Succeeded" if exit_code == 0 else "Stopped"
-        return reason, final.get("message", "") if agrees and exit_code else ""
-    lines = story.last_lines(failure.rank if failure else None)
-    told = _find_told(lines)
-    has_said = story.said_code == exit_code or told is not None and told[0] == StorageFailed.__name__
-    if exit_code == EXIT_INFRASTRUCTURE and not has_said:
-        host = failure.host if failure and failure.host else "a worker"
-        rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
-        return "WorkerLost", f"the connection to {rank}{host} failed or broke"
-    if agrees and exit_code < 128:
-        return final.get("reason", _default_reason(exit_code)), final.get("message", "")
-    raised = _find_raised(lines)
-    if exit_code < 128 and told:
-        return told[0] or _default_reason(exit_code), told[1]
-    if exit_code < 128 and raised:
-        return raised
-    reason, last = _default_reason(exit_code), "\n".join(lines)
-    if exit_code <= 128:
-        return reason, last
-    return reason, f"{_tell_signal(reason, story, failure)}\n{last[-_LAST_WORDS:]}".rstrip()
-
-
-def _tell_signal(name: str, story: Story, failure: FirstFailure | None) -> str:
-    """Return a sentence about a rank that cannot tell what has ended it."""
-    rank = "a rank" if failure is None or failure.rank is None else f"rank {failure.rank}"
-    host = "" if failure is None or failure.host is None else f" on {failure.host}"
-    when = "" if story.step is None else f" after step {story.step} of {story.stage}"
-    why = "; most often memory has run out" if name == "SIGKILL" else ""
-    return f"{rank}{host} was ended by {name}{when}{why}"
-
-
-def _default_reason(exit_code: int) -> str:
-    if exit_code == EXIT_BAD_INPUT:
-        return "InputError"
-    number = exit_code - 128
-    if number in {int(known) for known in signal.Signals}:
-        return signal.Signals(number).name
-    return "Failed"
-
-
-def _find_told(lines: list[str]) -> tuple[str | None, str] | None:
-    """Return the last sentence that a program of ours ended with, with its hint, and the reason if it names one."""
-    for number in range(len(lines) - 1, -1, -1):
-        if match := _TOLD.fullmatch(lines[number]):
-            following = lines[number + 1 : number + 3]
-            hints = [line for line in following[:1] if line.startswith("hint: ")]
-            reasons = [line.removeprefix("reason: ") for line in following if line.startswith("reason: ")]
-            reason = next((name for name in reasons if name in NAMED), None)
-            return reason, "\n".join([match[1], *hints])
-    return None
-
-
-def _find_raised(lines: list[str]) -> tuple[str, str] | None:
-    """Return type and text of the exception of the last traceback."""
-    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
-    for line in lines[starts[-1] + 1 :] if starts else []:
-        if not line.startswith(" ") and (match := _RAISED.fullmatch(line)):
-            return match[1].rpartition(".")[2], match[2] or ""
-    return None
-
-
-def render_record(record: Mapping[str, Any]) -> str:
-    """Return it as JSON of at most 3,500 bytes; what is too much is cut from the start of the message."""
-    # Bytes that are no text have come this far as halves of surrogate pairs, which JSON cannot carry.
-    record = {key: _text(value) if isinstance(value, str) else value for key, value in record.items()}
-    for key in ("reason", "stage"):
-        record[key] = str(record[key])[:_LONGEST_WORD] if record.get(key) else record.get(key)
-    message = _text(str(record.get("message") or ""))
-    while len(text := _encode({**record, "message": message})) > MAX_RECORD_BYTES:
-        if not message:
-            # Paths of kilobytes; the reason and the code matter more.
-            return json.dumps({"reason": record.get("reason"), "exitCode": record.get("exitCode"), "message": ""})
-        excess = len(text) - MAX_RECORD_BYTES
-        # A character is up to 4 bytes, or 6 when JSON escapes it.
-        message = message[max(1, excess // 6) :]
-    return text.decode()
-
-
-def _encode(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=False).encode(errors="replace")
-
-
-def _text(value: str) -> str:
-    return value.encode(errors="replace").decode()
-
-
-def names_of(hosts: Iterable[str], limit: int = 8) -> str:
-    """Join some names for a sentence: the first ones, and how many more there are."""
-    names = list(hosts)
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+def read_source(program: Sequence[str], environment: Mapping[str, str]) -> Source:
+    """Return what is known of who writes records here."""
+    return Source(
+        job=_read_uid(environment.get("BERT_RUN_CONFIG")),
+        attempt=environment.get("BERT_ATTEMPT", "1"),
+        is_ours=_is_ours(program),
+    )
 
 
 def find_failure(
@@ -425,3 +275,56 @@ def find_failure(
     if by_signal is not None or named is not None or story.has_lost_peer or not told:
         return by_signal or named
     return told[0]
+
+
+def find_told(lines: list[str]) -> tuple[str | None, str] | None:
+    """Return the last sentence that a program of ours ended with, with its hint, and the reason if it names one."""
+    for number in range(len(lines) - 1, -1, -1):
+        if match := _TOLD.fullmatch(lines[number]):
+            following = lines[number + 1 : number + 3]
+            hints = [line for line in following[:1] if line.startswith("hint: ")]
+            reasons = [line.removeprefix("reason: ") for line in following if line.startswith("reason: ")]
+            reason = next((name for name in reasons if name in NAMED), None)
+            return reason, "\n".join([match[1], *hints])
+    return None
+
+
+def find_raised(lines: list[str]) -> tuple[str, str] | None:
+    """Return type and text of the exception of the last traceback."""
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    for line in lines[starts[-1] + 1 :] if starts else []:
+        if not line.startswith(" ") and (match := _RAISED.fullmatch(line)):
+            return match[1].rpartition(".")[2], match[2] or ""
+    return None
+
+
+def _is_ours(program: Sequence[str]) -> bool:
+    if PurePath(program[0]).name in _PROGRAMS:
+        return True
+    return "-m" in program[:-1] and program[program.index("-m") + 1].partition(".")[0] == _MODULE
+
+
+def _read_uid(run_config: str | None) -> str | None:
+    """Return the job's uid, None where there is none to be read: the program itself says what is wrong with it."""
+    if run_config is None:
+        return None
+    try:
+        uid = json.loads(Path(run_config).read_bytes())["job"]["uid"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return uid if isinstance(uid, str) else None
+
+
+def _read_failure(text: str) -> FirstFailure | None:
+    if match := _OPEN_MPI_SIGNAL.search(text):
+        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
+    if match := _OPEN_MPI_CODE.search(text):
+        return FirstFailure(rank=int(match[1]), exit_code=int(match[2]))
+    if match := _INTEL_SIGNAL.search(text):
+        return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
+    if match := _MPICH_END.search(text):
+        told = _MPICH_SIGNAL.search(text)
+        if told:
+            return FirstFailure(host=match[1], signal=int(told[1]))
+        return FirstFailure(host=match[1], exit_code=int(match[2]))
+    return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -23,11 +22,60 @@ from typing import Literal
 
 from bert_trainer.errors import InputError, WrongMPI
 
+Mpi = Literal["OpenMPI", "Intel", "MPICH"]
+MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
+Place = Literal["core", "socket", "numa"]
+PLACES: tuple[Place, ...] = ("core", "socket", "numa")
+
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _FORMS = (
     re.compile(rf"(?P<name>{_HOST})(?:\s+slots\s*=\s*(?P<slots>[0-9]+))?"),
     re.compile(rf"(?P<name>{_HOST}):(?P<slots>[0-9]+)"),
 )
+
+# Every MPI installs an mpirun, and most of them an mpiexec: which one it is, only the program itself can say.
+_PROGRAMS: dict[Mpi, tuple[str, ...]] = {
+    "OpenMPI": ("mpirun", "mpiexec"),
+    "Intel": ("mpiexec.hydra", "mpiexec", "mpirun"),
+    "MPICH": ("mpiexec.hydra", "mpiexec", "mpirun"),
+}
+_ALL_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
+_HOMES = ("MPI_HOME", "I_MPI_ROOT")
+_VERSIONS: tuple[tuple[Mpi, str, re.Pattern[str]], ...] = (
+    # Debian's mpirun.openmpi calls itself after its runtime.
+    ("OpenMPI", "Open MPI", re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+[^\s]*)")),
+    ("Intel", "Intel MPI", re.compile(r"Intel\(R\) MPI Library.*Version (\d+[^\s]*)")),
+    ("MPICH", "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\d+[^\s]*)")),
+)
+_VERSION_TIMEOUT_S = 20
+
+# Which variables hold options for ssh. Open MPI 5 (PRRTE) reads its own and silently ignores Open MPI 4's; MPICH has
+# renamed its one.
+_SSH_VARIABLES: dict[Mpi, tuple[str, ...]] = {
+    "OpenMPI": ("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"),
+    "Intel": ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",),
+    "MPICH": ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS"),
+}
+_OPEN_MPI_SETTINGS = {
+    # Otherwise worker-0.job.namespace.svc is called worker-0, a name that only its own pod knows.
+    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+    # Otherwise workers start workers from the 65th on, and Open MPI 5.0.11 cuts ssh's options for that after a "=".
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+}
+_NEVER_FORWARDED = frozenset(
+    # Empty in a launcher, which needs no GPU (mpi-operator sets them so); a rank that got them would see none either.
+    {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    # Places that exist in this pod alone.
+    | {"BERT_TERMINATION_LOG", "TMPDIR"}
+)
+
+# The first number is the job's; 0 is mpirun's own.
+OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>:")
+OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>: ?")
+_HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
+_HYDRA_TAG = re.compile(r"<rank (\d{1,9})>:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +90,51 @@ class Host:
     def pod(self) -> str:
         """The name of the pod."""
         return short_name(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinning:
+    """What every rank is bound to."""
+
+    place: Place
+    ranks_per_place: int
+    """Of a socket or NUMA node; ranks bound to cores are placed one after another."""
+    cores_per_rank: int | None
+    """None: all cores of the socket or NUMA node, one core otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An mpirun, and whose it is."""
+
+    program: str
+    mpi: Mpi
+    name: str
+    """Of the MPI, with its version."""
+    major: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """An mpirun that can be called."""
+
+    mpi: Mpi
+    program: str
+    tag_options: tuple[str, ...]
+    tag: re.Pattern[str]
+    """What it puts before a rank's output; the group is the rank. Some put it inside of lines as well."""
+    name: str = ""
+    """Of the MPI, with its version."""
+
+    @property
+    def names_all(self) -> bool:
+        """Whether its last words also name ranks that it has ended itself, in the order of their numbers."""
+        return self.mpi != "OpenMPI"
+
+    @property
+    def mixes_codes(self) -> bool:
+        """Whether its exit code is a mixture of the ranks' codes."""
+        return self.mpi == "MPICH"
 
 
 def short_name(name: str) -> str:
@@ -89,136 +182,6 @@ def render_hostfile(hosts: tuple[Host, ...], *, is_open_mpi: bool) -> str:
     )
 
 
-Place = Literal["core", "socket", "numa"]
-PLACES: tuple[Place, ...] = ("core", "socket", "numa")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pinning:
-    """What every rank is bound to."""
-
-    place: Place
-    ranks_per_place: int
-    """Of a socket or NUMA node; ranks bound to cores are placed one after another."""
-    cores_per_rank: int | None
-    """None: all cores of the socket or NUMA node, one core otherwise."""
-
-
-def open_mpi_words(pinning: Pinning) -> tuple[str, ...]:
-    """Return options of mpirun; version 5 still takes ``socket`` for what it calls a package."""
-    cores = pinning.cores_per_rank
-    if pinning.place == "core":
-        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
-    mapping = f"ppr:{pinning.ranks_per_place}:{pinning.place}"
-    if cores is None:
-        return ("--map-by", mapping, "--bind-to", pinning.place)
-    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
-
-
-def mpich_words(pinning: Pinning) -> tuple[str, ...]:
-    """Return options of mpiexec, which deals ranks out to sockets in turn: as many on each."""
-    cores = pinning.cores_per_rank
-    if pinning.place == "core":
-        return ("-bind-to", f"core:{cores or 1}")
-    if cores is None:
-        return ("-bind-to", pinning.place)
-    return ("-bind-to", f"core:{cores}", "-map-by", pinning.place)
-
-
-def intel_words(pinning: Pinning) -> tuple[str, ...]:
-    """Return variables as options: mpiexec.hydra takes -bind-to, and does nothing about it."""
-    cores = pinning.cores_per_rank
-    if pinning.place != "core" and cores is None:
-        return ("-genv", "I_MPI_PIN_DOMAIN", pinning.place)
-    # Counts hyperthreads otherwise. Bunch fills sockets evenly, compact one after another.
-    order = "compact" if pinning.place == "core" else "bunch"
-    domain = ("-genv", "I_MPI_PIN_DOMAIN", f"{cores or 1}:compact")
-    return (*domain, "-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_ORDER", order)
-
-
-Mpi = Literal["OpenMPI", "Intel", "MPICH"]
-MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
-
-# Every MPI installs an mpirun, and most of them an mpiexec: which one it is, only the program itself can say.
-_PROGRAMS: dict[Mpi, tuple[str, ...]] = {
-    "OpenMPI": ("mpirun", "mpiexec"),
-    "Intel": ("mpiexec.hydra", "mpiexec", "mpirun"),
-    "MPICH": ("mpiexec.hydra", "mpiexec", "mpirun"),
-}
-_ALL_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
-_HOMES = ("MPI_HOME", "I_MPI_ROOT")
-_VERSIONS: tuple[tuple[Mpi, str, re.Pattern[str]], ...] = (
-    # Debian's mpirun.openmpi calls itself after its runtime.
-    ("OpenMPI", "Open MPI", re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+[^\s]*)")),
-    ("Intel", "Intel MPI", re.compile(r"Intel\(R\) MPI Library.*Version (\d+[^\s]*)")),
-    ("MPICH", "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\d+[^\s]*)")),
-)
-_VERSION_TIMEOUT_S = 20
-
-# Which variables hold options for ssh. Open MPI 5 (PRRTE) reads its own and silently ignores Open MPI 4's; MPICH has
-# renamed its one.
-_SSH_VARIABLES: dict[Mpi, tuple[str, ...]] = {
-    "OpenMPI": ("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"),
-    "Intel": ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",),
-    "MPICH": ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS"),
-}
-_OPEN_MPI_SETTINGS = {
-    # Otherwise worker-0.job.namespace.svc is called worker-0, a name that only its own pod knows.
-    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
-    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
-    # Otherwise workers start workers from the 65th on, and Open MPI 5.0.11 cuts ssh's options for that after a "=".
-    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
-}
-
-_NEVER_FORWARDED = frozenset(
-    # Empty in a launcher, which needs no GPU (mpi-operator sets them so); a rank that got them would see none either.
-    {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
-    # Places that exist in this pod alone.
-    | {"BERT_TERMINATION_LOG", "TMPDIR"}
-)
-
-# The first number is the job's; 0 is mpirun's own.
-OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>:")
-OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>: ?")
-_HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
-_HYDRA_TAG = re.compile(r"<rank (\d{1,9})>:")
-
-
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """An mpirun that can be called."""
-
-    mpi: Mpi
-    program: str
-    tag_options: tuple[str, ...]
-    tag: re.Pattern[str]
-    """What it puts before a rank's output; the group is the rank. Some put it inside of lines as well."""
-    name: str = ""
-    """Of the MPI, with its version."""
-
-    @property
-    def names_all(self) -> bool:
-        """Whether its last words also name ranks that it has ended itself, in the order of their numbers."""
-        return self.mpi != "OpenMPI"
-
-    @property
-    def mixes_codes(self) -> bool:
-        """Whether its exit code is a mixture of the ranks' codes."""
-        return self.mpi == "MPICH"
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """An mpirun, and whose it is."""
-
-    program: str
-    mpi: Mpi
-    name: str
-    """Of the MPI, with its version."""
-    major: int
-
-
 def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Launcher:
     """Look in MPI_HOME and I_MPI_ROOT first, then beside the running interpreter, then in PATH.
 
@@ -246,17 +209,25 @@ def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Lau
     )
 
 
+def find_program(name: str) -> str | None:
+    """Return the path of a program; in a virtual environment they stand beside the interpreter."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+
+
+def read_version(program: str, answer: str) -> Installed | None:
+    """Return whose mpirun gave this answer to ``--version``."""
+    for mpi, name, pattern in _VERSIONS:
+        if match := pattern.search(answer):
+            return Installed(program, mpi, f"{name} {match[1]}", int(match[1].partition(".")[0]))
+    return None
+
+
 def _make_launcher(found: Installed) -> Launcher:
     if found.mpi != "OpenMPI":
         return Launcher(found.mpi, found.program, ("-prepend-pattern", _HYDRA_PATTERN), _HYDRA_TAG, found.name)
     options, tag = (("--tag-output",), OPEN_MPI_4_TAG) if found.major < 5 else (("--output", "tag"), OPEN_MPI_5_TAG)
     return Launcher(found.mpi, found.program, options, tag, found.name)
-
-
-def find_program(name: str) -> str | None:
-    """Return the path of a program; in a virtual environment they stand beside the interpreter."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
 def _candidates(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -275,14 +246,6 @@ def _identify(program: str) -> Installed | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return read_version(program, answer.stdout)
-
-
-def read_version(program: str, answer: str) -> Installed | None:
-    """Return whose mpirun gave this answer to ``--version``."""
-    for mpi, name, pattern in _VERSIONS:
-        if match := pattern.search(answer):
-            return Installed(program, mpi, f"{name} {match[1]}", int(match[1].partition(".")[0]))
-    return None
 
 
 def render_local(
@@ -326,6 +289,38 @@ def render_spread(
     return (launcher.program, *where, *forwarded, *launcher.tag_options, *program)
 
 
+def open_mpi_words(pinning: Pinning) -> tuple[str, ...]:
+    """Return options of mpirun; version 5 still takes ``socket`` for what it calls a package."""
+    cores = pinning.cores_per_rank
+    if pinning.place == "core":
+        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
+    mapping = f"ppr:{pinning.ranks_per_place}:{pinning.place}"
+    if cores is None:
+        return ("--map-by", mapping, "--bind-to", pinning.place)
+    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
+
+
+def mpich_words(pinning: Pinning) -> tuple[str, ...]:
+    """Return options of mpiexec, which deals ranks out to sockets in turn: as many on each."""
+    cores = pinning.cores_per_rank
+    if pinning.place == "core":
+        return ("-bind-to", f"core:{cores or 1}")
+    if cores is None:
+        return ("-bind-to", pinning.place)
+    return ("-bind-to", f"core:{cores}", "-map-by", pinning.place)
+
+
+def intel_words(pinning: Pinning) -> tuple[str, ...]:
+    """Return variables as options: mpiexec.hydra takes -bind-to, and does nothing about it."""
+    cores = pinning.cores_per_rank
+    if pinning.place != "core" and cores is None:
+        return ("-genv", "I_MPI_PIN_DOMAIN", pinning.place)
+    # Counts hyperthreads otherwise. Bunch fills sockets evenly, compact one after another.
+    order = "compact" if pinning.place == "core" else "bunch"
+    domain = ("-genv", "I_MPI_PIN_DOMAIN", f"{cores or 1}:compact")
+    return (*domain, "-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_ORDER", order)
+
+
 def _hydra_pinning(launcher: Launcher, pinning: Pinning | None) -> tuple[str, ...]:
     if pinning is None:
         # Intel's binds unless told otherwise.
@@ -354,11 +349,6 @@ def ssh_options(mpi: Mpi, environment: Mapping[str, str], port: int | None) -> s
     # The workers' key is the job's own, made for it alone; their addresses change with every attempt.
     ours = "-o BatchMode=yes -o ConnectionAttempts=10 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
     return " ".join(word for word in (own, ours, "-o LogLevel=ERROR", f"-p {port}" if port else "") if word)
-
-
-def split_options(options: str) -> list[str]:
-    """Return them as words, as a shell would."""
-    return shlex.split(options)
 
 
 def spread_environment(mpi: Mpi, base: Mapping[str, str], options: str) -> dict[str, str]:

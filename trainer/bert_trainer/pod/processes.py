@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import signal
 import subprocess
 import tempfile
@@ -26,19 +27,14 @@ from typing import IO, Literal, Self
 from bert_trainer.errors import InputError
 from bert_trainer.system.mpi_variables import is_rank
 
+Stream = Literal["stdout", "stderr"]
 
-@contextlib.contextmanager
-def fresh_folder() -> Iterator[Path]:
-    """Make a folder that nobody else can read, below TMPDIR or /tmp.
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Ask for a stop. The image's ``bert-pod`` holds them back from its first instruction on."""
 
-    Hand a folder inside of it on as TMPDIR to what is started.
-    """
-    # Whoever is still ending may write into it while it is taken away.
-    with tempfile.TemporaryDirectory(prefix="bert-pod-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        (folder / "tmp").mkdir(mode=0o700)
-        yield folder
-
+_INSIST_S = 5.0
+_LAST_OUTPUT_S = 5.0
+_LONGEST_PIECE = 65_536  # bytes; a longer line comes in pieces
 
 _PROC = Path("/proc")
 _ATTEMPT_VARIABLE = "BERT_ATTEMPT"
@@ -50,6 +46,133 @@ _NO_RANKS = frozenset(
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class StopRequest:
+    """Counts SIGTERM and SIGINT and passes them on to one child."""
+
+    def __init__(self) -> None:
+        """Handlers are installed while the object is entered."""
+        self.count = 0
+        self.has_begun: Callable[[], bool] = lambda: True
+        """Whether the child's ranks can be asked: what mpirun forwards before they are there reaches nobody. Until
+        then a stop ends the child."""
+        self.came_early = False
+        """The child was ended because its ranks were not there yet."""
+        self._child: int | None = None
+        self._sent = 0
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        release_signals()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_to(self, child: int | None) -> None:
+        """Name the process that is told from now on, also of what came before; None: nobody."""
+        self._child = child
+        self._send()
+
+    def end_child(self, after_s: float = 0.0) -> None:
+        """End the child without a chance to save, unless it has ended by itself until then."""
+        for wait_s, number in ((after_s, signal.SIGTERM), (after_s + _INSIST_S, signal.SIGKILL)):
+            timer = threading.Timer(wait_s, self._kill_child, (number,))
+            timer.daemon = True
+            timer.start()
+
+    def _kill_child(self, number: signal.Signals) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, number)
+
+    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self._send()
+
+    def _send(self) -> None:
+        while self._child is not None and self._sent < self.count:
+            self._sent += 1
+            if not self.has_begun():
+                self.came_early = True
+                self.end_child()
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGUSR1 if self._sent == 1 else signal.SIGTERM)
+
+
+def run_child(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stop: StopRequest,
+    take: Callable[[Stream, str], None],
+) -> int:
+    """Run it to its end and return its exit code, -n for signal n.
+
+    take: called from two threads with output as it comes, at most one line at a time, line end included.
+
+    Raises:
+        InputError: it cannot be started.
+    """
+    try:
+        # A session of its own: Ctrl-C in a terminal reaches this process alone, which knows how to stop.
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InputError(
+            f"{command[0]}: cannot be started ({error.strerror})", hint="name a program that the image has, after --"
+        ) from error
+    assert process.stdout is not None, "a pipe was asked for"
+    assert process.stderr is not None, "a pipe was asked for"
+    streams: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", process.stdout), ("stderr", process.stderr))
+    readers = [threading.Thread(target=_read, args=(pipe, name, take), daemon=True) for name, pipe in streams]
+    for reader in readers:
+        reader.start()
+    stop.pass_to(process.pid)
+    process.returncode = _wait_for(process.pid, stop)
+    for reader in readers:
+        # Somebody whom it has left behind may hold the pipe for ever.
+        reader.join(_LAST_OUTPUT_S)
+    return process.returncode
+
+
+def _wait_for(child: int, stop: StopRequest) -> int:
+    while True:
+        # Looked at before it is reaped: until then nobody else can get its number, and a signal goes to it or nowhere.
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None, "WNOHANG was not asked for"
+        if ended.si_pid == child:
+            stop.pass_to(None)
+        _, status = os.waitpid(ended.si_pid, 0)
+        if ended.si_pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _read(pipe: IO[bytes], name: Stream, take: Callable[[Stream, str], None]) -> None:
+    with pipe:
+        while data := pipe.readline(_LONGEST_PIECE):
+            take(name, data.decode("utf-8", errors="surrogateescape"))
+
+
+def release_signals() -> None:
+    """Let those through that ask for a stop, also what has come so far: handlers are there, or none is wanted."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def signal_process(process: int, number: int) -> None:
+    """Send a signal to a process that may have ended."""
+    try:
+        os.kill(process, number)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def adopt_orphans() -> None:
@@ -114,140 +237,30 @@ def _is_rank(folder: Path) -> bool:
     return _ATTEMPT_VARIABLE in names and is_rank(names)
 
 
-def signal_process(process: int, number: int) -> None:
-    """Send a signal to a process that may have ended."""
-    try:
-        os.kill(process, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Ask for a stop. The image's ``bert-pod`` holds them back from its first instruction on."""
-
-_INSIST_S = 5.0
-
-
-def release_signals() -> None:
-    """Let those through that ask for a stop, also what has come so far: handlers are there, or none is wanted."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-class StopRequest:
-    """Counts SIGTERM and SIGINT and passes them on to one child."""
-
-    def __init__(self) -> None:
-        """Handlers are installed while the object is entered."""
-        self.count = 0
-        self.has_begun: Callable[[], bool] = lambda: True
-        """Whether the child's ranks can be asked: what mpirun forwards before they are there reaches nobody. Until
-        then a stop ends the child."""
-        self.came_early = False
-        """The child was ended because its ranks were not there yet."""
-        self._child: int | None = None
-        self._sent = 0
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
-        release_signals()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def pass_to(self, child: int | None) -> None:
-        """Name the process that is told from now on, also of what came before; None: nobody."""
-        self._child = child
-        self._send()
-
-    def end_child(self, after_s: float = 0.0) -> None:
-        """End the child without a chance to save, unless it has ended by itself until then."""
-        for wait_s, number in ((after_s, signal.SIGTERM), (after_s + _INSIST_S, signal.SIGKILL)):
-            timer = threading.Timer(wait_s, self._kill_child, (number,))
-            timer.daemon = True
-            timer.start()
-
-    def _kill_child(self, number: signal.Signals) -> None:
-        if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, number)
-
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self._send()
-
-    def _send(self) -> None:
-        while self._child is not None and self._sent < self.count:
-            self._sent += 1
-            if not self.has_begun():
-                self.came_early = True
-                self.end_child()
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGUSR1 if self._sent == 1 else signal.SIGTERM)
-
-
-Stream = Literal["stdout", "stderr"]
-
-_LONGEST_PIECE = 65_536  # bytes; a longer line comes in pieces
-_LAST_OUTPUT_S = 5.0
-
-
-def run_child(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    stop: StopRequest,
-    take: Callable[[Stream, str], None],
-) -> int:
-    """Run it to its end and return its exit code, -n for signal n.
-
-    take: called from two threads with output as it comes, at most one line at a time, line end included.
+def check_user() -> None:
+    """Make sure that ssh will work for whoever this process runs as.
 
     Raises:
-        InputError: it cannot be started.
+        InputError: the user id has no name.
     """
+    user = os.getuid()
     try:
-        # A session of its own: Ctrl-C in a terminal reaches this process alone, which knows how to stop.
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
+        pwd.getpwuid(user)
+    except KeyError:
         raise InputError(
-            f"{command[0]}: cannot be started ({error.strerror})", hint="name a program that the image has, after --"
-        ) from error
-    assert process.stdout is not None, "a pipe was asked for"
-    assert process.stderr is not None, "a pipe was asked for"
-    streams: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", process.stdout), ("stderr", process.stderr))
-    readers = [threading.Thread(target=_read, args=(pipe, name, take), daemon=True) for name, pipe in streams]
-    for reader in readers:
-        reader.start()
-    stop.pass_to(process.pid)
-    process.returncode = _wait_for(process.pid, stop)
-    for reader in readers:
-        # Somebody whom it has left behind may hold the pipe for ever.
-        reader.join(_LAST_OUTPUT_S)
-    return process.returncode
+            f"/etc/passwd: has no entry for user id {user}; ssh refuses unknown users",
+            hint=f"set spec.securityContext.runAsUser: {user}, for which the operator mounts a passwd file",
+        ) from None
 
 
-def _wait_for(child: int, stop: StopRequest) -> int:
-    while True:
-        # Looked at before it is reaped: until then nobody else can get its number, and a signal goes to it or nowhere.
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        assert ended is not None, "WNOHANG was not asked for"
-        if ended.si_pid == child:
-            stop.pass_to(None)
-        _, status = os.waitpid(ended.si_pid, 0)
-        if ended.si_pid == child:
-            return os.waitstatus_to_exitcode(status)
+@contextlib.contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """Make a folder that nobody else can read, below TMPDIR or /tmp.
 
-
-def _read(pipe: IO[bytes], name: Stream, take: Callable[[Stream, str], None]) -> None:
-    with pipe:
-        while data := pipe.readline(_LONGEST_PIECE):
-            take(name, data.decode("utf-8", errors="surrogateescape"))
+    Hand a folder inside of it on as TMPDIR to what is started.
+    """
+    # Whoever is still ending may write into it while it is taken away.
+    with tempfile.TemporaryDirectory(prefix="bert-pod-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "tmp").mkdir(mode=0o700)
+        yield folder

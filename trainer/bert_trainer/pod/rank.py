@@ -39,35 +39,6 @@ FOLDERS = tuple(
         *("/usr/lib64", "/usr/lib"),
     )
 )
-
-
-def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = FOLDERS) -> dict[str, str]:
-    """Return ``LD_PRELOAD`` for the ranks; empty where the system's own libraries are wanted.
-
-    Raises:
-        InputError: a choice is unknown, or the image does not hold what was chosen.
-    """
-    found = []
-    for variable, allowed in ALLOWED.items():
-        choice = environment.get(variable) or allowed[0]
-        if choice not in allowed:
-            raise InputError(f"{variable}: got {choice!r}; allowed: {', '.join(allowed)}")
-        library = LIBRARIES.get((variable, choice))
-        if library is None:
-            continue
-        path = next((folder / library for folder in folders if (folder / library).exists()), None)
-        if path is None:
-            raise InputError(
-                f"{variable}: {choice}: the image has no {library}",
-                hint=f"install it into the image, or leave {'spec.cpu.' + variable[5:].lower()} out",
-            )
-        found.append(str(path))
-    if not found:
-        return {}
-    given = environment.get("LD_PRELOAD")
-    return {"LD_PRELOAD": ":".join([*found, *([given] if given else [])])}
-
-
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -163,6 +134,33 @@ def check_topology(machine: Machine, declared: Declared, host: str) -> None:
                 f"{path}: got {said}; allowed: {found}, as many as {host} has",
                 hint="correct it in the job or its profile, or choose other nodes with spec.scheduling.nodeSelector",
             )
+
+
+def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = FOLDERS) -> dict[str, str]:
+    """Return ``LD_PRELOAD`` for the ranks; empty where the system's own libraries are wanted.
+
+    Raises:
+        InputError: a choice is unknown, or the image does not hold what was chosen.
+    """
+    found = []
+    for variable, allowed in ALLOWED.items():
+        choice = environment.get(variable) or allowed[0]
+        if choice not in allowed:
+            raise InputError(f"{variable}: got {choice!r}; allowed: {', '.join(allowed)}")
+        library = LIBRARIES.get((variable, choice))
+        if library is None:
+            continue
+        path = next((folder / library for folder in folders if (folder / library).exists()), None)
+        if path is None:
+            raise InputError(
+                f"{variable}: {choice}: the image has no {library}",
+                hint=f"install it into the image, or leave {'spec.cpu.' + variable[5:].lower()} out",
+            )
+        found.append(str(path))
+    if not found:
+        return {}
+    given = environment.get("LD_PRELOAD")
+    return {"LD_PRELOAD": ":".join([*found, *([given] if given else [])])}
 
 
 def choose_threads(

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bert_trainer.errors import EXIT_STOPPED, WrongWorld
-from bert_trainer.pod.launcher_log import FirstFailure, Story, names_of
+from bert_trainer.pod.launcher_log import FirstFailure, Story
 from bert_trainer.pod.processes import StopRequest
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.mpi_variables import read_rank, read_size
 
 _COME = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
 _GONE = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
-
-
-def render_announcement(environment: Mapping[str, str], host: str) -> str:
-    """Return the line with which a rank announces itself; alone it is rank 0 of 1."""
-    return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
-
-
-def render_end(environment: Mapping[str, str], return_code: int) -> str:
-    """Return the line with which a rank's end is told. return_code: -n for signal n."""
-    return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={return_code}"
+_NOTICE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -86,21 +77,6 @@ class Muster:
         return found
 
 
-def _list(ranks: list[int]) -> str:
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1 else _join(ranks)
-
-
-def _join(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks)) if len(ranks) < 3 else f"{', '.join(map(str, ranks[:3]))}, ..."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-_NOTICE_S = 5.0
-
-
 @dataclass(slots=True)
 class Listener:
     """Ends a launcher that has started something else than it was asked for."""
@@ -145,3 +121,32 @@ class Listener:
                 hint="see whether spec.mpi.implementation names the MPI that the image's programs were built for, "
                 "and whether something in the environment keeps the launcher from its host file",
             )
+
+
+def render_announcement(environment: Mapping[str, str], host: str) -> str:
+    """Return the line with which a rank announces itself; alone it is rank 0 of 1."""
+    return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
+
+
+def render_end(environment: Mapping[str, str], return_code: int) -> str:
+    """Return the line with which a rank's end is told. return_code: -n for signal n."""
+    return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={return_code}"
+
+
+def names_of(hosts: Iterable[str], limit: int = 8) -> str:
+    """Join some names for a sentence: the first ones, and how many more there are."""
+    names = list(hosts)
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _list(ranks: list[int]) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1 else _join(ranks)
+
+
+def _join(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) < 3 else f"{', '.join(map(str, ranks[:3]))}, ..."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

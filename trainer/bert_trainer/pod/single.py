@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.errors import Stopped
-from bert_trainer.pod.exit_codes import Evidence, read_left, read_return_code, settle_exit_code, write_record
-from bert_trainer.pod.launcher_log import FirstFailure, Story, build_record, find_failure, read_source
+from bert_trainer.pod.exit_codes import (
+    Evidence,
+    build_record,
+    read_left,
+    read_return_code,
+    settle_exit_code,
+    write_record,
+)
+from bert_trainer.pod.launcher_log import FirstFailure, Story, find_failure, read_source
 from bert_trainer.pod.mpi import Launcher, Mpi, Pinning, find_launcher, render_local
 from bert_trainer.pod.processes import StopRequest, fresh_folder, run_child
 from bert_trainer.pod.rank import Declared, wrap
