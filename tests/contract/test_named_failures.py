@@ -15,17 +15,17 @@ from bert_operator.state.observed import read_ending
 from bert_trainer.errors import NAMED
 from bert_trainer.output.termination import render_error
 from bert_trainer.pod.exit_codes import build_record, render_record
-from bert_trainer.pod.launcher_log import Story
+from bert_trainer.pod.launcher_log import LauncherLog
 from bert_trainer.pod.rank_output import Line
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_a_named_failure_of_any_rank_reaches_the_status(name: str) -> None:
     error = NAMED[name]("spec.x: got 1; allowed: 2", hint="write 2")
-    story = Story()
+    log = LauncherLog()
     for line in render_error("bert-train", error).splitlines():
-        story.note(Line(3, line))
-    record = json.loads(render_record(build_record(error.exit_code, story, None, None)))
+        log.note(Line(3, line))
+    record = json.loads(render_record(build_record(error.exit_code, log, None, None)))
     ending = read_ending(error.exit_code, record)
     assert (ending.state, ending.exit_code) == ("Failed", error.exit_code)
     assert ending.reason in {reason.value for reason in FailureReason}

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bert_operator.cluster.log_reader import Report, read_report
-from bert_trainer.pod.launcher_log import Story, read_source
+from bert_trainer.pod.launcher_log import LauncherLog, read_record_source
 from bert_trainer.pod.rank_output import Line
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own-program.md"
@@ -34,7 +34,7 @@ def test_the_program_of_the_guide_reports_progress(tmp_path: Path) -> None:
     )
     assert report.checkpoint is not None
     assert report.checkpoint.text("path") == "/mnt/output/my-job/step-120"
-    story = Story(read_source(("python3", "mine.py"), environment))
+    log = LauncherLog(read_record_source(("python3", "mine.py"), environment))
     for line in told.splitlines():
-        story.note(Line(0, line))
-    assert (story.step, story.checkpoint) == (120, "/mnt/output/my-job/step-120")
+        log.note(Line(0, line))
+    assert (log.step, log.checkpoint) == (120, "/mnt/output/my-job/step-120")

@@ -10,14 +10,14 @@ import pytest
 from bert_trainer.pod.mpi import (
     OPEN_MPI_4_TAG,
     OPEN_MPI_5_TAG,
-    Installed,
+    InstalledMpi,
     Launcher,
     Mpi,
     choose_exports,
+    launcher_environment,
     read_version,
-    render_local,
-    render_spread,
-    spread_environment,
+    render_local_command,
+    render_remote_command,
     ssh_options,
 )
 
@@ -28,18 +28,18 @@ INTEL = Launcher("Intel", "/bin/mpiexec.hydra", ("-prepend-pattern", "<%r>"), AN
 
 
 def spread(launcher: Launcher, *exports: str, is_root: bool = False) -> str:
-    command = render_spread(
+    command = render_remote_command(
         launcher, ranks=8, slots=4, hostfile="/h", exports=exports, is_root=is_root, program=("train", "--now")
     )
     return " ".join(command)
 
 
 def test_ranks_of_one_pod_run_unbound() -> None:
-    local = render_local(OPEN_MPI, ranks=2, is_root=True, program=("train",))
+    local = render_local_command(OPEN_MPI, ranks=2, is_root=True, program=("train",))
     assert " ".join(local) == (
         "/bin/mpirun --allow-run-as-root -np 2 --bind-to none --map-by :OVERSUBSCRIBE --output tag train"
     )
-    assert render_local(MPICH, ranks=2, is_root=True, program=("t",))[:3] == ("/bin/mpiexec", "-n", "2")
+    assert render_local_command(MPICH, ranks=2, is_root=True, program=("t",))[:3] == ("/bin/mpiexec", "-n", "2")
 
 
 def test_open_mpi_gets_an_explicit_host_file_and_every_name() -> None:
@@ -67,7 +67,7 @@ def test_nothing_that_hides_gpus_is_forwarded() -> None:
     }
     wanted = ("NCCL_DEBUG", "NVIDIA_VISIBLE_DEVICES", "NOT_SET")
     assert choose_exports(environment, wanted) == ("BERT_ATTEMPT", "NCCL_DEBUG")
-    kept = spread_environment("MPICH", environment, "-p 1")
+    kept = launcher_environment("MPICH", environment, "-p 1")
     assert not {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "BERT_TERMINATION_LOG"} & set(kept)
     assert kept["AWS_KEY"] == "x"
 
@@ -81,7 +81,7 @@ def test_nothing_that_hides_gpus_is_forwarded() -> None:
     ],
 )
 def test_ssh_gets_its_options_whatever_the_version_reads(mpi: Mpi, names: tuple[str, ...]) -> None:
-    environment = spread_environment(mpi, {}, ssh_options(mpi, {}, 2222))
+    environment = launcher_environment(mpi, {}, ssh_options(mpi, {}, 2222))
     for name in names:
         words = shlex.split(environment[name])
         assert "BatchMode=yes" in words
@@ -99,7 +99,7 @@ def test_a_user_s_options_of_ssh_come_first_and_so_count() -> None:
 
 
 def test_open_mpi_keeps_the_whole_name_of_a_host_and_starts_every_worker_itself() -> None:
-    environment = spread_environment("OpenMPI", {}, "")
+    environment = launcher_environment("OpenMPI", {}, "")
     assert environment["OMPI_MCA_orte_keep_fqdn_hostnames"] == "true"
     assert environment["PRTE_MCA_prte_keep_fqdn_hostnames"] == "true"
     assert environment["PRTE_MCA_plm_ssh_no_tree_spawn"] == environment["OMPI_MCA_plm_rsh_no_tree_spawn"] == "1"
@@ -108,18 +108,18 @@ def test_open_mpi_keeps_the_whole_name_of_a_host_and_starts_every_worker_itself(
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to ...", Installed("/m", "OpenMPI", "Open MPI 5.0.11", 5)),
-        ("mpirun.openmpi (OpenRTE) 4.1.4\n", Installed("/m", "OpenMPI", "Open MPI 4.1.4", 4)),
-        ("HYDRA build details:\n    Version:     5.0.2\n", Installed("/m", "MPICH", "MPICH 5.0.2", 5)),
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to ...", InstalledMpi("/m", "OpenMPI", "Open MPI 5.0.11", 5)),
+        ("mpirun.openmpi (OpenRTE) 4.1.4\n", InstalledMpi("/m", "OpenMPI", "Open MPI 4.1.4", 4)),
+        ("HYDRA build details:\n    Version:     5.0.2\n", InstalledMpi("/m", "MPICH", "MPICH 5.0.2", 5)),
         (
             "Intel(R) MPI Library for Linux* OS, Version 2021.17 Build 20251215 (id: 2ac2f63)\n",
-            Installed("/m", "Intel", "Intel MPI 2021.17", 2021),
+            InstalledMpi("/m", "Intel", "Intel MPI 2021.17", 2021),
         ),
         ("mpirun: command not found", None),
         ("", None),
     ],
 )
-def test_whose_mpirun_it_is_only_itself_can_say(answer: str, found: Installed | None) -> None:
+def test_whose_mpirun_it_is_only_itself_can_say(answer: str, found: InstalledMpi | None) -> None:
     assert read_version("/m", answer) == found
 
 

@@ -17,23 +17,23 @@ import pytest
 import pods
 from bert_operator.state.progress import parse_progress_line
 from bert_trainer.output.progress import format_line, parse_line
-from bert_trainer.pod.exit_codes import MAX_RECORD_BYTES, build_record, read_left, render_record, write_record
-from bert_trainer.pod.launcher_log import Source, Story, read_source
+from bert_trainer.pod.exit_codes import MAX_RECORD_BYTES, build_record, read_rank_record, render_record, write_record
+from bert_trainer.pod.launcher_log import LauncherLog, RecordSource, read_record_source
 from bert_trainer.pod.mpi import OPEN_MPI_5_TAG
-from bert_trainer.pod.rank_output import Line, Sorter
-from bert_trainer.pod.rendezvous import Muster
+from bert_trainer.pod.rank_output import Line, LineSplitter
+from bert_trainer.pod.rendezvous import Rendezvous
 from hostile_records import draw_endings, draw_lines
 
 RECORDS = int(os.environ.get("BERT_TEST_RECORDS", "2000"))
-OURS = Source("uid-1", "2")
-OWN = Source("uid-1", "2", is_ours=False)
+OURS = RecordSource("uid-1", "2")
+OWN = RecordSource("uid-1", "2", is_ours=False)
 
 
-def story(source: Source, *lines: str) -> Story:
-    told = Story(source)
+def read_log(source: RecordSource, *lines: str) -> LauncherLog:
+    log = LauncherLog(source)
     for line in lines:
-        told.note(Line(0, line))
-    return told
+        log.note(Line(0, line))
+    return log
 
 
 def record(event: str, job: str = "uid-1", attempt: int = 2, **fields: str) -> str:
@@ -43,29 +43,29 @@ def record(event: str, job: str = "uid-1", attempt: int = 2, **fields: str) -> s
 @pytest.mark.parametrize(("job", "attempt"), [("uid-2", 2), ("uid-1", 1), ("uid-1", 22), ("", 2)])
 def test_a_record_of_another_job_or_attempt_says_nothing(job: str, attempt: int) -> None:
     for source in (OURS, OWN):
-        told = story(
+        log = read_log(
             source,
             record("checkpoint", job, attempt, stage="phase1", step="7", path="/elsewhere"),
             record("stopped", job, attempt, message="theirs"),
             record("progress", job, attempt),
         )
-        assert (told.checkpoint, told.step, told.final) == (None, None, None)
-        assert not told.left_early
-        assert not told.has_stopped(3, was_asked=True)
+        assert (log.checkpoint, log.step, log.final_record) == (None, None, None)
+        assert not log.ended_midway
+        assert not log.has_stopped(3, stop_requested=True)
 
 
 def test_a_record_of_this_attempt_is_believed() -> None:
-    told = story(OURS, record("checkpoint", stage="phase1", step="7", path="/ours"), record("stopped", message="m"))
-    assert (told.checkpoint, told.step, told.has_stopped(0, was_asked=False)) == ("/ours", 7, True)
+    log = read_log(OURS, record("checkpoint", stage="phase1", step="7", path="/ours"), record("stopped", message="m"))
+    assert (log.checkpoint, log.step, log.has_stopped(0, stop_requested=False)) == ("/ours", 7, True)
 
 
 def test_a_program_of_others_that_ends_with_0_has_succeeded() -> None:
-    told = story(OWN, record("progress", step="7"), record("stopped"))
-    assert not told.has_stopped(0, was_asked=False)
-    assert not story(OWN, record("progress", step="7")).left_early
+    log = read_log(OWN, record("progress", step="7"), record("stopped"))
+    assert not log.has_stopped(0, stop_requested=False)
+    assert not read_log(OWN, record("progress", step="7")).ended_midway
     # Asked to stop, or with another exit code, it means what ours means.
-    assert told.has_stopped(0, was_asked=True)
-    assert told.has_stopped(3, was_asked=False)
+    assert log.has_stopped(0, stop_requested=True)
+    assert log.has_stopped(3, stop_requested=False)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_program_of_others_that_ends_with_0_has_succeeded() -> None:
 def test_a_program_is_known_by_its_name(program: tuple[str, ...], is_ours: bool, tmp_path: Path) -> None:
     config = tmp_path / "run.json"
     config.write_text('{"job": {"uid": "uid-1"}}')
-    found = read_source(program, {"BERT_RUN_CONFIG": str(config), "BERT_ATTEMPT": "2"})
-    assert found == Source("uid-1", "2", is_ours)
+    found = read_record_source(program, {"BERT_RUN_CONFIG": str(config), "BERT_ATTEMPT": "2"})
+    assert found == RecordSource("uid-1", "2", is_ours)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 5000, "[]", '{"job": []}', '{"job": {"uid": 1}}', None])
@@ -91,7 +91,7 @@ def test_a_run_configuration_that_cannot_be_read_is_left_to_the_program(text: st
     config = tmp_path / "run.json"
     if text is not None:
         config.write_text(text)
-    assert read_source(("x",), {"BERT_RUN_CONFIG": str(config)}) == Source(None, "1", is_ours=False)
+    assert read_record_source(("x",), {"BERT_RUN_CONFIG": str(config)}) == RecordSource(None, "1", is_ours=False)
 
 
 @pytest.mark.timeout(600)
@@ -110,21 +110,21 @@ def test_both_sides_read_the_same_lines() -> None:
 @pytest.mark.timeout(600)
 def test_no_line_and_no_record_that_was_left_raises(tmp_path: Path) -> None:
     left = tmp_path / "left.json"
-    told, muster = Story(OURS), Muster(2, 1)
+    log, rendezvous = LauncherLog(OURS), Rendezvous(2, 1)
     for number, line in enumerate(draw_lines(RECORDS, seed=4)):
-        told.note(Line(0, line))
+        log.note(Line(0, line))
         if number % 10:
             continue
-        text = render_record(build_record(1, told, None, None))
+        text = render_record(build_record(1, log, None, None))
         assert len(text.encode()) <= MAX_RECORD_BYTES
     for text in draw_endings(max(300, RECORDS // 10), seed=5):
         left.write_text(text, errors="surrogatepass")
-        rendered = render_record(build_record(1, told, None, read_left(left)))
+        rendered = render_record(build_record(1, log, None, read_rank_record(left)))
         assert len(rendered.encode()) <= MAX_RECORD_BYTES
         assert json.loads(rendered)["exitCode"] == 1
     for many in ("9" * 5000, "-1", ""):
         for words in (f"rank rank={many} size=2 host=a", f"rank_ended rank=0 code={many}"):
-            assert not muster.take(f"bert-pod/1 event={words}{many}")
+            assert not rendezvous.take(f"bert-pod/1 event={words}{many}")
 
 
 # Quadratic time would be an hour for these, and the test's deadline is a minute.
@@ -132,20 +132,20 @@ def test_no_line_and_no_record_that_was_left_raises(tmp_path: Path) -> None:
     "filler", ["a" * 65_536, 'a="' * 21_845, "a=1 " * 16_384, 'a="' + "\\" * 65_533, "[1," * 21_845]
 )
 def test_a_line_that_looks_like_a_record_costs_no_time(filler: str) -> None:
-    told = Story(OURS)
+    log = LauncherLog(OURS)
     for _ in range(200):
-        told.note(Line(0, f"bert-trainer/1 {filler}"))
-    assert told.last_event is None
-    Sorter(OPEN_MPI_5_TAG).feed(f"bert-trainer/1 {filler}\n")
+        log.note(Line(0, f"bert-trainer/1 {filler}"))
+    assert log.last_event is None
+    LineSplitter(OPEN_MPI_5_TAG).feed(f"bert-trainer/1 {filler}\n")
 
 
 def test_the_rest_of_a_very_long_line_is_its_rank_s() -> None:
-    sorter = Sorter(OPEN_MPI_5_TAG)
-    assert sorter.feed("[1,3]<stdout>: " + "x" * 60_000) == []
-    lines = sorter.feed("PRTE has lost communication with a remote daemon.\n")
+    splitter = LineSplitter(OPEN_MPI_5_TAG)
+    assert splitter.feed("[1,3]<stdout>: " + "x" * 60_000) == []
+    lines = splitter.feed("PRTE has lost communication with a remote daemon.\n")
     assert [(line.rank, line.text[-7:]) for line in lines] == [(3, "daemon.")]
-    assert sorter.feed("mpirun's own\n") == [Line(None, "mpirun's own")]
-    assert sorter.feed(f"[1,{'9' * 5000}]<stdout>: x\n")[0].rank is None
+    assert splitter.feed("mpirun's own\n") == [Line(None, "mpirun's own")]
+    assert splitter.feed(f"[1,{'9' * 5000}]<stdout>: x\n")[0].rank is None
 
 
 def test_what_the_trainer_writes_is_text_whatever_files_are_called() -> None:
@@ -160,12 +160,12 @@ def test_what_is_no_file_is_no_record(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "left.json"
     if kind != "missing":
         (os.mkdir if kind == "folder" else os.mkfifo)(path)
-    assert read_left(path) is None
+    assert read_rank_record(path) is None
 
 
 def test_bytes_that_are_no_text_leave_a_record(tmp_path: Path) -> None:
-    told = story(OURS, record("failed", stage="x", message="m").replace("stage=x", "stage=caf\udcff"))
-    write_record(tmp_path / "record.json", build_record(1, told, None, None))
+    log = read_log(OURS, record("failed", stage="x", message="m").replace("stage=x", "stage=caf\udcff"))
+    write_record(tmp_path / "record.json", build_record(1, log, None, None))
     assert json.loads((tmp_path / "record.json").read_bytes())["stage"] == "caf?"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.errors import WrongTopology
-from bert_trainer.pod.rank import Declared, check_topology, choose_threads
+from bert_trainer.pod.rank import DeclaredTopology, check_topology, choose_threads
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine, render_processors
 
 
@@ -77,12 +77,12 @@ def test_a_container_s_share_of_the_processors_is_read(
 
 
 def test_a_wrong_declaration_is_refused_and_none_is_not(machine: Machine) -> None:
-    check_topology(machine, Declared(), "w0")
-    check_topology(machine, Declared(sockets=2, numa_nodes=4), "w0")
+    check_topology(machine, DeclaredTopology(), "w0")
+    check_topology(machine, DeclaredTopology(sockets=2, numa_nodes=4), "w0")
     with pytest.raises(WrongTopology, match="spec.cpu.sockets: got 4; allowed: 2, as many as w0 has"):
-        check_topology(machine, Declared(sockets=4), "w0")
+        check_topology(machine, DeclaredTopology(sockets=4), "w0")
     with pytest.raises(WrongTopology, match="spec.cpu.numaNodes: got 2; allowed: 4"):
-        check_topology(machine, Declared(sockets=2, numa_nodes=2), "w0")
+        check_topology(machine, DeclaredTopology(sockets=2, numa_nodes=2), "w0")
 
 
 SOCKET_0 = (*range(28), *range(56, 84))

@@ -11,11 +11,11 @@ from bert_trainer.pod.exit_codes import (
     MAX_RECORD_BYTES,
     Evidence,
     build_record,
-    read_return_code,
+    decide_exit_code,
     render_record,
-    settle_exit_code,
+    shell_exit_code,
 )
-from bert_trainer.pod.launcher_log import FirstFailure, Story, find_failure
+from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_first_failure
 from bert_trainer.pod.rank_output import Line
 
 PROGRESS = "bert-trainer/1 event=progress stage=phase1 step=40 steps=100 loss=6.1 job=u attempt=1"
@@ -56,17 +56,17 @@ MPICH = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
 YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)"""
 
 
-def story(*lines: tuple[int | None, str]) -> Story:
-    told = Story()
+def read_log(*lines: tuple[int | None, str]) -> LauncherLog:
+    log = LauncherLog()
     for rank, text in lines:
         for line in text.splitlines():
-            told.note(Line(rank, line))
-    return told
+            log.note(Line(rank, line))
+    return log
 
 
 def build(exit_code: int, *lines: tuple[int | None, str]) -> dict[str, object]:
-    told = story(*lines)
-    return build_record(exit_code, told, told.first_failure(("worker-0", "worker-1"), 2), None)
+    log = read_log(*lines)
+    return build_record(exit_code, log, log.named_failure(("worker-0", "worker-1"), 2), None)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def build(exit_code: int, *lines: tuple[int | None, str]) -> dict[str, object]:
     ],
 )
 def test_the_rank_that_failed_first_is_named(text: str, expected: FirstFailure | None) -> None:
-    assert story((None, text)).first_failure(("worker-0", "worker-1"), 2) == expected
+    assert read_log((None, text)).named_failure(("worker-0", "worker-1"), 2) == expected
 
 
 def test_a_stop_is_told_by_rank_0() -> None:
@@ -130,7 +130,7 @@ def test_a_killed_rank_s_end_is_told_and_then_its_last_lines() -> None:
 
 def test_what_a_killed_rank_has_got_of_its_machine_is_not_the_message() -> None:
     assert build(137, (0, PROGRESS), (3, GREETING), (None, OPEN_MPI_SIGNAL))["message"] == KILLED
-    aborted = build_record(134, story((0, GREETING)), FirstFailure(rank=0, host="vm", signal=6), None)
+    aborted = build_record(134, read_log((0, GREETING)), FirstFailure(rank=0, host="vm", signal=6), None)
     assert aborted["message"] == "rank 0 on vm was ended by SIGABRT"
 
 
@@ -140,9 +140,9 @@ def test_records_of_other_ranks_do_not_count() -> None:
 
 def test_what_a_rank_has_written_itself_is_believed_where_it_agrees() -> None:
     left = {"reason": "InputError", "exitCode": 2, "stage": None, "step": None, "checkpoint": None, "message": "m"}
-    assert build_record(2, Story(), None, left) == left
+    assert build_record(2, LauncherLog(), None, left) == left
     well = {**left, "reason": "Succeeded", "exitCode": 0}
-    assert build_record(137, Story(), None, well)["reason"] == "SIGKILL"
+    assert build_record(137, LauncherLog(), None, well)["reason"] == "SIGKILL"
 
 
 @pytest.mark.parametrize("text", ["x", "\u00e9\U0001f600", '\x01\\"', "\udcff"])
@@ -159,49 +159,49 @@ def test_a_record_of_long_paths_is_still_json() -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 137])
 def test_the_program_s_code_is_the_pod_s(code: int) -> None:
-    assert settle_exit_code(code, Evidence()) == code
-    assert read_return_code(code) == code
-    assert read_return_code(-signal.SIGKILL) == 137
+    assert decide_exit_code(code, Evidence()) == code
+    assert shell_exit_code(code) == code
+    assert shell_exit_code(-signal.SIGKILL) == 137
 
 
 def test_who_is_asked_to_stop_while_it_starts_has_stopped() -> None:
     killed = 128 + signal.SIGUSR1
-    assert settle_exit_code(killed, Evidence(asked_to_stop=True)) == 3
-    assert settle_exit_code(killed, Evidence()) == killed
+    assert decide_exit_code(killed, Evidence(stop_requested=True)) == 3
+    assert decide_exit_code(killed, Evidence()) == killed
     # Of two ranks one by SIGUSR1, the other by SIGKILL.
-    assert settle_exit_code(11, Evidence(mixes_codes=True, failed_by_signal=11, asked_to_stop=True)) == 3
-    assert settle_exit_code(9, Evidence(mixes_codes=True, failed_by_signal=9, asked_to_stop=True)) == 137
+    assert decide_exit_code(11, Evidence(combines_codes=True, failed_by_signal=11, stop_requested=True)) == 3
+    assert decide_exit_code(9, Evidence(combines_codes=True, failed_by_signal=9, stop_requested=True)) == 137
 
 
 @pytest.mark.parametrize("code", [0, 1, 137, 143])
 def test_who_is_asked_to_stop_before_all_ranks_have_come_has_stopped(code: int) -> None:
-    assert settle_exit_code(code, Evidence(asked_to_stop=True, never_began=True, lost_worker=True)) == 3
-    assert settle_exit_code(code, Evidence(never_began=True)) == code
-    assert settle_exit_code(2, Evidence(asked_to_stop=True, never_began=True)) == 2
+    assert decide_exit_code(code, Evidence(stop_requested=True, never_started=True, lost_worker=True)) == 3
+    assert decide_exit_code(code, Evidence(never_started=True)) == code
+    assert decide_exit_code(2, Evidence(stop_requested=True, never_started=True)) == 2
 
 
 def test_mpich_s_mixed_codes_are_not_taken_for_a_stop() -> None:
     # 1 and 2 give 3 there, and a signal's number is a code.
-    assert settle_exit_code(3, Evidence(mixes_codes=True)) == 1
-    assert settle_exit_code(3, Evidence(mixes_codes=True, told_stop=True)) == 3
-    assert settle_exit_code(9, Evidence(mixes_codes=True, failed_by_signal=9)) == 137
+    assert decide_exit_code(3, Evidence(combines_codes=True)) == 1
+    assert decide_exit_code(3, Evidence(combines_codes=True, reported_stop=True)) == 3
+    assert decide_exit_code(9, Evidence(combines_codes=True, failed_by_signal=9)) == 137
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 137, 143])
 def test_rank_0_s_word_for_a_stop_counts_however_the_others_leave(code: int) -> None:
-    assert settle_exit_code(code, Evidence(told_stop=True, lost_worker=True)) == 3
+    assert decide_exit_code(code, Evidence(reported_stop=True, lost_worker=True)) == 3
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 4), (1, 4), (137, 4), (255, 4), (2, 2), (3, 3)])
 def test_a_lost_worker_is_no_failure_of_the_program_and_no_success(code: int, expected: int) -> None:
-    assert settle_exit_code(code, Evidence(lost_worker=True)) == expected
+    assert decide_exit_code(code, Evidence(lost_worker=True)) == expected
 
 
 def test_a_run_that_breaks_off_has_not_succeeded() -> None:
-    assert settle_exit_code(0, Evidence(left_early=True)) == 1
-    assert story((0, PROGRESS)).left_early
-    assert not story((0, PROGRESS), (0, "bert-trainer/1 event=succeeded")).left_early
-    assert not story((0, "any output")).left_early
+    assert decide_exit_code(0, Evidence(ended_midway=True)) == 1
+    assert read_log((0, PROGRESS)).ended_midway
+    assert not read_log((0, PROGRESS), (0, "bert-trainer/1 event=succeeded")).ended_midway
+    assert not read_log((0, "any output")).ended_midway
 
 
 NO_DAEMON = """A daemon failed to report back after being spawned. This could
@@ -230,21 +230,21 @@ LOST_OPEN_MPI = """PRTE has lost communication with a remote daemon.
 )
 def test_a_lost_worker_is_named(text: str, host: str | None) -> None:
     record = build(4, (0, PROGRESS), (None, text))
-    assert story((None, text)).has_lost_worker
+    assert read_log((None, text)).has_lost_worker
     assert record["reason"] == "WorkerLost"
     assert record["message"] == f"the connection to {host or 'a worker'} failed or broke"
     assert record.get("firstFailure") == ({"host": host} if host else None)
     # A rank may write such words about something else.
-    assert not story((0, text)).has_lost_worker
+    assert not read_log((0, text)).has_lost_worker
 
 
 def test_a_rank_that_others_found_gone_was_killed() -> None:
-    told = story((0, PROGRESS), (None, PEER_GONE))
-    failure = told.first_failure(("run-worker-0", "run-worker-1"), 1)
+    log = read_log((0, PROGRESS), (None, PEER_GONE))
+    failure = log.named_failure(("run-worker-0", "run-worker-1"), 1)
     assert failure == FirstFailure(rank=1, host="run-worker-1")
-    code = settle_exit_code(14, Evidence(lost_peer=told.has_lost_peer, left_early=told.left_early))
+    code = decide_exit_code(14, Evidence(lost_peer=log.has_lost_peer, ended_midway=log.ended_midway))
     assert code == 4
-    record = build_record(code, told, failure, None)
+    record = build_record(code, log, failure, None)
     assert record["reason"] == "WorkerLost"
     assert "rank 1 on run-worker-1" in str(record["message"])
 
@@ -263,16 +263,20 @@ def end(rank: int, code: int) -> FirstFailure:
     return FirstFailure(rank=rank, signal=-code) if code < 0 else FirstFailure(rank=rank, exit_code=code)
 
 
-def judge(code: int, told: list[FirstFailure], *lines: tuple[int | None, str], names_all: bool = False) -> int:
-    heard = story((0, PROGRESS), *lines)
-    failure = find_failure(told, heard, hosts=("worker-0", "worker-1"), slots=2, names_all=names_all)
+def judge(
+    code: int, reported: list[FirstFailure], *lines: tuple[int | None, str], banner_names_killed: bool = False
+) -> int:
+    log = read_log((0, PROGRESS), *lines)
+    failure = find_first_failure(
+        reported, log, hosts=("worker-0", "worker-1"), slots=2, banner_names_killed=banner_names_killed
+    )
     evidence = Evidence(
         failed_by_signal=failure.signal if failure else None,
-        told_code=failure.exit_code if failure in told and failure else None,
-        lost_peer=heard.has_lost_peer,
-        left_early=heard.left_early,
+        rank_exit_code=failure.exit_code if failure in reported and failure else None,
+        lost_peer=log.has_lost_peer,
+        ended_midway=log.ended_midway,
     )
-    return settle_exit_code(code, evidence)
+    return decide_exit_code(code, evidence)
 
 
 @pytest.mark.parametrize("words", [SOCKET_CLOSED, PEER_GONE, MPICH_LOST])
@@ -294,8 +298,8 @@ def test_a_named_signal_outweighs_an_exit_code_without_words() -> None:
     assert judge(255, [], (None, INTEL)) == 137
     assert judge(1, [end(0, 1)], (0, "\n".join(TRACEBACK)), (None, OPEN_MPI_SIGNAL)) == 1
     # This launcher also names those whom it has ended.
-    assert judge(255, [end(0, 1)], (None, INTEL), names_all=True) == 1
-    assert judge(255, [end(0, 1)], (0, HOROVOD_LOST), (None, INTEL), names_all=True) == 137
+    assert judge(255, [end(0, 1)], (None, INTEL), banner_names_killed=True) == 1
+    assert judge(255, [end(0, 1)], (0, HOROVOD_LOST), (None, INTEL), banner_names_killed=True) == 137
 
 
 def test_wrong_use_of_mpi_is_the_program_s_own_failure() -> None:
@@ -304,6 +308,6 @@ def test_wrong_use_of_mpi_is_the_program_s_own_failure() -> None:
 
 
 def test_a_rank_that_told_why_before_it_left_was_not() -> None:
-    told = story((0, PROGRESS), *((1, line) for line in TRACEBACK), (None, PEER_GONE))
-    assert not told.has_lost_peer
-    assert settle_exit_code(14, Evidence(lost_peer=False, left_early=True)) == 14
+    log = read_log((0, PROGRESS), *((1, line) for line in TRACEBACK), (None, PEER_GONE))
+    assert not log.has_lost_peer
+    assert decide_exit_code(14, Evidence(lost_peer=False, ended_midway=True)) == 14

@@ -19,16 +19,16 @@ import pytest
 import pods
 from bert_trainer.errors import Stopped
 from bert_trainer.pod.launcher import (
-    Patience,
+    Deadline,
     WorkersUnreachable,
     explain_ssh,
     find_ssh,
     probe_name,
     probe_ssh,
-    wait_for_answers,
     wait_for_hostfile,
+    wait_for_probes,
 )
-from bert_trainer.pod.processes import StopRequest
+from bert_trainer.pod.processes import StopForwarder
 
 NOWHERE = "no-such-worker.invalid"  # RFC 2606: never resolves
 
@@ -56,18 +56,18 @@ def test_a_worker_that_appears_late_is_waited_for() -> None:
         listener.bind(("127.0.0.1", port))
         listener.listen()
 
-    patience = Patience(pods.DEADLINE_S, StopRequest(), said.append, say_every_s=0.2)
+    deadline = Deadline(pods.DEADLINE_S, StopForwarder(), said.append, report_every_s=0.2)
     with listener, starting(appear):
-        wait_for_answers({"worker-0": lambda: None, "worker-1": partial(listens, port)}, patience)
+        wait_for_probes({"worker-0": lambda: None, "worker-1": partial(listens, port)}, deadline)
     assert said[0] == "Waiting for worker-1: ssh refused"
     assert set(said) == {said[0]}
 
 
 def test_a_report_is_short_however_many_are_missing() -> None:
     said: list[str] = []
-    patience = Patience(0.4, StopRequest(), said.append, say_every_s=0.2)
+    deadline = Deadline(0.4, StopForwarder(), said.append, report_every_s=0.2)
     with pytest.raises(WorkersUnreachable) as ended:
-        wait_for_answers({f"worker-{number}": partial(probe_name, NOWHERE) for number in range(10)}, patience)
+        wait_for_probes({f"worker-{number}": partial(probe_name, NOWHERE) for number in range(10)}, deadline)
     assert said[0] == "Waiting for worker-0: name not resolved"
     assert said[8] == "Waiting for 2 more"
     assert len(ended.value.silent) == 10
@@ -84,19 +84,19 @@ def test_the_host_file_may_grow_while_it_is_waited_for(tmp_path: Path) -> None:
         pods.until(lambda: "names 1 of 2" in said[-1], lambda: f"not seen: {said}")
         path.write_text("a:2\nb:2\n")
 
-    patience = Patience(pods.DEADLINE_S, StopRequest(), said.append, say_every_s=0.2)
+    deadline = Deadline(pods.DEADLINE_S, StopForwarder(), said.append, report_every_s=0.2)
     with starting(grow):
-        hosts = wait_for_hostfile(path, workers=2, slots=2, patience=patience)
+        hosts = wait_for_hostfile(path, workers=2, slots=2, deadline=deadline)
     assert [host.name for host in hosts] == ["a", "b"]
     assert said[0] == f"Waiting for {path}: cannot be read (No such file or directory)"
     assert said[-1] == f"Waiting for {path}: names 1 of 2 workers"
 
 
 def test_a_stop_ends_the_waiting() -> None:
-    with StopRequest() as stop:
+    with StopForwarder() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Stopped, match="before the ranks were started"):
-            wait_for_answers({"worker-0": lambda: "silent"}, Patience(9, stop, lambda _: None))
+            wait_for_probes({"worker-0": lambda: "silent"}, Deadline(9, stop, lambda _: None))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
-from bert_trainer.pod.exit_codes import Evidence, build_record, settle_exit_code
-from bert_trainer.pod.launcher_log import Story
+from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code
+from bert_trainer.pod.launcher_log import LauncherLog
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.atomic_files import disk_errors, storage_errors
 from bert_trainer.training.loop import run_stages
@@ -47,7 +47,7 @@ class AtStep:
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self._left, self._action = step, action
 
-    def listen(self) -> None:
+    def handle_line(self) -> None:
         """Install nothing."""
 
     @property
@@ -126,18 +126,18 @@ def test_what_says_nothing_of_a_volume_stays_what_it_is(error: Exception) -> Non
     [(1, 4, 4), (1, 2, 2), (1, None, 1), (137, 4, 137), (4, 4, 4), (0, None, 0)],
 )
 def test_rank_0_s_word_counts_where_another_rank_left_first(code: int, said: int | None, settled: int) -> None:
-    assert settle_exit_code(code, Evidence(said_code=said)) == settled
+    assert decide_exit_code(code, Evidence(rank_0_exit_code=said)) == settled
 
 
 def test_the_launcher_tells_the_cause_and_not_that_a_worker_was_lost() -> None:
-    story = Story()
-    story.note(
+    log = LauncherLog()
+    log.note(
         Line(0, 'bert-trainer/1 event=failed reason=StorageFailed exit_code=4 message="/out: full" job=u attempt=1')
     )
-    record = build_record(EXIT_INFRASTRUCTURE, story, None, None)
+    record = build_record(EXIT_INFRASTRUCTURE, log, None, None)
     assert (record["reason"], record["message"]) == ("StorageFailed", "/out: full")
-    assert story.said_code == EXIT_INFRASTRUCTURE
-    assert build_record(EXIT_INFRASTRUCTURE, Story(), None, None)["reason"] == "WorkerLost"
+    assert log.rank_0_exit_code == EXIT_INFRASTRUCTURE
+    assert build_record(EXIT_INFRASTRUCTURE, LauncherLog(), None, None)["reason"] == "WorkerLost"
 
 
 @pytest.mark.horovod

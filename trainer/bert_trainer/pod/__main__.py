@@ -14,9 +14,9 @@ from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.output.termination import render_error
 from bert_trainer.pod import launcher, single
 from bert_trainer.pod.exit_codes import DEFAULT_TERMINATION_LOG, write_record
-from bert_trainer.pod.mpi import MPIS, PLACES, Pinning
-from bert_trainer.pod.processes import release_signals
-from bert_trainer.pod.rank import Declared, run_rank
+from bert_trainer.pod.mpi import MPIS, PLACES, Binding
+from bert_trainer.pod.processes import unblock_stop_signals
+from bert_trainer.pod.rank import DeclaredTopology, run_rank
 from bert_trainer.pod.worker import run_worker
 
 logger = logging.getLogger(__name__)
@@ -36,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         sys.stderr.write(render_error("bert-pod", error))
         silent = list(error.silent[:20]) if isinstance(error, launcher.WorkersUnreachable) else None
-        _leave_record(arguments, type(error).__name__, error.exit_code, str(error), silent)
+        _write_error_record(arguments, type(error).__name__, error.exit_code, str(error), silent)
         return error.exit_code
     except Exception as error:
         # A bug: the traceback goes to the log, its last line to the record.
-        _leave_record(arguments, type(error).__name__, EXIT_FAILED, str(error), None)
+        _write_error_record(arguments, type(error).__name__, EXIT_FAILED, str(error), None)
         logger.exception("Unexpected error")
         return EXIT_FAILED
 
@@ -51,8 +51,8 @@ def parse_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str
     Raises:
         SystemExit: they are wrong, and that was said on standard error.
     """
-    at = words.index("--") if "--" in words else len(words)
-    return _parser().parse_args(words[:at]), tuple(words[at + 1 :])
+    end = words.index("--") if "--" in words else len(words)
+    return _parser().parse_args(words[:end]), tuple(words[end + 1 :])
 
 
 def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
@@ -65,14 +65,16 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
     if not program:
         raise InputError(f"{arguments.role}: got no program", hint="put -- PROGRAM ARGUMENTS... at the end")
     if arguments.role == "rank":
-        release_signals()  # what it becomes is to have them
-        return run_rank(program, _declared(arguments), tells_end=arguments.tell_end, is_quiet=arguments.quiet)
+        unblock_stop_signals()  # what it becomes is to have them
+        return run_rank(
+            program, _declared_topology(arguments), reports_end=arguments.tell_end, is_quiet=arguments.quiet
+        )
     if arguments.role == "single":
         job = single.Job(
             mpi=arguments.mpi,
             ranks=arguments.ranks,
-            pinning=_pinning(arguments),
-            declared=_declared(arguments),
+            binding=_binding(arguments),
+            declared=_declared_topology(arguments),
             program=program,
             termination_log=arguments.termination_log,
         )
@@ -93,27 +95,27 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
             wait_s=arguments.wait_seconds,
             ssh_port=arguments.ssh_port or None,
             exports=arguments.export,
-            pinning=_pinning(arguments),
-            declared=_declared(arguments),
+            binding=_binding(arguments),
+            declared=_declared_topology(arguments),
             program=program,
             termination_log=arguments.termination_log,
         )
     )
 
 
-def _pinning(arguments: argparse.Namespace) -> Pinning | None:
+def _binding(arguments: argparse.Namespace) -> Binding | None:
     if arguments.bind == "none":
         return None
-    return Pinning(
+    return Binding(
         place=arguments.bind, ranks_per_place=arguments.ranks_per_place, cores_per_rank=arguments.cores_per_rank
     )
 
 
-def _declared(arguments: argparse.Namespace) -> Declared:
-    return Declared(sockets=arguments.sockets, numa_nodes=arguments.numa_nodes)
+def _declared_topology(arguments: argparse.Namespace) -> DeclaredTopology:
+    return DeclaredTopology(sockets=arguments.sockets, numa_nodes=arguments.numa_nodes)
 
 
-def _leave_record(
+def _write_error_record(
     arguments: argparse.Namespace, reason: str, exit_code: int, message: str, silent: list[str] | None
 ) -> None:
     if arguments.role == "rank":
@@ -129,43 +131,49 @@ def _parser() -> argparse.ArgumentParser:
         prog="bert-pod", description="Run a program in the pods of a job.", epilog=_EPILOG, allow_abbrev=False
     )
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
-    alone = roles.add_parser("single", help="the job's only pod", epilog=_EPILOG, usage=_usage("single --ranks N"))
-    spread = roles.add_parser(
+    single_parser = roles.add_parser(
+        "single", help="the job's only pod", epilog=_EPILOG, usage=_usage("single --ranks N")
+    )
+    launcher_parser = roles.add_parser(
         "launcher", help="start ranks in the workers", epilog=_EPILOG, usage=_usage("launcher --ranks N --workers W")
     )
-    worker = roles.add_parser("worker", help="let ranks be started here", epilog=_EPILOG)
-    for role in (alone, spread):
+    worker_parser = roles.add_parser("worker", help="let ranks be started here", epilog=_EPILOG)
+    for role in (single_parser, launcher_parser):
         role.add_argument("--ranks", type=_count, required=True, metavar="N", help="processes of the program")
         role.add_argument("--mpi", choices=MPIS, default="OpenMPI", help="default: %(default)s")
         role.add_argument("--bind", choices=("none", *PLACES), default="none", help="ranks to; default: %(default)s")
         role.add_argument("--ranks-per-place", type=_count, default=1, metavar="K", help="of a socket or NUMA node")
         role.add_argument("--cores-per-rank", type=_count, metavar="N", help="default: all of the place")
         _add_termination_log(role)
-    _add_termination_log(worker)
-    rank = roles.add_parser("rank", help="what launchers start: one rank", usage=_usage("rank"))
-    rank.add_argument("--tell-end", action="store_true", help="stay, and tell the launcher how the program ended")
-    rank.add_argument("--quiet", action="store_true", help="do not announce the rank to a launcher of ours")
-    for role in (alone, spread, rank):
+    _add_termination_log(worker_parser)
+    rank_parser = roles.add_parser("rank", help="what launchers start: one rank", usage=_usage("rank"))
+    rank_parser.add_argument(
+        "--tell-end", action="store_true", help="stay, and tell the launcher how the program ended"
+    )
+    rank_parser.add_argument("--quiet", action="store_true", help="do not announce the rank to a launcher of ours")
+    for role in (single_parser, launcher_parser, rank_parser):
         role.add_argument("--sockets", type=_count, metavar="N", help="that every machine must have; default: any")
         role.add_argument("--numa-nodes", type=_count, metavar="N", help="likewise, with processors")
-    spread.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")
-    spread.add_argument("--slots", type=_count, required=True, metavar="S", help="ranks per worker")
-    spread.add_argument("--hostfile", type=Path, default=Path("/etc/mpi/hostfile"), help="default: %(default)s")
-    spread.add_argument(
+    launcher_parser.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")
+    launcher_parser.add_argument("--slots", type=_count, required=True, metavar="S", help="ranks per worker")
+    launcher_parser.add_argument(
+        "--hostfile", type=Path, default=Path("/etc/mpi/hostfile"), help="default: %(default)s"
+    )
+    launcher_parser.add_argument(
         "--wait-seconds", type=_seconds, default=600.0, metavar="T", help="for the workers; default: 600"
     )
-    spread.add_argument(
+    launcher_parser.add_argument(
         "--ssh-port", type=_port, default=2222, metavar="PORT", help="0: as ssh is configured; default: %(default)s"
     )
-    spread.add_argument(
+    launcher_parser.add_argument(
         "--export",
         type=_names,
         default=(),
         metavar="NAME,NAME",
         help="variables that ranks get from this pod, besides BERT_*",
     )
-    worker.add_argument("--port", type=_port, default=2222, help="default: %(default)s")
-    worker.add_argument(
+    worker_parser.add_argument("--port", type=_port, default=2222, help="default: %(default)s")
+    worker_parser.add_argument(
         "--key-folder",
         type=Path,
         default=Path(os.environ.get("HOME") or "/") / ".ssh",

@@ -19,41 +19,41 @@ from functools import partial
 from pathlib import Path
 
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, Stopped, TrainerError
-from bert_trainer.pod.exit_codes import Evidence, build_record, read_return_code, settle_exit_code, write_record
-from bert_trainer.pod.launcher_log import Story, find_failure, read_source
+from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code, shell_exit_code, write_record
+from bert_trainer.pod.launcher_log import LauncherLog, find_first_failure, read_record_source
 from bert_trainer.pod.mpi import (
+    Binding,
     Host,
     Launcher,
     Mpi,
-    Pinning,
     choose_exports,
     find_launcher,
     find_program,
+    launcher_environment,
     parse_hostfile,
     render_hostfile,
-    render_spread,
-    spread_environment,
+    render_remote_command,
     ssh_options,
 )
-from bert_trainer.pod.processes import StopRequest, check_user, fresh_folder, run_child
-from bert_trainer.pod.rank import Declared, wrap
-from bert_trainer.pod.rank_output import Forwarder, RankFiles
-from bert_trainer.pod.rendezvous import Listener, Muster, names_of
+from bert_trainer.pod.processes import StopForwarder, check_user, run_child, temporary_folder
+from bert_trainer.pod.rank import DeclaredTopology, rank_command
+from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
+from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous, join_names
 
 Probe = Callable[[], str | None]
 """Returns None if somebody answers, else why not."""
 
-SAY_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 
 _FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 3.0
+_MAX_PAUSE_S = 3.0
 _POLL_S = 0.1
-_AT_ONCE = 32  # ssh processes; each takes a few MB
+_MAX_CONCURRENT_PROBES = 32  # ssh processes; each takes a few MB
 _PROBE_TIMEOUT_S = 20
-_SHOWN = 8  # hosts per report
+_MAX_REPORTED_HOSTS = 8
 _PROBE_OPTIONS = ("-n", "-o", "ConnectTimeout=5", "-o", "ConnectionAttempts=1")
 
-_REASONS = {
+_SSH_REASONS = {
     "connection refused": "ssh refused",
     "timed out": "ssh does not answer",
     "no route to host": "no route",
@@ -90,8 +90,8 @@ class Job:
     ssh_port: int | None
     """None: what ssh's own configuration says."""
     exports: tuple[str, ...]
-    pinning: Pinning | None
-    declared: Declared
+    binding: Binding | None
+    declared: DeclaredTopology
     program: tuple[str, ...]
     termination_log: Path
 
@@ -104,40 +104,40 @@ def run_launcher(job: Job) -> int:
         Stopped: on request, before mpirun was started.
         WorkersUnreachable: not everybody answered in time.
     """
-    with StopRequest() as stop, fresh_folder() as folder:
+    with StopForwarder() as stop, temporary_folder() as folder:
         check_user()
         launcher = find_launcher(job.mpi)
         options = ssh_options(job.mpi, os.environ, job.ssh_port)
         hosts = _wait_for_workers(job, stop, find_ssh(), shlex.split(options))
         hostfile = folder / "hostfile"
         hostfile.write_text(render_hostfile(hosts, is_open_mpi=job.mpi == "OpenMPI"))
-        say(f"Starting {job.ranks} ranks with {launcher.name}")
-        command = render_spread(
+        report(f"Starting {job.ranks} ranks with {launcher.name}")
+        command = render_remote_command(
             launcher,
             ranks=job.ranks,
             slots=job.slots,
             hostfile=str(hostfile),
             exports=choose_exports(os.environ, job.exports),
             is_root=os.geteuid() == 0,
-            program=wrap(job.program, job.declared, tells_end=True),
-            pinning=job.pinning,
+            program=rank_command(job.program, job.declared, reports_end=True),
+            binding=job.binding,
         )
-        environment = spread_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
+        environment = launcher_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
         return _run(job, launcher, command, environment, tuple(host.pod for host in hosts), stop)
 
 
-def _wait_for_workers(job: Job, stop: StopRequest, ssh: str, options: Sequence[str]) -> tuple[Host, ...]:
+def _wait_for_workers(job: Job, stop: StopForwarder, ssh: str, options: Sequence[str]) -> tuple[Host, ...]:
     workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
-    say(f"Waiting for {workers}, {job.wait_s:g} s at most")
-    patience = Patience(job.wait_s, stop, say)
-    hosts = wait_for_hostfile(job.hostfile, workers=job.workers, slots=job.slots, patience=patience)
+    report(f"Waiting for {workers}, {job.wait_s:g} s at most")
+    deadline = Deadline(job.wait_s, stop, report)
+    hosts = wait_for_hostfile(job.hostfile, workers=job.workers, slots=job.slots, deadline=deadline)
     # Workers connect back to this pod, by this name with some MPIs.
     own = socket.gethostname()
     probes: dict[str, Probe] = {f"this pod's own name {own}": partial(probe_name, own)}
     probes |= {host.pod: partial(probe_ssh, ssh, options, host.name) for host in hosts}
-    wait_for_answers(probes, patience)
+    wait_for_probes(probes, deadline)
     all_answer = "The worker answers" if job.workers == 1 else f"All {workers} answer"
-    say(f"{all_answer} after {patience.waited_s:.1f} s")
+    report(f"{all_answer} after {deadline.waited_s:.1f} s")
     return hosts
 
 
@@ -147,49 +147,55 @@ def _run(
     command: Sequence[str],
     environment: Mapping[str, str],
     hosts: tuple[str, ...],
-    stop: StopRequest,
+    stop: StopForwarder,
 ) -> int:
-    story = Story(read_source(job.program, os.environ))
-    listener = Listener(story, Muster(job.ranks, job.workers), stop, say)
-    forwarder = Forwarder(launcher.tag, RankFiles(os.environ), listener.take)
-    code = read_return_code(run_child(command, environment, stop, forwarder.take))
+    log = LauncherLog(read_record_source(job.program, os.environ))
+    monitor = LaunchMonitor(log, Rendezvous(job.ranks, job.workers), stop, report)
+    forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ), monitor.take)
+    code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
-    listener.check()
-    told = listener.muster.failures
-    failure = find_failure(told, story, hosts=hosts, slots=job.slots, names_all=launcher.names_all)
-    evidence = Evidence(
-        mixes_codes=launcher.mixes_codes,
-        failed_by_signal=failure.signal if failure else None,
-        told_code=failure.exit_code if failure in told else None,
-        lost_worker=story.has_lost_worker,
-        lost_peer=story.has_lost_peer,
-        left_early=story.left_early,
-        told_stop=story.has_stopped(code, was_asked=stop.count > 0),
-        said_code=story.said_code,
-        asked_to_stop=stop.count > 0,
-        never_began=stop.came_early or not listener.has_begun,
+    monitor.check()
+    reported = monitor.rendezvous.failures
+    failure = find_first_failure(
+        reported, log, hosts=hosts, slots=job.slots, banner_names_killed=launcher.banner_names_killed
     )
-    code = settle_exit_code(code, evidence)
-    write_record(job.termination_log, build_record(code, story, failure, None))
+    evidence = Evidence(
+        combines_codes=launcher.combines_codes,
+        failed_by_signal=failure.signal if failure else None,
+        rank_exit_code=failure.exit_code if failure in reported else None,
+        lost_worker=log.has_lost_worker,
+        lost_peer=log.has_lost_peer,
+        ended_midway=log.ended_midway,
+        reported_stop=log.has_stopped(code, stop_requested=stop.count > 0),
+        rank_0_exit_code=log.rank_0_exit_code,
+        stop_requested=stop.count > 0,
+        never_started=stop.ended_before_start or not monitor.has_started,
+    )
+    code = decide_exit_code(code, evidence)
+    write_record(job.termination_log, build_record(code, log, failure, None))
     return code
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Write a line for whoever reads the pod's log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-class Patience:
+class Deadline:
     """One deadline for everything that is waited for, and a report at intervals."""
 
     def __init__(
-        self, limit_s: float, stop: StopRequest, say: Callable[[str], None], say_every_s: float = SAY_EVERY_S
+        self,
+        limit_s: float,
+        stop: StopForwarder,
+        report: Callable[[str], None],
+        report_every_s: float = _REPORT_EVERY_S,
     ) -> None:
         """Begin to wait, for limit_s at most."""
         self._began_at_s = time.monotonic()
-        self._limit_s, self._stop, self._say, self._every_s = limit_s, stop, say, say_every_s
-        self._said_at_s = self._began_at_s
+        self._limit_s, self._stop, self._report, self._every_s = limit_s, stop, report, report_every_s
+        self._reported_at_s = self._began_at_s
 
     @property
     def waited_s(self) -> float:
@@ -209,27 +215,27 @@ class Patience:
             missing = describe()
             reasons = [f"{name} ({reason})" for name, reason in missing.items()]
             raise WorkersUnreachable(
-                f"after {self._limit_s:g} s still waiting for {names_of(reasons)}",
+                f"after {self._limit_s:g} s still waiting for {join_names(reasons)}",
                 silent=tuple(missing),
                 hint="see whether these pods are scheduled and running, and whether a network policy lets the "
                 "launcher reach them",
             )
-        if time.monotonic() - self._said_at_s >= self._every_s:
-            self._said_at_s = time.monotonic()
+        if time.monotonic() - self._reported_at_s >= self._every_s:
+            self._reported_at_s = time.monotonic()
             missing = describe()
-            for name, reason in list(missing.items())[:_SHOWN]:
-                self._say(f"Waiting for {name}: {reason}")
-            if len(missing) > _SHOWN:
-                self._say(f"Waiting for {len(missing) - _SHOWN} more")
+            for name, reason in list(missing.items())[:_MAX_REPORTED_HOSTS]:
+                self._report(f"Waiting for {name}: {reason}")
+            if len(missing) > _MAX_REPORTED_HOSTS:
+                self._report(f"Waiting for {len(missing) - _MAX_REPORTED_HOSTS} more")
         time.sleep(_POLL_S)
 
 
-def wait_for_hostfile(path: Path, *, workers: int, slots: int, patience: Patience) -> tuple[Host, ...]:
+def wait_for_hostfile(path: Path, *, workers: int, slots: int, deadline: Deadline) -> tuple[Host, ...]:
     """Read the host file until it names every worker.
 
     Raises:
         InputError: it holds something else than hosts.
-        Stopped, WorkersUnreachable: see ``Patience.wait``.
+        Stopped, WorkersUnreachable: see ``Deadline.wait``.
     """
     while True:
         try:
@@ -240,38 +246,38 @@ def wait_for_hostfile(path: Path, *, workers: int, slots: int, patience: Patienc
         if len(hosts) == workers:
             return hosts
         missing = {str(path): reason}
-        patience.wait(lambda missing=missing: missing)  # type: ignore[misc]
+        deadline.wait(lambda missing=missing: missing)  # type: ignore[misc]
 
 
-def wait_for_answers(probes: Mapping[str, Probe], patience: Patience) -> None:
+def wait_for_probes(probes: Mapping[str, Probe], deadline: Deadline) -> None:
     """Ask everybody again and again until all have answered once.
 
     probes: by the name that is shown.
 
     Raises:
-        Stopped, WorkersUnreachable: see ``Patience.wait``.
+        Stopped, WorkersUnreachable: see ``Deadline.wait``.
     """
     missing = dict.fromkeys(probes, "not asked yet")
-    free = threading.Semaphore(_AT_ONCE)
+    slots = threading.Semaphore(_MAX_CONCURRENT_PROBES)
     closing = threading.Event()
 
-    def ask(name: str, probe: Probe) -> None:
+    def retry(name: str, probe: Probe) -> None:
         pause_s = _FIRST_PAUSE_S
         while not closing.is_set():
-            with free:
+            with slots:
                 reason = probe()
             if reason is None:
                 del missing[name]
                 return
             missing[name] = reason
             closing.wait(pause_s)
-            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
 
     for item in probes.items():
-        threading.Thread(target=ask, args=item, daemon=True).start()
+        threading.Thread(target=retry, args=item, daemon=True).start()
     try:
         while missing:
-            patience.wait(lambda: dict(missing))
+            deadline.wait(lambda: dict(missing))
     finally:
         closing.set()
 
@@ -303,7 +309,7 @@ def explain_ssh(return_code: int, message: str) -> str:
     """Return why ssh failed, in few words. 255 is its own failure, anything else that of the command there."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if return_code == 255:
-        known = next((reason for text, reason in _REASONS.items() if text in message.lower()), None)
+        known = next((reason for text, reason in _SSH_REASONS.items() if text in message.lower()), None)
         return known or (f"ssh: {lines[-1][:120]}" if lines else "ssh failed")
     return f"ssh works, but its shell ended with {return_code}" + (f" ({lines[-1][:120]})" if lines else "")
 

@@ -25,20 +25,20 @@ from bert_trainer.pod.rank_output import Line
 _PROGRAMS = ("bert-train", "bert-data")
 _MODULE = "bert_trainer"
 
-_KEPT_LINES = 20
-_LONGEST_LINE = 1_000  # characters; a longer one says nothing more
+_MAX_KEPT_LINES = 20
+_MAX_LINE_CHARACTERS = 1_000  # characters; a longer one says nothing more
 
-_FINAL = {"succeeded": 0, "stopped": EXIT_STOPPED}
+_FINAL_EVENTS = {"succeeded": 0, "stopped": EXIT_STOPPED}
 # With one of these a run may end well: the trainer's last record, and that of the preparation.
-_GOOD_ENDS = ("succeeded", "stage_finished")
+_SUCCESS_EVENTS = ("succeeded", "stage_finished")
 _STEP = re.compile(r"[0-9]{1,15}")
-_FAILING = ("1", "2", "4")
+_FAILURE_CODES = ("1", "2", "4")
 
-_TOLD = re.compile(r"bert-(?:train|data|pod): (.+)")
-_RAISED = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
+_ERROR_LINE = re.compile(r"bert-(?:train|data|pod): (.+)")
+_EXCEPTION_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
 _TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(r"[-=]{60,}")
-_GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine, before it begins
+_BANNER_RULE = re.compile(r"[-=]{60,}")
+_MACHINE_LINE = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine, before it begins
 
 # Open MPI wraps its sentences at 80 characters, so white space is any.
 _OPEN_MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)")
@@ -48,7 +48,7 @@ _MPICH_END = re.compile(r"= +PID \d+ RUNNING AT (\S+)\s+=\s+EXIT CODE: (\d+)")
 _MPICH_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 
 # What launchers say when a worker vanishes or cannot be used; the group, if any, is its name. The last one is ssh's.
-_LOST = (
+_WORKER_LOST = (
     re.compile(r"A daemon failed to report back after being spawned[\s\S]*Remote host:\s+(\S+)"),
     re.compile(r"unable to reliably start one or more daemons"),
     re.compile(r"lost communication with a remote daemon[\s\S]*Remote daemon:\s+\S+ on node (\S+)"),
@@ -62,7 +62,7 @@ _PEER_GONE = re.compile(
     r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
 )
 # The same from any MPI. Wrong use of MPI has words of its own: MPI_ERR_TRUNCATE, "Invalid rank".
-_CONNECTION_LOST = re.compile(
+_PEER_LOST = re.compile(
     r"MPI communication peer process has unexpectedly disconnected"
     r"|\*\*\* An error occurred in Socket closed"
     r"|\*\*\* (?:Unknown error|MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED|REVOKED)\b)"
@@ -70,14 +70,14 @@ _CONNECTION_LOST = re.compile(
     r"|process_vm_readv\(pid=\d+.*No such process"
 )
 # What ranks say besides that where their peers have gone, by themselves or not.
-_BLAMED = re.compile(
+_PEER_FAILED = re.compile(
     r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
     r"|Another rank has ended; its own message says why"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordSource:
     """Who writes the records of this pod."""
 
     job: str | None = None
@@ -86,7 +86,7 @@ class Source:
     is_ours: bool = True
     """The program is the trainer: a run of it that ends well says so."""
 
-    def wrote(self, fields: Mapping[str, str]) -> bool:
+    def matches(self, fields: Mapping[str, str]) -> bool:
         """Tell whether a record is this attempt's."""
         if self.job is None:
             return fields.get("attempt", self.attempt) == self.attempt
@@ -109,34 +109,34 @@ class FirstFailure:
 
 
 @dataclass(slots=True)
-class Story:
+class LauncherLog:
     """Listens to all lines. Of records it believes those of rank 0 that are this attempt's."""
 
-    source: Source = Source()
+    source: RecordSource = RecordSource()
     stage: str | None = None
     step: int | None = None
     checkpoint: str | None = None
     """Path of the newest one that was reported."""
-    final: dict[str, str] | None = None
+    final_record: dict[str, str] | None = None
     """The record with which rank 0 took its leave."""
     last_event: str | None = None
-    _last: dict[int | None, deque[str]] = field(default_factory=dict)
-    _everybody: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    _lines: dict[int | None, deque[str]] = field(default_factory=dict)
+    _all_ranks: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_LINES))
 
     def note(self, line: Line) -> None:
         """Take one line."""
-        text = line.text[:_LONGEST_LINE]
+        text = line.text[:_MAX_LINE_CHARACTERS]
         if line.text.startswith(PREFIX + " "):
             fields = parse_line(line.text) if line.rank == 0 else None
-            if fields is not None and self.source.wrote(fields):
-                self._note_record(fields)
+            if fields is not None and self.source.matches(fields):
+                self._add_record(fields)
         elif text.strip():
             # The launcher's last words stand in a frame of many lines.
-            self._last.setdefault(line.rank, deque(maxlen=_KEPT_LINES * 3)).append(text)
+            self._lines.setdefault(line.rank, deque(maxlen=_MAX_KEPT_LINES * 3)).append(text)
             if line.rank is not None:
-                self._everybody.append(text)
+                self._all_ranks.append(text)
 
-    def _note_record(self, fields: dict[str, str]) -> None:
+    def _add_record(self, fields: dict[str, str]) -> None:
         event = fields["event"]
         self.last_event = event
         self.stage = fields.get("stage", self.stage)
@@ -144,83 +144,84 @@ class Story:
             self.step = int(fields["step"])
         if event == "checkpoint":
             self.checkpoint = fields.get("path", self.checkpoint)
-        if event in (*_FINAL, "failed"):
-            self.final = fields
+        if event in (*_FINAL_EVENTS, "failed"):
+            self.final_record = fields
 
     @property
-    def told_stop(self) -> bool:
+    def reported_stop(self) -> bool:
         """Whether rank 0 said that it stopped."""
-        return self.final is not None and self.final["event"] == "stopped"
+        return self.final_record is not None and self.final_record["event"] == "stopped"
 
-    def has_stopped(self, exit_code: int, *, was_asked: bool) -> bool:
+    def has_stopped(self, exit_code: int, *, stop_requested: bool) -> bool:
         """Tell whether rank 0 is believed that it stopped.
 
         A program that is not ours, that nobody has asked to stop and that ends with 0 has succeeded.
         """
-        is_sure = self.source.is_ours or exit_code != 0 or was_asked or self.has_lost_worker
-        return self.told_stop and is_sure
+        is_believed = self.source.is_ours or exit_code != 0 or stop_requested or self.has_lost_worker
+        return self.reported_stop and is_believed
 
     def confirms(self, exit_code: int) -> bool:
         """Tell whether rank 0's last record stands for this exit code; "failed" stands for every other code."""
-        event = (self.final or {}).get("event")
+        event = (self.final_record or {}).get("event")
         return event is not None and (
-            _FINAL.get(event) == exit_code or event == "failed" and exit_code not in (0, EXIT_STOPPED)
+            _FINAL_EVENTS.get(event) == exit_code or event == "failed" and exit_code not in (0, EXIT_STOPPED)
         )
 
     @property
-    def said_code(self) -> int | None:
+    def rank_0_exit_code(self) -> int | None:
         """The exit code with which rank 0 said that it fails."""
-        said = (self.final or {}).get("exit_code", "") if (self.final or {}).get("event") == "failed" else ""
-        return int(said) if said in _FAILING else None
+        record = self.final_record or {}
+        code = record.get("exit_code", "") if record.get("event") == "failed" else ""
+        return int(code) if code in _FAILURE_CODES else None
 
     @property
-    def left_early(self) -> bool:
+    def ended_midway(self) -> bool:
         """Whether rank 0 reported something, and nothing that could be the end of a good run of ours."""
-        return self.source.is_ours and self.last_event is not None and self.last_event not in _GOOD_ENDS
+        return self.source.is_ours and self.last_event is not None and self.last_event not in _SUCCESS_EVENTS
 
     @property
     def has_lost_worker(self) -> bool:
         """Whether the launcher says that a worker has vanished."""
-        return self._find_lost() is not None
+        return self._match_lost_worker() is not None
 
     @property
     def has_lost_peer(self) -> bool:
         """Whether ranks found another one gone, and no rank told of a failure: something has killed it."""
-        if (self.final or {}).get("event") == "failed" or any(self.explains(rank) for rank in self._last):
+        if (self.final_record or {}).get("event") == "failed" or any(self.has_own_error(rank) for rank in self._lines):
             return False
-        return any(_CONNECTION_LOST.search(self._words(rank)) for rank in self._last)
+        return any(_PEER_LOST.search(self._text_of(rank)) for rank in self._lines)
 
-    def explains(self, rank: int | None) -> bool:
+    def has_own_error(self, rank: int | None) -> bool:
         """Tell whether a rank told of a failure of its own."""
-        words = self._words(rank)
-        return _TOLD.search(words) is not None or _TRACEBACK in words and _BLAMED.search(words) is None
+        text = self._text_of(rank)
+        return _ERROR_LINE.search(text) is not None or _TRACEBACK in text and _PEER_FAILED.search(text) is None
 
-    def blames_peer(self, rank: int | None) -> bool:
+    def only_lost_peer(self, rank: int | None) -> bool:
         """Tell whether a rank says nothing but that it has lost another one."""
-        words = self._words(rank)
-        is_lost = _CONNECTION_LOST.search(words) or _BLAMED.search(words)
-        return is_lost is not None and not self.explains(rank)
+        text = self._text_of(rank)
+        is_lost = _PEER_LOST.search(text) or _PEER_FAILED.search(text)
+        return is_lost is not None and not self.has_own_error(rank)
 
-    def _find_peer(self) -> str | None:
+    def _find_lost_peer(self) -> str | None:
         """Return the host of a rank that others found gone."""
-        texts = map(self._words, self._last)
+        texts = map(self._text_of, self._lines)
         match = next((match for text in texts if (match := _PEER_GONE.search(text))), None)
         return None if match is None or not self.has_lost_peer else short_name(match[1])
 
-    def _find_lost(self) -> re.Match[str] | None:
-        text = self._words(None)
-        return next((match for pattern in _LOST if (match := pattern.search(text))), None)
+    def _match_lost_worker(self) -> re.Match[str] | None:
+        text = self._text_of(None)
+        return next((match for pattern in _WORKER_LOST if (match := pattern.search(text))), None)
 
-    def _words(self, rank: int | None) -> str:
+    def _text_of(self, rank: int | None) -> str:
         """Return what a rank said last, None: the launcher."""
-        return "\n".join(self._last.get(rank, ()))
+        return "\n".join(self._lines.get(rank, ()))
 
-    def first_failure(self, hosts: tuple[str, ...] = (), slots: int = 1) -> FirstFailure | None:
+    def named_failure(self, hosts: tuple[str, ...] = (), slots: int = 1) -> FirstFailure | None:
         """Return what the launcher names. hosts, slots: where ranks are, in the order of the host file."""
-        if lost := self._find_lost():
+        if lost := self._match_lost_worker():
             return FirstFailure(host=short_name(lost[1])) if lost.re.groups else None
-        failure = _read_failure(self._words(None))
-        if (failure is None or failure.signal is None) and (peer := self._find_peer()) is not None:
+        failure = _parse_banner(self._text_of(None))
+        if (failure is None or failure.signal is None) and (peer := self._find_lost_peer()) is not None:
             return FirstFailure(rank=hosts.index(peer) if slots == 1 and peer in hosts else None, host=peer)
         if failure is None or failure.host is not None or failure.rank is None:
             return failure
@@ -230,57 +231,61 @@ class Story:
 
     def last_lines(self, rank: int | None) -> list[str]:
         """Return the last plain lines of a rank, of all of them where it said nothing, else the launcher's."""
-        nothing: deque[str] = deque()
-        own = nothing if rank is None else self._last.get(rank, nothing)
-        lines = own or self._everybody or self._last.get(None, nothing)
-        return [line for line in lines if not (_FRAME.fullmatch(line) or _GREETING.match(line))][-_KEPT_LINES:]
+        own = deque[str]() if rank is None else self._lines.get(rank)
+        lines = own or self._all_ranks or self._lines.get(None) or deque[str]()
+        plain = [line for line in lines if not (_BANNER_RULE.fullmatch(line) or _MACHINE_LINE.match(line))]
+        return plain[-_MAX_KEPT_LINES:]
 
 
-def read_source(program: Sequence[str], environment: Mapping[str, str]) -> Source:
+def read_record_source(program: Sequence[str], environment: Mapping[str, str]) -> RecordSource:
     """Return what is known of who writes records here."""
-    return Source(
+    return RecordSource(
         job=_read_uid(environment.get("BERT_RUN_CONFIG")),
         attempt=environment.get("BERT_ATTEMPT", "1"),
         is_ours=_is_ours(program),
     )
 
 
-def find_failure(
-    told: Sequence[FirstFailure],
-    story: Story,
+def find_first_failure(
+    reported: Sequence[FirstFailure],
+    log: LauncherLog,
     *,
     hosts: tuple[str, ...],
     slots: int,
-    names_all: bool = False,
+    banner_names_killed: bool = False,
 ) -> FirstFailure | None:
     """Return the process that has brought the others down, None where nobody names one.
 
-    told: bad ends in the order in which they were told. hosts, slots: where ranks are, in the order of the host file.
-    names_all: the launcher's banner also names ranks that the launcher has ended itself.
+    Args:
+        reported: Failed ranks as ``bert-pod rank`` reported them, in that order.
+        log: Output of the launcher and of all ranks.
+        hosts: Pods that run ranks, in the order of the host file.
+        slots: Ranks per host.
+        banner_names_killed: The launcher's banner also names ranks that the launcher killed itself.
     """
-    named = story.first_failure(hosts, slots)
+    named = log.named_failure(hosts, slots)
     # Launchers end whoever tells of it, and a rank with it; what has killed the program alone came from outside.
-    killed = next((end for end in told if end.signal == signal.SIGKILL), None)
-    if killed is not None or story.has_lost_worker:
+    killed = next((end for end in reported if end.signal == signal.SIGKILL), None)
+    if killed is not None or log.has_lost_worker:
         return killed or named
-    is_named_by_signal = named is not None and named.signal is not None and not names_all
-    for end in told:
-        if end.exit_code is None or story.blames_peer(end.rank):
+    is_named_by_signal = named is not None and named.signal is not None and not banner_names_killed
+    for end in reported:
+        if end.exit_code is None or log.only_lost_peer(end.rank):
             continue
-        if not is_named_by_signal or story.explains(end.rank):
+        if not is_named_by_signal or log.has_own_error(end.rank):
             return end
     # Where the banner also names whom the launcher has ended, a rank that told of a signal of its own comes first.
-    own = [end for end in told if end.signal not in (None, signal.SIGTERM)] if names_all else []
-    by_signal = next((end for end in (*own, named, *told) if end is not None and end.signal is not None), None)
-    if by_signal is not None or named is not None or story.has_lost_peer or not told:
+    own = [end for end in reported if end.signal not in (None, signal.SIGTERM)] if banner_names_killed else []
+    by_signal = next((end for end in (*own, named, *reported) if end is not None and end.signal is not None), None)
+    if by_signal is not None or named is not None or log.has_lost_peer or not reported:
         return by_signal or named
-    return told[0]
+    return reported[0]
 
 
-def find_told(lines: list[str]) -> tuple[str | None, str] | None:
+def find_error_message(lines: list[str]) -> tuple[str | None, str] | None:
     """Return the last sentence that a program of ours ended with, with its hint, and the reason if it names one."""
     for number in range(len(lines) - 1, -1, -1):
-        if match := _TOLD.fullmatch(lines[number]):
+        if match := _ERROR_LINE.fullmatch(lines[number]):
             following = lines[number + 1 : number + 3]
             hints = [line for line in following[:1] if line.startswith("hint: ")]
             reasons = [line.removeprefix("reason: ") for line in following if line.startswith("reason: ")]
@@ -289,11 +294,11 @@ def find_told(lines: list[str]) -> tuple[str | None, str] | None:
     return None
 
 
-def find_raised(lines: list[str]) -> tuple[str, str] | None:
+def find_exception(lines: list[str]) -> tuple[str, str] | None:
     """Return type and text of the exception of the last traceback."""
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else []:
-        if not line.startswith(" ") and (match := _RAISED.fullmatch(line)):
+        if not line.startswith(" ") and (match := _EXCEPTION_LINE.fullmatch(line)):
             return match[1].rpartition(".")[2], match[2] or ""
     return None
 
@@ -315,7 +320,7 @@ def _read_uid(run_config: str | None) -> str | None:
     return uid if isinstance(uid, str) else None
 
 
-def _read_failure(text: str) -> FirstFailure | None:
+def _parse_banner(text: str) -> FirstFailure | None:
     if match := _OPEN_MPI_SIGNAL.search(text):
         return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
     if match := _OPEN_MPI_CODE.search(text):
@@ -323,8 +328,7 @@ def _read_failure(text: str) -> FirstFailure | None:
     if match := _INTEL_SIGNAL.search(text):
         return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
     if match := _MPICH_END.search(text):
-        told = _MPICH_SIGNAL.search(text)
-        if told:
-            return FirstFailure(host=match[1], signal=int(told[1]))
+        if ended := _MPICH_SIGNAL.search(text):
+            return FirstFailure(host=match[1], signal=int(ended[1]))
         return FirstFailure(host=match[1], exit_code=int(match[2]))
     return None

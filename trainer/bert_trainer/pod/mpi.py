@@ -28,7 +28,7 @@ Place = Literal["core", "socket", "numa"]
 PLACES: tuple[Place, ...] = ("core", "socket", "numa")
 
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_FORMS = (
+_HOST_LINES = (
     re.compile(rf"(?P<name>{_HOST})(?:\s+slots\s*=\s*(?P<slots>[0-9]+))?"),
     re.compile(rf"(?P<name>{_HOST}):(?P<slots>[0-9]+)"),
 )
@@ -40,7 +40,7 @@ _PROGRAMS: dict[Mpi, tuple[str, ...]] = {
     "MPICH": ("mpiexec.hydra", "mpiexec", "mpirun"),
 }
 _ALL_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
-_HOMES = ("MPI_HOME", "I_MPI_ROOT")
+_HOME_VARIABLES = ("MPI_HOME", "I_MPI_ROOT")
 _VERSIONS: tuple[tuple[Mpi, str, re.Pattern[str]], ...] = (
     # Debian's mpirun.openmpi calls itself after its runtime.
     ("OpenMPI", "Open MPI", re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+[^\s]*)")),
@@ -75,7 +75,7 @@ _NEVER_FORWARDED = frozenset(
 OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>:")
 OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>: ?")
 _HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
-_HYDRA_TAG = re.compile(r"<rank (\d{1,9})>:")
+HYDRA_TAG = re.compile(r"<rank (\d{1,9})>:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinning:
+class Binding:
     """What every rank is bound to."""
 
     place: Place
@@ -104,7 +104,7 @@ class Pinning:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledMpi:
     """An mpirun, and whose it is."""
 
     program: str
@@ -127,12 +127,12 @@ class Launcher:
     """Of the MPI, with its version."""
 
     @property
-    def names_all(self) -> bool:
+    def banner_names_killed(self) -> bool:
         """Whether its last words also name ranks that it has ended itself, in the order of their numbers."""
         return self.mpi != "OpenMPI"
 
     @property
-    def mixes_codes(self) -> bool:
+    def combines_codes(self) -> bool:
         """Whether its exit code is a mixture of the ranks' codes."""
         return self.mpi == "MPICH"
 
@@ -159,7 +159,7 @@ def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
         words = line.partition("#")[0].strip()
         if not words:
             continue
-        match = next((found for form in _FORMS if (found := form.fullmatch(words))), None)
+        match = next((found for pattern in _HOST_LINES if (found := pattern.fullmatch(words))), None)
         if match is None:
             raise InputError(
                 f"{source}:{number}: got {words!r}; allowed: NAME slots=S, or NAME:S",
@@ -189,7 +189,7 @@ def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Lau
         WrongMPI: it is not installed; the message says what is.
     """
     environment = os.environ if environment is None else environment
-    others: dict[str, Installed] = {}
+    others: dict[str, InstalledMpi] = {}
     for program in _candidates(_PROGRAMS[mpi], environment):
         found = _identify(program)
         if found is not None and found.mpi == mpi:
@@ -202,9 +202,9 @@ def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Lau
             f"--mpi {mpi}: none of its launchers is installed: {', '.join(_PROGRAMS[mpi])}",
             hint="use an image that has this MPI, or set spec.mpi.implementation to the one that the image has",
         )
-    here = ", ".join(f"{found.name} ({found.program})" for found in others.values())
+    installed = ", ".join(f"{found.name} ({found.program})" for found in others.values())
     raise WrongMPI(
-        f"--mpi {mpi}: is not installed; found: {here}",
+        f"--mpi {mpi}: is not installed; found: {installed}",
         hint=f"write spec.mpi.implementation: {next(iter(others.values())).mpi}, or use an image that has {mpi}",
     )
 
@@ -215,29 +215,29 @@ def find_program(name: str) -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
-def read_version(program: str, answer: str) -> Installed | None:
+def read_version(program: str, answer: str) -> InstalledMpi | None:
     """Return whose mpirun gave this answer to ``--version``."""
     for mpi, name, pattern in _VERSIONS:
         if match := pattern.search(answer):
-            return Installed(program, mpi, f"{name} {match[1]}", int(match[1].partition(".")[0]))
+            return InstalledMpi(program, mpi, f"{name} {match[1]}", int(match[1].partition(".")[0]))
     return None
 
 
-def _make_launcher(found: Installed) -> Launcher:
+def _make_launcher(found: InstalledMpi) -> Launcher:
     if found.mpi != "OpenMPI":
-        return Launcher(found.mpi, found.program, ("-prepend-pattern", _HYDRA_PATTERN), _HYDRA_TAG, found.name)
+        return Launcher(found.mpi, found.program, ("-prepend-pattern", _HYDRA_PATTERN), HYDRA_TAG, found.name)
     options, tag = (("--tag-output",), OPEN_MPI_4_TAG) if found.major < 5 else (("--output", "tag"), OPEN_MPI_5_TAG)
     return Launcher(found.mpi, found.program, options, tag, found.name)
 
 
 def _candidates(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    homes = [Path(environment[variable], "bin") for variable in _HOMES if environment.get(variable)]
+    homes = [Path(environment[variable], "bin") for variable in _HOME_VARIABLES if environment.get(variable)]
     folders = [*homes, Path(sys.executable).parent, *map(Path, environment.get("PATH", "").split(os.pathsep))]
     places = (folder / name for folder in folders for name in names)
     return tuple(dict.fromkeys(str(place) for place in places if os.access(place, os.X_OK) and place.is_file()))
 
 
-def _identify(program: str) -> Installed | None:
+def _identify(program: str) -> InstalledMpi | None:
     """Ask it for its version; None if it gives no answer that we know."""
     try:
         answer = subprocess.run(
@@ -248,19 +248,19 @@ def _identify(program: str) -> Installed | None:
     return read_version(program, answer.stdout)
 
 
-def render_local(
-    launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str], pinning: Pinning | None = None
+def render_local_command(
+    launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str], binding: Binding | None = None
 ) -> tuple[str, ...]:
     """Return the command for ranks that all run in this pod."""
     if launcher.mpi != "OpenMPI":
-        bound = _hydra_pinning(launcher, pinning)
+        bound = _hydra_binding(launcher, binding)
         return (launcher.program, "-n", str(ranks), *bound, *launcher.tag_options, *program)
     # Bound ranks would share one core; threads are limited by OMP_NUM_THREADS instead.
-    bound = open_mpi_words(pinning) if pinning else ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
+    bound = open_mpi_binding(binding) if binding else ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
     return (launcher.program, *_as_root(is_root), "-np", str(ranks), *bound, *launcher.tag_options, *program)
 
 
-def render_spread(
+def render_remote_command(
     launcher: Launcher,
     *,
     ranks: int,
@@ -269,7 +269,7 @@ def render_spread(
     exports: Iterable[str],
     is_root: bool,
     program: Iterable[str],
-    pinning: Pinning | None = None,
+    binding: Binding | None = None,
 ) -> tuple[str, ...]:
     """Return the command for ranks that run in other pods.
 
@@ -278,54 +278,54 @@ def render_spread(
     where: tuple[str, ...]
     forwarded: tuple[str, ...]
     if launcher.mpi == "OpenMPI":
-        bound = open_mpi_words(pinning) if pinning else ("--map-by", "slot", "--bind-to", "none")
+        bound = open_mpi_binding(binding) if binding else ("--map-by", "slot", "--bind-to", "none")
         where = ("--hostfile", hostfile, "-np", str(ranks), *bound)
         forwarded = tuple(word for name in exports for word in ("-x", name))
         return (launcher.program, *_as_root(is_root), *where, *forwarded, *launcher.tag_options, *program)
     names = ",".join(exports)
-    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots), *_hydra_pinning(launcher, pinning))
+    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots), *_hydra_binding(launcher, binding))
     # By default it would forward all of this pod's environment.
     forwarded = ("-genvlist", names) if names else ("-genvnone",)
     return (launcher.program, *where, *forwarded, *launcher.tag_options, *program)
 
 
-def open_mpi_words(pinning: Pinning) -> tuple[str, ...]:
+def open_mpi_binding(binding: Binding) -> tuple[str, ...]:
     """Return options of mpirun; version 5 still takes ``socket`` for what it calls a package."""
-    cores = pinning.cores_per_rank
-    if pinning.place == "core":
+    cores = binding.cores_per_rank
+    if binding.place == "core":
         return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
-    mapping = f"ppr:{pinning.ranks_per_place}:{pinning.place}"
+    mapping = f"ppr:{binding.ranks_per_place}:{binding.place}"
     if cores is None:
-        return ("--map-by", mapping, "--bind-to", pinning.place)
+        return ("--map-by", mapping, "--bind-to", binding.place)
     return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
 
 
-def mpich_words(pinning: Pinning) -> tuple[str, ...]:
+def mpich_binding(binding: Binding) -> tuple[str, ...]:
     """Return options of mpiexec, which deals ranks out to sockets in turn: as many on each."""
-    cores = pinning.cores_per_rank
-    if pinning.place == "core":
+    cores = binding.cores_per_rank
+    if binding.place == "core":
         return ("-bind-to", f"core:{cores or 1}")
     if cores is None:
-        return ("-bind-to", pinning.place)
-    return ("-bind-to", f"core:{cores}", "-map-by", pinning.place)
+        return ("-bind-to", binding.place)
+    return ("-bind-to", f"core:{cores}", "-map-by", binding.place)
 
 
-def intel_words(pinning: Pinning) -> tuple[str, ...]:
+def intel_binding(binding: Binding) -> tuple[str, ...]:
     """Return variables as options: mpiexec.hydra takes -bind-to, and does nothing about it."""
-    cores = pinning.cores_per_rank
-    if pinning.place != "core" and cores is None:
-        return ("-genv", "I_MPI_PIN_DOMAIN", pinning.place)
+    cores = binding.cores_per_rank
+    if binding.place != "core" and cores is None:
+        return ("-genv", "I_MPI_PIN_DOMAIN", binding.place)
     # Counts hyperthreads otherwise. Bunch fills sockets evenly, compact one after another.
-    order = "compact" if pinning.place == "core" else "bunch"
+    order = "compact" if binding.place == "core" else "bunch"
     domain = ("-genv", "I_MPI_PIN_DOMAIN", f"{cores or 1}:compact")
     return (*domain, "-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_ORDER", order)
 
 
-def _hydra_pinning(launcher: Launcher, pinning: Pinning | None) -> tuple[str, ...]:
-    if pinning is None:
+def _hydra_binding(launcher: Launcher, binding: Binding | None) -> tuple[str, ...]:
+    if binding is None:
         # Intel's binds unless told otherwise.
         return ("-genv", "I_MPI_PIN", "off") if launcher.mpi == "Intel" else ()
-    return intel_words(pinning) if launcher.mpi == "Intel" else mpich_words(pinning)
+    return intel_binding(binding) if launcher.mpi == "Intel" else mpich_binding(binding)
 
 
 def _as_root(is_root: bool) -> tuple[str, ...]:
@@ -351,7 +351,7 @@ def ssh_options(mpi: Mpi, environment: Mapping[str, str], port: int | None) -> s
     return " ".join(word for word in (own, ours, "-o LogLevel=ERROR", f"-p {port}" if port else "") if word)
 
 
-def spread_environment(mpi: Mpi, base: Mapping[str, str], options: str) -> dict[str, str]:
+def launcher_environment(mpi: Mpi, base: Mapping[str, str], options: str) -> dict[str, str]:
     """Return mpirun's environment. options: of ssh."""
     environment = {name: value for name, value in base.items() if name not in _NEVER_FORWARDED}
     environment |= dict.fromkeys(_SSH_VARIABLES[mpi], options)

@@ -29,17 +29,17 @@ from bert_trainer.system.mpi_variables import is_rank
 
 Stream = Literal["stdout", "stderr"]
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Ask for a stop. The image's ``bert-pod`` holds them back from its first instruction on."""
 
-_INSIST_S = 5.0
-_LAST_OUTPUT_S = 5.0
-_LONGEST_PIECE = 65_536  # bytes; a longer line comes in pieces
+_KILL_AFTER_S = 5.0
+_PIPE_TIMEOUT_S = 5.0
+_MAX_PIECE_BYTES = 65_536  # bytes; a longer line comes in pieces
 
 _PROC = Path("/proc")
 _ATTEMPT_VARIABLE = "BERT_ATTEMPT"
 # They stand between a launcher and a rank, or are the launcher; a signal would only end them.
-_NO_RANKS = frozenset(
+_NOT_RANKS = frozenset(
     {"sh", "bash", "dash", "ash", "busybox", "ksh", "zsh", "ssh", "sshd", "sshd-session", "sshd-auth"}
     | {"mpirun", "mpiexec", "mpiexec.hydra", "prte", "prted", "prterun", "orted", "hydra_pmi_proxy"}
 )
@@ -48,37 +48,37 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class StopRequest:
+class StopForwarder:
     """Counts SIGTERM and SIGINT and passes them on to one child."""
 
     def __init__(self) -> None:
         """Handlers are installed while the object is entered."""
         self.count = 0
-        self.has_begun: Callable[[], bool] = lambda: True
+        self.has_started: Callable[[], bool] = lambda: True
         """Whether the child's ranks can be asked: what mpirun forwards before they are there reaches nobody. Until
         then a stop ends the child."""
-        self.came_early = False
+        self.ended_before_start = False
         """The child was ended because its ranks were not there yet."""
         self._child: int | None = None
         self._sent = 0
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
-        release_signals()
+        self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        unblock_stop_signals()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def pass_to(self, child: int | None) -> None:
+    def forward_to(self, child: int | None) -> None:
         """Name the process that is told from now on, also of what came before; None: nobody."""
         self._child = child
-        self._send()
+        self._forward()
 
     def end_child(self, after_s: float = 0.0) -> None:
         """End the child without a chance to save, unless it has ended by itself until then."""
-        for wait_s, number in ((after_s, signal.SIGTERM), (after_s + _INSIST_S, signal.SIGKILL)):
+        for wait_s, number in ((after_s, signal.SIGTERM), (after_s + _KILL_AFTER_S, signal.SIGKILL)):
             timer = threading.Timer(wait_s, self._kill_child, (number,))
             timer.daemon = True
             timer.start()
@@ -88,15 +88,15 @@ class StopRequest:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, number)
 
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        self._send()
+        self._forward()
 
-    def _send(self) -> None:
+    def _forward(self) -> None:
         while self._child is not None and self._sent < self.count:
             self._sent += 1
-            if not self.has_begun():
-                self.came_early = True
+            if not self.has_started():
+                self.ended_before_start = True
                 self.end_child()
                 continue
             with contextlib.suppress(ProcessLookupError):
@@ -106,7 +106,7 @@ class StopRequest:
 def run_child(
     command: Sequence[str],
     environment: Mapping[str, str],
-    stop: StopRequest,
+    stop: StopForwarder,
     take: Callable[[Stream, str], None],
 ) -> int:
     """Run it to its end and return its exit code, -n for signal n.
@@ -136,21 +136,21 @@ def run_child(
     readers = [threading.Thread(target=_read, args=(pipe, name, take), daemon=True) for name, pipe in streams]
     for reader in readers:
         reader.start()
-    stop.pass_to(process.pid)
+    stop.forward_to(process.pid)
     process.returncode = _wait_for(process.pid, stop)
     for reader in readers:
         # Somebody whom it has left behind may hold the pipe for ever.
-        reader.join(_LAST_OUTPUT_S)
+        reader.join(_PIPE_TIMEOUT_S)
     return process.returncode
 
 
-def _wait_for(child: int, stop: StopRequest) -> int:
+def _wait_for(child: int, stop: StopForwarder) -> int:
     while True:
         # Looked at before it is reaped: until then nobody else can get its number, and a signal goes to it or nowhere.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None, "WNOHANG was not asked for"
         if ended.si_pid == child:
-            stop.pass_to(None)
+            stop.forward_to(None)
         _, status = os.waitpid(ended.si_pid, 0)
         if ended.si_pid == child:
             return os.waitstatus_to_exitcode(status)
@@ -158,13 +158,13 @@ def _wait_for(child: int, stop: StopRequest) -> int:
 
 def _read(pipe: IO[bytes], name: Stream, take: Callable[[Stream, str], None]) -> None:
     with pipe:
-        while data := pipe.readline(_LONGEST_PIECE):
+        while data := pipe.readline(_MAX_PIECE_BYTES):
             take(name, data.decode("utf-8", errors="surrogateescape"))
 
 
-def release_signals() -> None:
+def unblock_stop_signals() -> None:
     """Let those through that ask for a stop, also what has come so far: handlers are there, or none is wanted."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def signal_process(process: int, number: int) -> None:
@@ -229,7 +229,7 @@ def _parent(folder: Path) -> int | None:
 
 def _is_rank(folder: Path) -> bool:
     try:
-        if (folder / "comm").read_text(errors="replace").strip() in _NO_RANKS:
+        if (folder / "comm").read_text(errors="replace").strip() in _NOT_RANKS:
             return False
         names = {entry.partition("=")[0] for entry in (folder / "environ").read_text(errors="replace").split("\0")}
     except OSError:
@@ -254,7 +254,7 @@ def check_user() -> None:
 
 
 @contextlib.contextmanager
-def fresh_folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """Make a folder that nobody else can read, below TMPDIR or /tmp.
 
     Hand a folder inside of it on as TMPDIR to what is started.

@@ -21,17 +21,17 @@ from types import FrameType
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
 from bert_trainer.output.termination import tell_error
 from bert_trainer.pod.processes import die_with_parent
-from bert_trainer.pod.rendezvous import render_announcement, render_end
+from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
 from bert_trainer.system.mpi_variables import read_local_size
 
-LIBRARIES = {
+_LIBRARIES = {
     ("BERT_ALLOCATOR", "jemalloc"): "libjemalloc.so.2",
     ("BERT_ALLOCATOR", "tcmalloc"): "libtcmalloc_minimal.so.4",
     ("BERT_OPENMP", "intel"): "libiomp5.so",
 }
-ALLOWED = {"BERT_ALLOCATOR": ("system", "jemalloc", "tcmalloc"), "BERT_OPENMP": ("gnu", "intel")}
-FOLDERS = tuple(
+_CHOICES = {"BERT_ALLOCATOR": ("system", "jemalloc", "tcmalloc"), "BERT_OPENMP": ("gnu", "intel")}
+_LIBRARY_FOLDERS = tuple(
     Path(folder)
     for folder in (
         f"{sys.prefix}/lib",
@@ -39,33 +39,37 @@ FOLDERS = tuple(
         *("/usr/lib64", "/usr/lib"),
     )
 )
-_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class DeclaredTopology:
     """What the job says of its machines; None: nothing."""
 
     sockets: int | None = None
     numa_nodes: int | None = None
 
-    def words(self) -> tuple[str, ...]:
+    def options(self) -> tuple[str, ...]:
         """Return it as options of ``bert-pod``."""
         named = (("--sockets", self.sockets), ("--numa-nodes", self.numa_nodes))
         return tuple(word for name, value in named if value is not None for word in (name, str(value)))
 
 
-def wrap(program: tuple[str, ...], declared: Declared, *, tells_end: bool = False) -> tuple[str, ...]:
+def rank_command(program: tuple[str, ...], declared: DeclaredTopology, *, reports_end: bool = False) -> tuple[str, ...]:
     """Return the command by which a launcher starts a program as a rank."""
-    tell = ("--tell-end",) if tells_end else ()
-    return (sys.executable, "-m", "bert_trainer.pod", "rank", *tell, *declared.words(), "--", *program)
+    report_end = ("--tell-end",) if reports_end else ()
+    return (sys.executable, "-m", "bert_trainer.pod", "rank", *report_end, *declared.options(), "--", *program)
 
 
-def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, is_quiet: bool = False) -> int:
-    """Become the program, or wait for it and tell how it ended; returns the exit code.
+def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_end: bool, is_quiet: bool = False) -> int:
+    """Become the program, or wait for it and report how it ended; returns the exit code.
 
-    tells_end: for a launcher of ours. Some mpiruns do not notice when a rank fails before it has called MPI_Init, none
-    says how every rank has ended. is_quiet: nobody counts the ranks.
+    Args:
+        program: What runs as a rank.
+        declared: Sockets and NUMA nodes that the job expects of this machine.
+        reports_end: Stay as its parent and print a line for ``bert-pod launcher`` or ``single`` when it ends. Some
+            mpiruns do not notice a rank that fails before MPI_Init, and none says how every rank ended.
+        is_quiet: Do not announce the rank: no launcher of ours counts them.
     """
     try:
         host = socket.gethostname()
@@ -76,8 +80,8 @@ def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, i
         check_topology(machine, declared, host)
         extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), quota_cores())}
         try:
-            if tells_end:
-                return _wait_for(program, {**os.environ, **extra})
+            if reports_end:
+                return _run_child(program, {**os.environ, **extra})
             os.execvpe(program[0], program, {**os.environ, **extra})
         except OSError as error:
             raise InputError(
@@ -89,7 +93,7 @@ def run_rank(program: tuple[str, ...], declared: Declared, *, tells_end: bool, i
         return error.exit_code
 
 
-def _wait_for(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
+def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -99,55 +103,55 @@ def _wait_for(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
         elif child.returncode is None:
             child.send_signal(number)
 
-    for number in _FORWARDED:
+    for number in _FORWARDED_SIGNALS:
         signal.signal(number, forward)
     # Descriptors stay open: by one of them it talks to the launcher. A group of its own: some launchers signal this
     # process's whole group, and it would be asked twice. It must not outlive this process, the one that they kill.
     child = subprocess.Popen(
         program, env=dict(environment), close_fds=False, process_group=0, preexec_fn=die_with_parent
     )
-    for came_early in early:
-        child.send_signal(came_early)
+    for received in early:
+        child.send_signal(received)
     code = child.wait()
-    sys.stdout.write(render_end(os.environ, code) + "\n")
+    sys.stdout.write(render_rank_end(os.environ, code) + "\n")
     sys.stdout.flush()
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own
-        if -code in _FORWARDED:
+        if -code in _FORWARDED_SIGNALS:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code if code >= 0 else 128 - code
 
 
-def check_topology(machine: Machine, declared: Declared, host: str) -> None:
+def check_topology(machine: Machine, declared: DeclaredTopology, host: str) -> None:
     """Make sure that the machine is what the job takes it for: ranks would be bound to the wrong cores.
 
     Raises:
         WrongTopology: it is not.
     """
-    for path, said, found in (
+    for path, declared_count, found in (
         ("spec.cpu.sockets", declared.sockets, machine.sockets),
         ("spec.cpu.numaNodes", declared.numa_nodes, machine.numa_nodes),
     ):
-        if said is not None and said != found:
+        if declared_count is not None and declared_count != found:
             raise WrongTopology(
-                f"{path}: got {said}; allowed: {found}, as many as {host} has",
+                f"{path}: got {declared_count}; allowed: {found}, as many as {host} has",
                 hint="correct it in the job or its profile, or choose other nodes with spec.scheduling.nodeSelector",
             )
 
 
-def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = FOLDERS) -> dict[str, str]:
+def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = _LIBRARY_FOLDERS) -> dict[str, str]:
     """Return ``LD_PRELOAD`` for the ranks; empty where the system's own libraries are wanted.
 
     Raises:
         InputError: a choice is unknown, or the image does not hold what was chosen.
     """
     found = []
-    for variable, allowed in ALLOWED.items():
+    for variable, allowed in _CHOICES.items():
         choice = environment.get(variable) or allowed[0]
         if choice not in allowed:
             raise InputError(f"{variable}: got {choice!r}; allowed: {', '.join(allowed)}")
-        library = LIBRARIES.get((variable, choice))
+        library = _LIBRARIES.get((variable, choice))
         if library is None:
             continue
         path = next((folder / library for folder in folders if (folder / library).exists()), None)
@@ -173,11 +177,11 @@ def choose_threads(
     """
     if environment.get("OMP_NUM_THREADS"):
         return {}
-    beside = read_local_size(environment)
+    local_size = read_local_size(environment)
     cores = machine.count_cores(processors)
-    is_bound = beside > 1 and len(processors) < len(machine.core_of)
+    is_bound = local_size > 1 and len(processors) < len(machine.core_of)
     if not is_bound:
-        cores //= beside
+        cores //= local_size
     if quota_cores is not None:
-        cores = min(cores, int(quota_cores) // beside)
+        cores = min(cores, int(quota_cores) // local_size)
     return {"OMP_NUM_THREADS": str(max(1, cores))}

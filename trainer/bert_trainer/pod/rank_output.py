@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bert_trainer.pod.processes import Stream
 
-_LONGEST_LINE = 65_536  # characters
+_MAX_LINE_CHARACTERS = 65_536  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Sorter:
+class LineSplitter:
     """Takes one stream apart."""
 
     tag: re.Pattern[str] | None
@@ -48,7 +48,7 @@ class Sorter:
         if not has_ended:
             self._last_owner = parts[-1][0]
             # Something that never ends its lines must not fill the memory.
-            long = [owner for owner, text in self._unfinished.items() if len(text) > _LONGEST_LINE]
+            long = [owner for owner, text in self._unfinished.items() if len(text) > _MAX_LINE_CHARACTERS]
             return [Line(owner, self._unfinished.pop(owner)) for owner in long]
         owner, self._last_owner = parts[-1][0], None
         return [Line(owner, self._unfinished.pop(owner))]
@@ -75,31 +75,31 @@ class Sorter:
         return parts
 
 
-class Forwarder:
+class OutputForwarder:
     """Passes output on: to this process's own streams, to files per rank, and to whoever listens."""
 
-    def __init__(self, tag: re.Pattern[str] | None, files: RankFiles, listen: Callable[[Line], bool]) -> None:
+    def __init__(self, tag: re.Pattern[str] | None, files: RankLogFiles, handle_line: Callable[[Line], bool]) -> None:
         """listen: called with every line, one at a time; returns whether it is passed on."""
-        self._sorters: dict[Stream, Sorter] = {"stdout": Sorter(tag), "stderr": Sorter(tag)}
+        self._splitters: dict[Stream, LineSplitter] = {"stdout": LineSplitter(tag), "stderr": LineSplitter(tag)}
         self._files = files
-        self._listen = listen
+        self._handle_line = handle_line
         self._lock = threading.Lock()
 
     def take(self, stream: Stream, piece: str) -> None:
         """Take output as it comes."""
         with self._lock:
-            self._pass_on(stream, self._sorters[stream].feed(piece))
+            self._pass_on(stream, self._splitters[stream].feed(piece))
 
     def finish(self) -> None:
         """Pass on what lacks a line end, and close the files."""
         with self._lock:
-            for stream, sorter in self._sorters.items():
-                self._pass_on(stream, sorter.finish())
+            for stream, splitter in self._splitters.items():
+                self._pass_on(stream, splitter.finish())
             self._files.close()
 
     def _pass_on(self, stream: Stream, lines: list[Line]) -> None:
         for line in lines:
-            if not self._listen(line):
+            if not self._handle_line(line):
                 continue
             shown = line.text if line.rank in (0, None) else f"[{line.rank}] {line.text}"
             target = sys.stdout if stream == "stdout" else sys.stderr
@@ -110,7 +110,7 @@ class Forwarder:
                 self._files.append(line.rank, line.text)
 
 
-class RankFiles:
+class RankLogFiles:
     """One file per rank, for reading after the pods are gone; a nicety that never stops a run."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bert_trainer.errors import EXIT_STOPPED, WrongWorld
-from bert_trainer.pod.launcher_log import FirstFailure, Story
-from bert_trainer.pod.processes import StopRequest
+from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog
+from bert_trainer.pod.processes import StopForwarder
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.mpi_variables import read_rank, read_size
 
-_COME = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
-_GONE = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
-_NOTICE_S = 5.0
+_RANK_STARTED = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
+_RANK_ENDED = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
+_LAUNCHER_NOTICE_S = 5.0
 
 
 @dataclass(slots=True)
-class Muster:
+class Rendezvous:
     """Counts the ranks of a launcher that was asked for so many on so many hosts."""
 
     ranks: int
@@ -35,14 +35,14 @@ class Muster:
 
     def take(self, text: str) -> bool:
         """Take a line of output; return whether it was an announcement."""
-        if match := _COME.fullmatch(text):
+        if match := _RANK_STARTED.fullmatch(text):
             self._size = int(match[2])
             self._host_of[int(match[1])] = match[3]
-        elif match := _GONE.fullmatch(text):
-            self._note_end(int(match[1]), int(match[2]))
+        elif match := _RANK_ENDED.fullmatch(text):
+            self._add_end(int(match[1]), int(match[2]))
         return match is not None
 
-    def _note_end(self, rank: int, code: int) -> None:
+    def _add_end(self, rank: int, code: int) -> None:
         if code not in (0, EXIT_STOPPED) and len(self.failures) < self.ranks:
             kind = {"signal": -code} if code < 0 else {"exit_code": code}
             self.failures.append(FirstFailure(rank=rank, host=self._host_of.get(rank), **kind))
@@ -60,13 +60,13 @@ class Muster:
             return f"world: the launcher started {_count(self._size, 'rank')}, {asked}"
         found = self._ranks_by_host()
         if len(found) > self.hosts or self.is_complete and len(found) < self.hosts:
-            named = f"{_count(len(found), 'host')} ({names_of(sorted(found))})"
+            named = f"{_count(len(found), 'host')} ({join_names(sorted(found))})"
             return f"world: the launcher started ranks on {named}, {asked}"
         return None
 
     def describe(self) -> str:
         """Return a sentence for the log: which rank is where."""
-        places = [f"{_list(ranks)} on {host}" for host, ranks in self._ranks_by_host().items()]
+        places = [f"{_format_ranks(ranks)} on {host}" for host, ranks in self._ranks_by_host().items()]
         shown = ", ".join(places[:8]) + (f" and {len(places) - 8} hosts more" if len(places) > 8 else "")
         return f"{_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}: {shown}"
 
@@ -78,39 +78,39 @@ class Muster:
 
 
 @dataclass(slots=True)
-class Listener:
+class LaunchMonitor:
     """Ends a launcher that has started something else than it was asked for."""
 
-    story: Story
-    muster: Muster
-    stop: StopRequest
-    say: Callable[[str], None] | None = None
+    log: LauncherLog
+    rendezvous: Rendezvous
+    stop: StopForwarder
+    report: Callable[[str], None] | None = None
     """Told once where the ranks are."""
     _problem: str | None = field(default=None)
 
     def __post_init__(self) -> None:
         """From now on a stop that comes before the run has begun ends the launcher."""
-        self.stop.has_begun = lambda: self.has_begun
+        self.stop.has_started = lambda: self.has_started
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether all ranks have come, or rank 0 reports: an announcement may be mangled on its way, all are there."""
-        return self.muster.is_complete or self.story.last_event is not None
+        return self.rendezvous.is_complete or self.log.last_event is not None
 
     def take(self, line: Line) -> bool:
         """Take a line; return whether it is for people."""
-        if not self.muster.take(line.text):
-            self.story.note(line)
+        if not self.rendezvous.take(line.text):
+            self.log.note(line)
             return True
-        if self._problem is None and (problem := self.muster.problem):
+        if self._problem is None and (problem := self.rendezvous.problem):
             self._problem = problem
             self.stop.end_child()
-        elif self.muster.failures:
+        elif self.rendezvous.failures:
             # Others may wait for it for ever. Usually the launcher notices, and what they still say is of use.
-            self.stop.end_child(_NOTICE_S)
-        elif self._problem is None and self.muster.is_complete and self.say is not None:
-            self.say(self.muster.describe())
-            self.say = None
+            self.stop.end_child(_LAUNCHER_NOTICE_S)
+        elif self._problem is None and self.rendezvous.is_complete and self.report is not None:
+            self.report(self.rendezvous.describe())
+            self.report = None
         return False
 
     def check(self) -> None:
@@ -128,19 +128,19 @@ def render_announcement(environment: Mapping[str, str], host: str) -> str:
     return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
 
 
-def render_end(environment: Mapping[str, str], return_code: int) -> str:
+def render_rank_end(environment: Mapping[str, str], return_code: int) -> str:
     """Return the line with which a rank's end is told. return_code: -n for signal n."""
     return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={return_code}"
 
 
-def names_of(hosts: Iterable[str], limit: int = 8) -> str:
+def join_names(hosts: Iterable[str], limit: int = 8) -> str:
     """Join some names for a sentence: the first ones, and how many more there are."""
     names = list(hosts)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
 
-def _list(ranks: list[int]) -> str:
+def _format_ranks(ranks: list[int]) -> str:
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1 else _join(ranks)
 
 

@@ -11,17 +11,17 @@ from bert_trainer.errors import Stopped
 from bert_trainer.pod.exit_codes import (
     Evidence,
     build_record,
-    read_left,
-    read_return_code,
-    settle_exit_code,
+    decide_exit_code,
+    read_rank_record,
+    shell_exit_code,
     write_record,
 )
-from bert_trainer.pod.launcher_log import FirstFailure, Story, find_failure, read_source
-from bert_trainer.pod.mpi import Launcher, Mpi, Pinning, find_launcher, render_local
-from bert_trainer.pod.processes import StopRequest, fresh_folder, run_child
-from bert_trainer.pod.rank import Declared, wrap
-from bert_trainer.pod.rank_output import Forwarder, RankFiles
-from bert_trainer.pod.rendezvous import Listener, Muster
+from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_first_failure, read_record_source
+from bert_trainer.pod.mpi import Binding, Launcher, Mpi, find_launcher, render_local_command
+from bert_trainer.pod.processes import StopForwarder, run_child, temporary_folder
+from bert_trainer.pod.rank import DeclaredTopology, rank_command
+from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
+from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Job:
 
     mpi: Mpi
     ranks: int
-    pinning: Pinning | None
-    declared: Declared
+    binding: Binding | None
+    declared: DeclaredTopology
     program: tuple[str, ...]
     termination_log: Path
 
@@ -43,51 +43,53 @@ def run_single(job: Job) -> int:
         InputError: mpirun cannot be started, or started other ranks than it was asked for.
         Stopped: on request, before anything was started.
     """
-    with StopRequest() as stop, fresh_folder() as folder:
+    with StopForwarder() as stop, temporary_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
-        command = wrap(job.program, job.declared, tells_end=launcher is not None)
+        command = rank_command(job.program, job.declared, reports_end=launcher is not None)
         if launcher is not None:
-            command = render_local(
+            command = render_local_command(
                 launcher,
                 ranks=job.ranks,
                 is_root=os.geteuid() == 0,
                 program=command,
-                pinning=job.pinning,
+                binding=job.binding,
             )
         return _run(job, launcher, command, folder, stop)
 
 
-def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: Path, stop: StopRequest) -> int:
+def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: Path, stop: StopForwarder) -> int:
     if stop.count:
         raise Stopped("stopped on request before the program was started")
-    story = Story(read_source(job.program, os.environ))
-    listener = Listener(story, Muster(job.ranks, hosts=1), stop)
-    forwarder = Forwarder(launcher.tag if launcher else None, RankFiles(os.environ), listener.take)
-    left = folder / "termination.json"
+    log = LauncherLog(read_record_source(job.program, os.environ))
+    monitor = LaunchMonitor(log, Rendezvous(job.ranks, hosts=1), stop)
+    forwarder = OutputForwarder(launcher.tag if launcher else None, RankLogFiles(os.environ), monitor.take)
+    rank_record = folder / "termination.json"
     # Whoever knows how it ended writes here; the pod's own record is written once, when the exit code is known.
-    environment = {**os.environ, "BERT_TERMINATION_LOG": str(left), "TMPDIR": str(folder / "tmp")}
-    code = read_return_code(run_child(command, environment, stop, forwarder.take))
+    environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
+    code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
-    listener.check()
+    monitor.check()
     host = socket.gethostname()
-    told = listener.muster.failures
+    reported = monitor.rendezvous.failures
     failure = (
-        find_failure(told, story, hosts=(host,), slots=job.ranks, names_all=launcher.names_all)
+        find_first_failure(
+            reported, log, hosts=(host,), slots=job.ranks, banner_names_killed=launcher.banner_names_killed
+        )
         if launcher
         else _only_failure(code, host)
     )
     evidence = Evidence(
-        mixes_codes=launcher is not None and launcher.mixes_codes,
+        combines_codes=launcher is not None and launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,
-        told_code=failure.exit_code if failure in told else None,
-        lost_peer=launcher is not None and story.has_lost_peer,
-        told_stop=story.has_stopped(code, was_asked=stop.count > 0),
-        said_code=story.said_code,
-        asked_to_stop=stop.count > 0,
-        never_began=stop.came_early or not listener.has_begun,
+        rank_exit_code=failure.exit_code if failure in reported else None,
+        lost_peer=launcher is not None and log.has_lost_peer,
+        reported_stop=log.has_stopped(code, stop_requested=stop.count > 0),
+        rank_0_exit_code=log.rank_0_exit_code,
+        stop_requested=stop.count > 0,
+        never_started=stop.ended_before_start or not monitor.has_started,
     )
-    code = settle_exit_code(code, evidence)
-    write_record(job.termination_log, build_record(code, story, failure, read_left(left)))
+    code = decide_exit_code(code, evidence)
+    write_record(job.termination_log, build_record(code, log, failure, read_rank_record(rank_record)))
     return code
 
 

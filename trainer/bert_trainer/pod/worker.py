@@ -22,28 +22,28 @@ from typing import Self
 
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError
 from bert_trainer.pod.processes import (
-    SIGNALS,
+    STOP_SIGNALS,
     adopt_orphans,
     check_user,
     find_descendants,
     find_ranks,
-    fresh_folder,
-    release_signals,
     signal_process,
+    temporary_folder,
+    unblock_stop_signals,
 )
 
 # What every session has of its own, what concerns this process alone, and what names its terminal.
-_OWN = frozenset(
+_NOT_FORWARDED = frozenset(
     {"_", "HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER"}
     | {"BERT_TERMINATION_LOG", "K_MPI_JOB_ROLE"}
 )
 _SERVICE_PORT = re.compile(r"(.+)_SERVICE_PORT")
 _LINE_ENDS = ("\n", "\r", "\0")
 
-_LOOK_S = 0.2
-_SESSIONS_S = 5.0
-_SSHD_S = 5.0
-_SIGNALS = (*SIGNALS, signal.SIGCHLD)
+_POLL_S = 0.2
+_SESSIONS_TIMEOUT_S = 5.0
+_SSHD_TIMEOUT_S = 5.0
+_WAKING_SIGNALS = (*STOP_SIGNALS, signal.SIGCHLD)
 
 
 def run_worker(*, port: int, key_folder: Path) -> int:
@@ -62,7 +62,7 @@ def run_worker(*, port: int, key_folder: Path) -> int:
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd insists on it
     adopt_orphans()
-    with Alarm() as alarm, fresh_folder() as folder:
+    with SignalWaiter() as signals, temporary_folder() as folder:
         config = folder / "sshd_config"
         environment["TMPDIR"] = str(folder / "tmp")
         text = render_config(port=port, key_folder=key_folder, environment=environment)
@@ -70,31 +70,31 @@ def run_worker(*, port: int, key_folder: Path) -> int:
         with open(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", errors="surrogateescape") as file:
             file.write(text)
         server = subprocess.Popen([sshd, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL)
-        return _watch(server, alarm)
+        return _watch(server, signals)
 
 
-def _watch(server: subprocess.Popen[bytes], alarm: Alarm) -> int:
-    while not alarm.stops:
+def _watch(server: subprocess.Popen[bytes], signals: SignalWaiter) -> int:
+    while not signals.stop_count:
         if _reap(server):
             sys.stderr.write(f"bert-pod: sshd has ended with {server.returncode}; its own message stands above\n")
             return EXIT_INFRASTRUCTURE
-        alarm.sleep(None)
-    _stop_ranks(server, alarm)
-    _end_sessions(server, alarm)
+        signals.wait(None)
+    _stop_ranks(server, signals)
+    _end_sessions(server, signals)
     server.send_signal(signal.SIGTERM)
-    deadline_s = time.monotonic() + _SSHD_S
+    deadline_s = time.monotonic() + _SSHD_TIMEOUT_S
     while not _reap(server):
         if time.monotonic() > deadline_s:
             server.kill()
-        alarm.sleep(_LOOK_S)
+        signals.wait(_POLL_S)
     return 0
 
 
-def _stop_ranks(server: subprocess.Popen[bytes], alarm: Alarm) -> None:
+def _stop_ranks(server: subprocess.Popen[bytes], signals: SignalWaiter) -> None:
     """Ask every rank once, and wait until they are gone or somebody insists."""
     asked: set[int] = set()
     while ranks := find_ranks(os.getpid()):
-        if alarm.stops > 1:
+        if signals.stop_count > 1:
             for rank in ranks:
                 signal_process(rank, signal.SIGTERM)
             return
@@ -102,19 +102,19 @@ def _stop_ranks(server: subprocess.Popen[bytes], alarm: Alarm) -> None:
             signal_process(rank, signal.SIGUSR1)
         asked |= set(ranks)
         _reap(server)
-        alarm.sleep(_LOOK_S)
+        signals.wait(_POLL_S)
 
 
-def _end_sessions(server: subprocess.Popen[bytes], alarm: Alarm) -> None:
+def _end_sessions(server: subprocess.Popen[bytes], signals: SignalWaiter) -> None:
     """Let mpirun's helpers report how the ranks ended: one that vanishes is a lost worker to mpirun."""
-    deadline_s = time.monotonic() + _SESSIONS_S
+    deadline_s = time.monotonic() + _SESSIONS_TIMEOUT_S
     while others := set(find_descendants(os.getpid())) - {os.getpid(), server.pid}:
-        if time.monotonic() > deadline_s or alarm.stops > 1:
+        if time.monotonic() > deadline_s or signals.stop_count > 1:
             for process in others:
                 signal_process(process, signal.SIGTERM)
             return
         _reap(server)
-        alarm.sleep(_LOOK_S)
+        signals.wait(_POLL_S)
 
 
 def _reap(server: subprocess.Popen[bytes]) -> bool:
@@ -128,18 +128,18 @@ def _reap(server: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-class Alarm:
+class SignalWaiter:
     """Sleeps until a signal comes: a wish to stop, or the end of a child."""
 
     def __init__(self) -> None:
         """Handlers are installed while the object is entered."""
-        self.stops = 0
+        self.stop_count = 0
 
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._on_signal) for number in _WAKING_SIGNALS}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        release_signals()
+        unblock_stop_signals()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,14 +149,14 @@ class Alarm:
         os.close(self._reader)
         os.close(self._writer)
 
-    def sleep(self, limit_s: float | None) -> None:
+    def wait(self, limit_s: float | None) -> None:
         """Sleep until the next signal, limit_s at most."""
         if select.select([self._reader], [], [], limit_s)[0]:
             os.read(self._reader, 4096)
 
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number != signal.SIGCHLD:
-            self.stops += 1
+            self.stop_count += 1
 
 
 def choose_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -171,7 +171,7 @@ def choose_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
     }
     chosen, skipped = {}, []
     for name, value in sorted(environment.items()):
-        if name in _OWN or name.startswith("KUBERNETES_") or _is_of_service(name, services):
+        if name in _NOT_FORWARDED or name.startswith("KUBERNETES_") or _is_of_service(name, services):
             continue
         if any(end in value for end in _LINE_ENDS):
             skipped.append(name)

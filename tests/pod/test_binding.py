@@ -11,69 +11,69 @@ import pytest
 
 import pods
 from bert_trainer.pod.mpi import (
+    Binding,
     Launcher,
-    Pinning,
     Place,
-    intel_words,
-    mpich_words,
-    open_mpi_words,
-    render_local,
-    render_spread,
+    intel_binding,
+    mpich_binding,
+    open_mpi_binding,
+    render_local_command,
+    render_remote_command,
 )
 
 ANY = re.compile("x(1)")
 
 
-def pinning(place: Place, ranks_per_place: int = 1, cores: int | None = None) -> Pinning:
-    return Pinning(place=place, ranks_per_place=ranks_per_place, cores_per_rank=cores)
+def binding(place: Place, ranks_per_place: int = 1, cores: int | None = None) -> Binding:
+    return Binding(place=place, ranks_per_place=ranks_per_place, cores_per_rank=cores)
 
 
 @pytest.mark.parametrize(
     ("asked", "open_mpi", "mpich", "intel"),
     [
         (
-            pinning("core", cores=8),
+            binding("core", cores=8),
             "--map-by slot:PE=8 --bind-to core",
             "-bind-to core:8",
             "-genv I_MPI_PIN_DOMAIN 8:compact -genv I_MPI_PIN_CELL core -genv I_MPI_PIN_ORDER compact",
         ),
         (
-            pinning("socket", 2),
+            binding("socket", 2),
             "--map-by ppr:2:socket --bind-to socket",
             "-bind-to socket",
             "-genv I_MPI_PIN_DOMAIN socket",
         ),
         (
-            pinning("socket", 2, 14),
+            binding("socket", 2, 14),
             "--map-by ppr:2:socket:PE=14 --bind-to core",
             "-bind-to core:14 -map-by socket",
             "-genv I_MPI_PIN_DOMAIN 14:compact -genv I_MPI_PIN_CELL core -genv I_MPI_PIN_ORDER bunch",
         ),
         (
-            pinning("numa", 1, 6),
+            binding("numa", 1, 6),
             "--map-by ppr:1:numa:PE=6 --bind-to core",
             "-bind-to core:6 -map-by numa",
             "-genv I_MPI_PIN_DOMAIN 6:compact -genv I_MPI_PIN_CELL core -genv I_MPI_PIN_ORDER bunch",
         ),
     ],
 )
-def test_every_mpi_has_words_for_it(asked: Pinning, open_mpi: str, mpich: str, intel: str) -> None:
-    assert " ".join(open_mpi_words(asked)) == open_mpi
-    assert " ".join(mpich_words(asked)) == mpich
-    assert " ".join(intel_words(asked)) == intel
+def test_every_mpi_has_words_for_it(asked: Binding, open_mpi: str, mpich: str, intel: str) -> None:
+    assert " ".join(open_mpi_binding(asked)) == open_mpi
+    assert " ".join(mpich_binding(asked)) == mpich
+    assert " ".join(intel_binding(asked)) == intel
 
 
 def test_the_words_stand_before_the_program_and_in_place_of_no_binding() -> None:
     launcher = Launcher("OpenMPI", "/bin/mpirun", ("--output", "tag"), ANY)
-    local = render_local(launcher, ranks=2, is_root=False, program=("t",), pinning=pinning("core", cores=4))
+    local = render_local_command(launcher, ranks=2, is_root=False, program=("t",), binding=binding("core", cores=4))
     assert " ".join(local) == "/bin/mpirun -np 2 --map-by slot:PE=4 --bind-to core --output tag t"
-    for mpi, words in (("MPICH", mpich_words), ("Intel", intel_words)):
+    for mpi, words in (("MPICH", mpich_binding), ("Intel", intel_binding)):
         hydra = Launcher(mpi, "/bin/mpiexec", (), ANY)  # type: ignore[arg-type]
-        spread = render_spread(
+        spread = render_remote_command(
             hydra, ranks=4, slots=2, hostfile="/h", exports=("A",), is_root=False, program=("t",),
-            pinning=pinning("socket", 2),
+            binding=binding("socket", 2),
         )  # fmt: skip
-        bound = words(pinning("socket", 2))
+        bound = words(binding("socket", 2))
         assert spread == ("/bin/mpiexec", "-f", "/h", "-n", "4", "-ppn", "2", *bound, "-genvlist", "A", "t")
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.pod.mpi import _HYDRA_TAG, OPEN_MPI_4_TAG, OPEN_MPI_5_TAG
-from bert_trainer.pod.rank_output import Forwarder, Line, RankFiles, Sorter
+from bert_trainer.pod.mpi import HYDRA_TAG, OPEN_MPI_4_TAG, OPEN_MPI_5_TAG
+from bert_trainer.pod.rank_output import Line, LineSplitter, OutputForwarder, RankLogFiles
 
 
 def sort(tag: re.Pattern[str] | None, *pieces: str) -> list[Line]:
-    sorter = Sorter(tag)
-    return [line for piece in pieces for line in sorter.feed(piece)] + sorter.finish()
+    splitter = LineSplitter(tag)
+    return [line for piece in pieces for line in splitter.feed(piece)] + splitter.finish()
 
 
 def test_without_a_launcher_every_line_is_rank_0_s() -> None:
@@ -25,7 +25,7 @@ def test_without_a_launcher_every_line_is_rank_0_s() -> None:
     [
         (OPEN_MPI_5_TAG, "[1,0]<stdout>: ", "[1,1]<stderr>: "),
         (OPEN_MPI_4_TAG, "[1,0]<stdout>:", "[1,1]<stderr>:"),
-        (_HYDRA_TAG, "<rank 0>:", "<rank 1>:"),
+        (HYDRA_TAG, "<rank 0>:", "<rank 1>:"),
     ],
 )
 def test_tags_are_taken_off_and_indents_stay(tag: re.Pattern[str], zero: str, one: str) -> None:
@@ -40,7 +40,7 @@ def test_tags_are_taken_off_and_indents_stay(tag: re.Pattern[str], zero: str, on
 
 def test_unfinished_lines_of_several_ranks_are_put_together() -> None:
     pieces = ["<rank 0>:loss<rank 1>:a 1\n", "<rank 0>: 6.5<rank 1>:b\n", "<rank 0>:\n"]
-    assert sort(_HYDRA_TAG, *pieces) == [Line(1, "a 1"), Line(1, "b"), Line(0, "loss 6.5")]
+    assert sort(HYDRA_TAG, *pieces) == [Line(1, "a 1"), Line(1, "b"), Line(0, "loss 6.5")]
 
 
 def test_a_line_that_never_ends_does_not_fill_the_memory() -> None:
@@ -50,13 +50,13 @@ def test_a_line_that_never_ends_does_not_fill_the_memory() -> None:
 
 def test_ranks_but_0_are_named_and_have_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[Line] = []
-    files = RankFiles({"BERT_LOG_FOLDER": str(tmp_path), "BERT_ATTEMPT": "4"})
+    files = RankLogFiles({"BERT_LOG_FOLDER": str(tmp_path), "BERT_ATTEMPT": "4"})
 
-    def listen(line: Line) -> bool:
+    def handle_line(line: Line) -> bool:
         heard.append(line)
         return line.text != "hidden"
 
-    forwarder = Forwarder(_HYDRA_TAG, files, listen)
+    forwarder = OutputForwarder(HYDRA_TAG, files, handle_line)
     forwarder.take("stdout", "<rank 1>:hidden\n")
     forwarder.take("stdout", "<rank 0>:bert-trainer/1 event=x\n")
     forwarder.take("stdout", "<rank 12>:caf\udcff\n")
@@ -73,7 +73,7 @@ def test_ranks_but_0_are_named_and_have_files(tmp_path: Path, capfd: pytest.Capt
 
 def test_a_log_folder_that_cannot_be_written_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    files = RankFiles({"BERT_LOG_FOLDER": str(tmp_path / "file")})
+    files = RankLogFiles({"BERT_LOG_FOLDER": str(tmp_path / "file")})
     files.append(0, "a")
     files.append(0, "b")
     message = capsys.readouterr().err
