@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.dataset.__main__ import main, wanted_lengths
+from bert_trainer.dataset.__main__ import main
+from bert_trainer.dataset.commands.build import wanted_lengths
 from relayout import relayout
 from small_dumps import multistream, page
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bert_trainer.config.run_config import CorpusConfig, DatasetConfig, PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
-from bert_trainer.dataset.commands.progress_bar import ProgressBar
+from bert_trainer.dataset.commands.terminal import ProgressBar
 from bert_trainer.dataset.corpus.weights import chance_of, count_draws, walks_in_pass
 from bert_trainer.dataset.shards import list_shards, read_shard
 from bert_trainer.dataset.shards.dataset_info import DatasetRecord

@@ -1,25 +1,73 @@
-"""Options of ``bert-data build`` that go beyond single settings: recipes, masks, layouts.
-
-MLPerf's scripts take the sequence length and the number of shards from the environment variables SEQ_LEN and
-SHARD_NUM; its recipe and ``bert-data chop`` do so too, where no option says otherwise.
-"""
+"""Options of ``bert-data build``, and the settings of a build by hand that they stand for."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from bert_trainer.config.run_config import PrepareStage
 from bert_trainer.dataset.build.recipes import RECIPES
+from bert_trainer.dataset.build.resume import Length
+from bert_trainer.dataset.commands.arguments import (
+    LENGTH_VARIABLE,
+    SHARDS_VARIABLE,
+    add_corpora,
+    parse_length,
+    read_number,
+)
 from bert_trainer.dataset.shards import LAYOUTS
 from bert_trainer.errors import InputError
 
-LENGTH_VARIABLE = "SEQ_LEN"
-SHARDS_VARIABLE = "SHARD_NUM"
+_SETTINGS = {
+    "text": "--text",
+    "vocabulary_size": "--vocabulary-size",
+    "held_out_fraction": "--held-out-fraction",
+    "near_duplicate_similarity": "--near-duplicate-similarity",
+    "dupe_factor": "--dupe-factor",
+    "masked_lm_probability": "--masked-lm-probability",
+    "short_sequence_probability": "--short-sequence-probability",
+    "seed": "--seed",
+    "num_shards": "--shards",
+    "num_processes": "--processes",
+}
+"""Fields of ``PrepareStage`` and the option that sets each by hand."""
+
+_DEFAULTS_SHOWN = {"num_shards": "8, more for large text", "num_processes": "one per core"}
+"""Of fields whose default depends on the text or the machine."""
 
 
-def add_build_options(command: argparse.ArgumentParser) -> None:
-    """Add the options to the command's parser."""
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add all options to the command's parser."""
+    command.add_argument("--config", type=Path, help="run configuration of a job; nothing else is needed with it")
+    command.add_argument("--text", help="folder or file of text, or builtin:python-docs")
+    add_corpora(command)
+    command.add_argument("--output", type=Path, help="folder of the dataset")
+    command.add_argument(
+        "--length",
+        type=parse_length,
+        action="append",
+        metavar="T:P",
+        help="tokens and predictions, as 128:20; repeatable",
+    )
+    command.add_argument("--sequence-length", type=int, action="append", metavar="T", help="as in --length")
+    command.add_argument("--max-predictions", type=int, action="append", metavar="P", help="as in --length")
+    command.add_argument("--vocabulary", help="ready vocabulary, one token per line; default: one is learnt")
+    command.add_argument("--cased", action="store_true", help="keep upper case and accents")
+    _add_recipe_options(command)
+    defaults = PrepareStage(text="")
+    for field, option in _SETTINGS.items():
+        if field != "text":
+            default = getattr(defaults, field)
+            kind = type(default) if default is not None else int
+            shown = _DEFAULTS_SHOWN[field] if default is None else default
+            command.add_argument(option, dest=field, type=kind, help=f"default: {shown}")
+
+
+def _add_recipe_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recipe",
         choices=sorted(RECIPES),
@@ -43,8 +91,31 @@ def add_build_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--whole-word-masking", action="store_true", help="mask all pieces of a word or none")
 
 
-def recipe_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ``PrepareStage`` that these options set.
+def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -> PrepareStage:
+    """Return the settings of a build by hand: the options, before the recipe's, before the defaults.
+
+    Raises:
+        InputError: options are missing, wrong, or do not go together; names all that are wrong.
+    """
+    given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
+    corpora = tuple(arguments.corpora or ())
+    if ("text" in given) == bool(corpora) or arguments.output is None:
+        raise InputError("build: needs either --config, or --output and one of --text and --corpus")
+    try:
+        settings = {**_recipe_settings(arguments, environment), **given, "corpora": corpora}
+        return PrepareStage(**settings, lower_case=not arguments.cased)
+    except ValidationError as error:
+        problems = [(_option_of(str(item["loc"][0])), item) for item in error.errors()]
+        lines = [f"  {option}: got {item['input']!r}; {item['msg']}" for option, item in problems]
+        raise InputError("build: wrong options\n" + "\n".join(lines)) from error
+
+
+def _option_of(field: str) -> str:
+    return _SETTINGS.get(field) or "--" + field.removeprefix("num_").replace("_", "-")
+
+
+def _recipe_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of ``PrepareStage`` that the recipe and the options beside it set.
 
     Raises:
         InputError: a variable of the recipe is no number, or options that do not go together.
@@ -73,32 +144,29 @@ def recipe_settings(arguments: argparse.Namespace, environment: Mapping[str, str
     }
 
 
-def recipe_lengths(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Return the lengths of the recipe; none without one.
+def parse_lengths(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Length]:
+    """Return the lengths to build, each once: those of the options, else the recipe's.
 
     Raises:
-        InputError: the variable of the recipe is no number.
+        InputError: there is none, half a pair is missing, or the recipe's variable is no number.
     """
+    tokens, predictions = arguments.sequence_length or [], arguments.max_predictions or []
+    if len(tokens) != len(predictions):
+        raise InputError(
+            f"build: got {len(tokens)} --sequence-length and {len(predictions)} --max-predictions; "
+            "allowed: as many of one as of the other"
+        )
+    lengths = list(dict.fromkeys([*(arguments.length or []), *zip(tokens, predictions, strict=True)]))
+    if not (lengths := lengths or _recipe_lengths(arguments, environment)):
+        raise InputError("build: needs at least one length", hint="add --length 128:20, for example")
+    return lengths
+
+
+def _recipe_lengths(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Length]:
+    """Return the lengths of the recipe; none without one."""
     if arguments.recipe is None:
         return []
     lengths = RECIPES[arguments.recipe].lengths
     length = read_number(environment, LENGTH_VARIABLE) if arguments.recipe == "mlperf" else None
     # [CLS] and two [SEP] are never predicted.
     return list(lengths) if length is None else [(length, min(lengths[0][1], length - 3))]
-
-
-def read_number(environment: Mapping[str, str], name: str) -> int | None:
-    """Return the value of a variable of the published scripts; None where it is not set.
-
-    Raises:
-        InputError: it is no number from 1 on.
-    """
-    text = environment.get(name, "").strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise InputError(
-            f"{name}: got {text!r} in the environment; allowed: a whole number from 1 on",
-            hint="unset the variable, or give the option that it stands for",
-        )
-    return int(text)

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from bert_trainer.dataset.commands.terminal import print_line
 from bert_trainer.dataset.downloads.archives import unpack
 from bert_trainer.dataset.downloads.catalogue import (
     CATALOGUE,
@@ -37,8 +39,9 @@ _NOTED_S = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
-def add_fetch_command(command: argparse.ArgumentParser) -> None:
-    """Describe the command's arguments."""
+def add_command(commands: Any) -> None:
+    """Add the verb and its arguments."""
+    command = commands.add_parser("fetch", help="get published texts, vocabularies, weights and tasks")
     command.set_defaults(command=fetch)
     command.description = (
         "Fetch what others publish. Broken transfers go on where they stopped; what came is compared with published "
@@ -56,7 +59,7 @@ def add_fetch_command(command: argparse.ArgumentParser) -> None:
 def fetch(arguments: argparse.Namespace) -> int:
     """Fetch what is named, or list what there is."""
     if arguments.list or not arguments.names:
-        _say(describe_catalogue(arguments.names))
+        print_line(describe_catalogue(arguments.names))
         return 0
     try:
         with TransferBar() as bar:
@@ -110,7 +113,7 @@ def _fetch_one(download: Download, arguments: argparse.Namespace, transfer: Tran
         if path.suffix == ".zip" and not arguments.keep_packed:
             for unpacked in unpack(path, file.members, transfer):
                 bar.note(f"unpacked {unpacked}")
-        _say(str(path))
+        print_line(str(path))
 
 
 class TransferBar:
@@ -169,7 +172,7 @@ class TransferBar:
         if self._shown:
             self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
+            print_line(text, sys.stderr)
 
 
 def describe_progress(done: int, total: int | None, came: int, elapsed_s: float) -> str:
@@ -178,7 +181,3 @@ def describe_progress(done: int, total: int | None, came: int, elapsed_s: float)
     rate = came / elapsed_s if elapsed_s > 0 else 0.0
     left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
     return f"{done / 1e6:,.0f}{of} MB, {rate / 1e6:,.1f} MB/s{left}"
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from bert_trainer.config.run_config import CorpusConfig
-from bert_trainer.dataset.commands.corpus_option import parse_corpus
-from bert_trainer.dataset.commands.progress_bar import ProgressBar
+from bert_trainer.dataset.commands.arguments import parse_corpus
+from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.corpus.corpora import Corpora, open_corpora
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.workers.pool import usable_cores
@@ -24,8 +23,9 @@ from bert_trainer.system.files import shown
 _TICK_S = 0.2
 
 
-def add_read_command(command: argparse.ArgumentParser) -> None:
-    """Describe the command's arguments."""
+def add_command(commands: Any) -> None:
+    """Add the verb and its arguments."""
+    command = commands.add_parser("read", help="show, count or write the text that a build would read")
     command.set_defaults(command=read)
     command.description = (
         "Read text in any format and say what is in it; show some of it, or write all of it with one sentence per line "
@@ -57,12 +57,12 @@ def read(arguments: argparse.Namespace) -> int:
             sentences += len(document.sentences)
             num_bytes += len(text.encode()) + 1
     elapsed_s = max(1e-9, time.monotonic() - began_s)
-    _say(
+    print_line(
         f"{corpora.source}: {documents:,} documents, {sentences:,} sentences, {num_bytes / 1e6:,.1f} MB of text in "
-        f"{elapsed_s:.1f} s ({num_bytes / 1e6 / elapsed_s:.1f} MB/s)"
+        f"{elapsed_s:.1f} s ({num_bytes / 1e6 / elapsed_s:.1f} MB/s)",
     )
     for corpus in corpora.members:
-        _say(f"  {_describe(corpus.settings)}")
+        print_line(f"  {_describe(corpus.settings)}")
     return 0
 
 
@@ -72,12 +72,12 @@ def _describe(settings: CorpusConfig) -> str:
 
 
 def _show(document: Document, num_sentences: int) -> None:
-    _say(shown(document.name))
+    print_line(shown(document.name))
     for sentence in document.sentences[:num_sentences]:
-        _say(f"    {sentence}")
+        print_line(f"    {sentence}")
     if len(document.sentences) > num_sentences:
-        _say(f"    ({len(document.sentences) - num_sentences} more sentences)")
-    _say("")
+        print_line(f"    ({len(document.sentences) - num_sentences} more sentences)")
+    print_line("")
 
 
 def _with_bar(corpora: Corpora, bar: ProgressBar) -> Iterator[Document]:
@@ -123,7 +123,3 @@ class _Output:
                 self._partial.replace(self._path)
             else:
                 self._partial.unlink(missing_ok=True)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stdout, flush=True)  # noqa: T201

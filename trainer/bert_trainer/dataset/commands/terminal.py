@@ -1,12 +1,25 @@
-"""Progress as a bar on a terminal, with rate and time left, for people who start a command by hand."""
+"""What a person sees who starts a command by hand: lines of text, and a progress bar with rate and time left."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Print a line at once, also where the stream is a pipe or a file. stream: standard output by default."""
+    print(text, file=stream, flush=True)  # noqa: T201
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each line at once on standard output."""
+    for line in lines:
+        print_line(line)
 
 
 class ProgressBar:

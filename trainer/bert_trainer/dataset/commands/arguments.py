@@ -1,0 +1,122 @@
+"""What the arguments of several verbs share: corpora, lengths, files of shards, numbers from the environment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.dataset.build.resume import Length
+from bert_trainer.dataset.corpus.languages import check_language
+from bert_trainer.dataset.quality.inspection import find_shards
+from bert_trainer.dataset.workers.pool import usable_cores
+from bert_trainer.errors import InputError
+
+LENGTH_VARIABLE = "SEQ_LEN"
+SHARDS_VARIABLE = "SHARD_NUM"
+"""MLPerf's scripts take the sequence length and the number of shards from these environment variables; so do its recipe
+and ``bert-data chop``, where no option sets them."""
+
+_CORPUS_FIELDS = tuple(name for name in CorpusConfig.model_fields if name != "path")
+_BYTES_PER_PROCESS = 16_000_000
+"""Of shards: with less for each of them, processes take longer to start than to work."""
+
+
+def add_corpora(command: argparse.ArgumentParser) -> None:
+    """Add ``--corpus wiki.xml.bz2,weight=2,language=de``, repeatable."""
+    command.add_argument(
+        "--corpus",
+        dest="corpora",
+        type=parse_corpus,
+        action="append",
+        metavar="PATH[,FIELD=VALUE]",
+        help=f"text in any format that is read, in place of --text; repeatable; fields: {', '.join(_CORPUS_FIELDS)}",
+    )
+
+
+def parse_corpus(text: str) -> CorpusConfig:
+    """Read a path and, after commas, fields of ``CorpusConfig``. A path may hold commas, but no ``,field=``.
+
+    Raises:
+        argparse.ArgumentTypeError: an unknown field or a wrong value.
+    """
+    path, *rest = text.split(",")
+    fields: dict[str, Any] = {}
+    for part in rest:
+        name, equals, value = part.partition("=")
+        name = name.replace("-", "_")
+        if equals and name in _CORPUS_FIELDS:
+            fields[name] = value
+        elif equals and name.isidentifier():
+            raise argparse.ArgumentTypeError(f"got the field {name!r}; allowed: {', '.join(_CORPUS_FIELDS)}")
+        else:
+            path += f",{part}"
+    try:
+        if "language" in fields:
+            check_language(fields["language"])
+        return CorpusConfig(path=path, **fields)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    except ValidationError as error:
+        problems = "; ".join(f"{item['loc'][0]}: got {item['input']!r}; {item['msg']}" for item in error.errors())
+        raise argparse.ArgumentTypeError(problems) from error
+
+
+def parse_length(text: str) -> Length:
+    """Read tokens and predictions, as ``128:20``.
+
+    Raises:
+        argparse.ArgumentTypeError: anything else.
+    """
+    tokens, _, predictions = text.partition(":")
+    if not (tokens.isdecimal() and predictions.isdecimal()):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: tokens and predictions, as 128:20")
+    return int(tokens), int(predictions)
+
+
+def read_number(environment: Mapping[str, str], name: str) -> int | None:
+    """Return the value of a variable of the published scripts; None where it is not set.
+
+    Raises:
+        InputError: it is no number from 1 on.
+    """
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise InputError(
+            f"{name}: got {text!r} in the environment; allowed: a whole number from 1 on",
+            hint="unset the variable, or give the option that it stands for",
+        )
+    return int(text)
+
+
+def add_shards(command: argparse.ArgumentParser) -> None:
+    """Add what verbs need that read shards: paths, a vocabulary, processes."""
+    command.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="shards, folders of shards, or datasets")
+    command.add_argument("--vocabulary", type=Path, help="default: vocab.txt of the dataset, if there is one")
+    command.add_argument("--processes", type=int, metavar="N", help="default: one per core, fewer for little data")
+
+
+def shard_files(arguments: argparse.Namespace) -> list[Path]:
+    """Return the files of all paths, each once.
+
+    Raises:
+        InputError: a path does not exist or holds no shards.
+    """
+    return list(dict.fromkeys(file for path in arguments.paths for file in find_shards(path)))
+
+
+def num_bytes(files: Sequence[Path]) -> int:
+    """Return the size of all files together."""
+    return sum(file.stat().st_size for file in files)
+
+
+def num_processes(arguments: argparse.Namespace, files: Sequence[Path]) -> int:
+    """Return the processes to read these shards with: as given, else as many as are worth starting."""
+    useful = min(len(files), num_bytes(files) // _BYTES_PER_PROCESS)
+    return int(arguments.processes or max(1, min(usable_cores(), useful)))
