@@ -7,11 +7,12 @@ from typing import cast
 
 from bert_operator.api.schema.conditions import ObstacleReason
 from bert_operator.api.schema.status import JobStatus
+from bert_operator.cluster.children import Refusal
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import Report
 from bert_operator.cluster.object_summaries import JobEntry, read_job
-from bert_operator.cluster.reconciler import Reconciler, _Refusal
+from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
 from bert_operator.state.observed import Obstacle
@@ -40,7 +41,7 @@ def test_neither_progress_nor_checkpoint_nor_obstacle_is_inherited() -> None:
     told, job = TellsOfTheFirst(), sample_job()
     reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), told, told, told)
     obstacle = Obstacle(reason=ObstacleReason.REJECTED, message="no")
-    reconciler._refusals[job.ref] = _Refusal("first", obstacle, pause_s=60, again_at_s=1e12)
+    reconciler._children._refusals[job.ref] = Refusal("first", obstacle, pause_s=60, again_at_s=1e12)
     first, second = (reconciler._observe(job, entry_of(uid), JobStatus()) for uid in ("first", "second"))
     assert None not in (first.progress, first.checkpoint, first.obstacle)
     assert (second.progress, second.checkpoint, second.obstacle) == (None, None, None)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from bert_operator.api.schema.conditions import Reason
 from bert_operator.api.schema.status import TERMINAL_PHASES
-from bert_operator.cluster.reconciler import CONFLICT_PAUSE_S
+from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.timestamps import parse_time, render_time

@@ -31,21 +31,6 @@ def observe_child(
     pods: those of this child. warnings: events by the name of what they are about. workers: of its run. now_s: by the
     clock of the API server, which also wrote when objects were created; nodes and controllers have clocks of their own.
     """
-    seen = _observe(child, pods, warnings, workers=workers, now_s=now_s)
-    if seen.finished_at_s is None:
-        return seen
-    # It did not end before it was created, nor later than now: a wrong clock costs a back-off at most.
-    return replace(seen, finished_at_s=min(max(seen.finished_at_s, child.created_at_s), max(now_s, child.created_at_s)))
-
-
-def _observe(
-    child: ChildEntry,
-    pods: Sequence[PodEntry],
-    warnings: Mapping[str, Sequence[Warning]],
-    *,
-    workers: int,
-    now_s: float,
-) -> Child:
     base = Child(
         run=child.run,
         attempt=child.attempt,
@@ -56,17 +41,28 @@ def _observe(
     )
     conditions = dict(child.conditions)
     if _has_succeeded(child, conditions):
-        return replace(base, state="Succeeded", exit_code=0, finished_at_s=child.completed_at_s)
+        return replace(
+            base, state="Succeeded", exit_code=0, finished_at_s=_ended_at(child.completed_at_s, child, now_s)
+        )
     if _has_failed(child, conditions):
         if is_settling(child, pods, now_s):
             return replace(base, state="Running")
-        return _failed(base, child, pods, conditions)
+        failed = _failed(base, child, pods, conditions)
+        return replace(failed, finished_at_s=_ended_at(failed.finished_at_s, child, now_s))
     if child.is_suspended:
         return replace(base, state="Queued")
     if _has_begun(child, pods, workers, conditions):
         return replace(base, state="Running", obstacle=None if child.is_deleting else find_unready(pods, now_s))
     obstacle = None if child.is_deleting else find_obstacle(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, obstacle=obstacle)
+
+
+def _ended_at(time_s: float | None, child: ChildEntry, now_s: float) -> float | None:
+    """Return when a child ended: not before it was created, nor later than now.
+
+    Nodes and controllers write that time by clocks of their own; a wrong one costs a back-off at most.
+    """
+    return None if time_s is None else min(max(time_s, child.created_at_s), max(now_s, child.created_at_s))
 
 
 def _waiting_since(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> float | None:

@@ -1,0 +1,281 @@
+"""Creates and deletes the children of jobs, and remembers which creations were refused and when to try again.
+
+A child is created by POST and never patched (docs/adr/0006): applying it again, server-side or not, would take
+``suspend`` away from Kueue. Creating is idempotent without that, because an attempt's child has exactly one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
+from bert_operator.cluster.blockers import classify_refusal
+from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.object_summaries import ChildEntry, JobEntry, PodEntry
+from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.status_writer import StatusWriter
+from bert_operator.cluster.work_queue import Retry
+from bert_operator.names import JobRef
+from bert_operator.render import names
+from bert_operator.render.children import render_child
+from bert_operator.render.frozen import Frozen
+from bert_operator.state.observed import Child, Obstacle
+from bert_operator.state.plan import Plan
+
+Document = dict[str, Any]
+
+FIRST_CREATION_PAUSE_S = 2.0
+MAX_CREATION_PAUSE_S = 60.0
+ENDED_PHASES = ("Succeeded", "Failed")
+
+# The API server's 404 for a resource that it does not serve, and for a whole group. A 404 for a namespace reads
+# differently, and is no reason to install mpi-operator.
+_UNKNOWN_API = ("could not find the requested resource", "404 page not found")
+
+# etcd's refusal, which the API server passes on as an error of its own, not as a 413.
+_TOO_LARGE = "request is too large"
+
+
+class ChildMetrics(Protocol):
+    """What is counted when a child is created."""
+
+    def attempt_started(self, run: str) -> None:
+        """A child was created."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A refused creation for the job with a uid, and when to try again."""
+
+    uid: str
+    obstacle: Obstacle
+    pause_s: float
+    again_at_s: float
+
+
+class Children:
+    """The children of all jobs at the API server. Everything that it remembers can be lost."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        index: Index,
+        freezer: Freezer,
+        statuses: StatusWriter,
+        metrics: ChildMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        """Start with nothing refused and nothing created.
+
+        Args:
+            api: The API server.
+            index: What is known of the cluster.
+            freezer: Freezes the configuration before the first child, and reads it back afterwards.
+            statuses: Writes the hash of the frozen configuration.
+            metrics: Counts attempts.
+            clock: Returns seconds since 1970, by the API server's clock.
+        """
+        self._api = api
+        self._index = index
+        self._freezer = freezer
+        self._statuses = statuses
+        self._metrics = metrics
+        self._now_s = clock
+        # Both hold the job's uid as well: a job may be deleted and recreated under its name at any time.
+        self._refusals: dict[JobRef, Refusal] = {}
+        self._created: dict[JobRef, tuple[str, ChildRef]] = {}
+
+    def forget(self, ref: JobRef) -> None:
+        """Drop everything about a job that is gone."""
+        self._refusals.pop(ref, None)
+        self._created.pop(ref, None)
+
+    def forget_refusal(self, ref: JobRef) -> None:
+        """Drop a refusal that no longer matters, so that the next creation starts without a pause."""
+        self._refusals.pop(ref, None)
+
+    def refusal(self, ref: JobRef, uid: str) -> Refusal | None:
+        """Return why this very job's next child could not be created."""
+        refusal = self._refusals.get(ref)
+        return refusal if refusal is not None and refusal.uid == uid else None
+
+    def created(self, ref: JobRef, uid: str) -> ChildRef | None:
+        """Return the child that this process created last for this very job."""
+        owner_uid, child = self._created.get(ref, ("", None))
+        return child if owner_uid == uid else None
+
+    def own(self, ref: JobRef, entry: JobEntry) -> Sequence[ChildEntry]:
+        """Return the children that this very job controls; the garbage collector deletes those of a namesake."""
+        return self._index.own_children(ref, entry.uid)
+
+    async def refresh(self, ref: JobRef) -> None:
+        """Read a job's children from the API server, past a watch that may be late."""
+        for kind in ("Job", "MPIJob"):
+            try:
+                answer = await self._api.get(
+                    path_of(kind, ref.namespace), labelSelector=f"{names.JOB_LABEL}={ref.name}"
+                )
+            except ApiError as error:
+                if kind == "MPIJob" and error.status == 404:
+                    continue
+                raise
+            for item in answer.get("items", ()):
+                # Items of a list carry no kind.
+                self._index.put_child({**item, "kind": kind})
+
+    async def delete(self, ref: JobRef, child: Child) -> None:
+        """Delete a child, its pods first.
+
+        Raises:
+            Retry: It was gone already, so the plan was made from an outdated index.
+        """
+        assert child.ref is not None, "children in a cluster have a name"
+        path = path_of(child.ref.kind, ref.namespace, child.ref.name)
+        answer = await delete_object(self._api, path, child.ref.uid)
+        if answer is None:
+            self._index.drop_uid(child.ref.kind, ref.namespace, child.ref.name, child.ref.uid)
+            raise Retry(0.0)
+        self._index.put_child(answer)
+
+    async def create(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> None:
+        """Create the child that a plan asks for, or adopt the one that exists; back off from refusals.
+
+        Args:
+            job: The job.
+            entry: Its summary at the version that ``step.status`` was written to.
+            step: A plan that creates a child.
+            draft: What the job is frozen with, if this is its first attempt.
+
+        Raises:
+            Retry: It was refused; the next reconcile puts the reason into the status, or tries again.
+        """
+        refusal = self.refusal(job.ref, entry.uid)
+        if (leftover := self._find_leftover(job.ref, entry)) is not None:
+            self._refusals[job.ref] = Refusal(entry.uid, leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
+            if refusal is None or refusal.obstacle != leftover:
+                raise Retry(0.0)  # to write it into the status
+            return  # the watch queues the job when the pod is gone
+        left_s = refusal.again_at_s - self._now_s() if refusal is not None else 0.0
+        # The job is queued by every change around it; without this check each would be another refused request.
+        # More than the pause is left only if the clock was set back.
+        if refusal is not None and 0.0 < left_s <= refusal.pause_s:
+            raise Retry(left_s)
+        obstacle = await self._create(job, entry, step, draft)
+        if obstacle is None:
+            self._refusals.pop(job.ref, None)
+            self._metrics.attempt_started(step.create.run if step.create else "")
+            return
+        # Admission webhooks quote the object that they refuse, however long it is.
+        obstacle = replace(obstacle, message=obstacle.message[:MAX_MESSAGE])
+        pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
+        self._refusals[job.ref] = Refusal(entry.uid, obstacle, pause_s, self._now_s() + pause_s)
+        if refusal is None or refusal.obstacle != obstacle:
+            raise Retry(0.0)  # to write it into the status
+        raise Retry(pause_s)
+
+    def _find_leftover(self, ref: JobRef, entry: JobEntry) -> Obstacle | None:
+        """Return the pod that may still write into the output folder though its child is gone.
+
+        A Job that is deleted in the background, as kubectl and the garbage collector do, disappears at once, while its
+        pod still has its grace period.
+        """
+        own = {child.name for child in self.own(ref, entry)}
+        left = (pod for pod in self._index.all_pods(ref) if pod.phase not in ENDED_PHASES and pod.child not in own)
+        pod = next(left, None)
+        return None if pod is None else _pod_left(pod)
+
+    async def _create(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> Obstacle | None:
+        child = step.create
+        assert child is not None, "only called for a plan that creates one"
+
+        async def write_hash(text: str) -> None:
+            await self._statuses.write(job.ref, entry, step.status, with_hash(step.status, text))
+
+        try:
+            frozen = await self._freezer.obtain(entry.document(), step.status, draft, write_hash)
+            document = render_child(frozen, child)
+            path = path_of(document["kind"], job.ref.namespace)
+            # AlreadyExists is the normal case after a crash between the POST and the next status write.
+            answer = await create_or_get(self._api, path, document)
+        except Unusable as error:
+            return error.obstacle
+        except ApiError as error:
+            return _obstacle_of(error)
+        if not _is_ours(answer, frozen):
+            return _name_taken(answer)
+        self._index.put_child(answer)
+        metadata = answer["metadata"]
+        made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
+        self._created[job.ref] = (entry.uid, made)
+        return None
+
+
+async def delete_object(api: ApiClient, path: str, uid: str) -> Document | None:
+    """Delete an object; None if it is gone already, or if another object has its name by now."""
+    try:
+        return await api.delete(path, uid=uid)
+    except ApiError as error:
+        # 409: the precondition on the uid failed.
+        if error.status in (404, 409):
+            return None
+        raise
+
+
+def with_hash(status: JobStatus, text: str) -> JobStatus:
+    """Return a status with the hash of the frozen configuration."""
+    return status.model_copy(update={"frozen_hash": text})
+
+
+def _is_ours(answer: Document, frozen: Frozen) -> bool:
+    """Tell whether an object is the child of this very job, made from the same spec."""
+    metadata = answer["metadata"]
+    owner: Document = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), {})
+    same_spec = (metadata.get("annotations") or {}).get(names.HASH_ANNOTATION) == frozen.spec_hash
+    return owner.get("uid") == frozen.uid and same_spec
+
+
+def _name_taken(answer: Document) -> Obstacle:
+    metadata = answer["metadata"]
+    leaving = "deletionTimestamp" in metadata
+    what = f"{answer.get('kind', 'An object')} {metadata.get('name')}"
+    message = (
+        f"{what} of an earlier job of this name is still being deleted. Next: wait"
+        if leaving
+        else f"{what} exists and is not this job's. Next: delete it, or rename the job"
+    )
+    return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
+
+
+def _pod_left(pod: PodEntry) -> Obstacle:
+    message = (
+        f"Pod {pod.name} of an earlier child is still leaving. Next: wait; if its node is gone for good, kubectl "
+        "delete it with --force"
+        if pod.is_deleting
+        else f"Pod {pod.name} carries this job's name and belongs to none of its children. Next: delete it"
+    )
+    return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
+
+
+def _obstacle_of(error: ApiError) -> Obstacle:
+    """Return the obstacle behind a refusal; raise it again if it is about the API server and not about the job."""
+    if error.status == 404 and any(words in error.message for words in _UNKNOWN_API):
+        reason = ObstacleReason.MPI_JOB_API_MISSING
+        message = f"{reason.sentence} Next: kubectl get crd mpijobs.kubeflow.org"
+        return Obstacle(reason=reason, message=message)
+    if error.status == 403:
+        return classify_refusal(error.message)
+    if error.status == 409 and error.reason == "AlreadyExists":
+        return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=error.message)
+    if error.status == 413 or _TOO_LARGE in error.message:
+        message = f"{error.message}. Next: make the spec smaller, delete the job and apply it again"
+        return Obstacle(reason=ObstacleReason.REJECTED, message=message)
+    if error.status in (400, 404, 422):
+        message = f"{error.message}. Next: correct the field that is named, or delete the job"
+        return Obstacle(reason=ObstacleReason.REJECTED, message=message)
+    raise error
