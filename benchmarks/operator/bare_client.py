@@ -16,7 +16,7 @@ from run import NAMESPACE, job_document
 
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.client import ApiClient, ApiError, load_configuration
-from bert_operator.cluster.events import News
+from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.recorder import render_event
 from bert_operator.cluster.settings import Settings
@@ -36,7 +36,7 @@ async def main(jobs: int) -> None:
     status = step.status.model_dump(mode="json", by_alias=True)
     templates = [render_config_map(frozen), render_child(frozen, step.create)]
     event = render_event(
-        job.ref, "x", News("Normal", "AttemptStarted", "Attempt 1 (training) is created"), "2026-01-01T00:00:00Z"
+        job.ref, "x", JobEvent("Normal", "AttemptStarted", "Attempt 1 (training) is created"), "2026-01-01T00:00:00Z"
     )
     waiting = asyncio.Queue[int]()
     for number in range(jobs):

@@ -11,7 +11,7 @@ import pytest
 import bert_trainer
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.cluster.metrics import KNOWN_REASONS, Metrics
-from bert_operator.state.observed import read_ending
+from bert_operator.state.observed import read_outcome
 from bert_trainer.errors import NAMED
 from bert_trainer.output.termination import render_error
 from bert_trainer.pod.exit_codes import build_record, render_record
@@ -26,10 +26,10 @@ def test_a_named_failure_of_any_rank_reaches_the_status(name: str) -> None:
     for line in render_error("bert-train", error).splitlines():
         log.note(Line(3, line))
     record = json.loads(render_record(build_record(error.exit_code, log, None, None)))
-    ending = read_ending(error.exit_code, record)
-    assert (ending.state, ending.exit_code) == ("Failed", error.exit_code)
-    assert ending.reason in {reason.value for reason in FailureReason}
-    assert ending.message == "spec.x: got 1; allowed: 2\nhint: write 2"
+    outcome = read_outcome(error.exit_code, record)
+    assert (outcome.state, outcome.exit_code) == ("Failed", error.exit_code)
+    assert outcome.reason in {reason.value for reason in FailureReason}
+    assert outcome.message == "spec.x: got 1; allowed: 2\nhint: write 2"
 
 
 def test_every_error_of_the_trainer_is_a_label_of_its_own() -> None:

@@ -11,7 +11,7 @@ from bert_operator.api.schema.cluster import CpuSpec, MpiSpec
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze
-from bert_operator.state.runs import list_runs, run_world
+from bert_operator.state.runs import list_runs, run_placement
 from bert_trainer.pod.__main__ import parse_arguments
 from bert_trainer.pod.mpi import MPIS, PLACES
 from child_cases import IMAGE, case_child, child_of, container, every_job, templates
@@ -38,7 +38,7 @@ def test_every_rendered_list_of_arguments_is_taken() -> None:
                     assert arguments.mpi == job.spec.mpi.implementation
                     assert arguments.bind == job.spec.cpu.pinning
                 if role == "launcher":
-                    world = run_world(job.spec, run.name)
+                    world = run_placement(job.spec, run.name)
                     assert (arguments.workers, arguments.slots) == (world.workers, world.slots)
                     assert arguments.wait_seconds == job.spec.mpi.worker_wait_seconds
 

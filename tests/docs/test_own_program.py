@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bert_operator.cluster.log_reader import Report, read_report
+from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_trainer.pod.launcher_log import LauncherLog, read_record_source
 from bert_trainer.pod.rank_output import Line
 
@@ -24,7 +24,7 @@ def test_the_program_of_the_guide_reports_progress(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=20, check=True
     ).stdout
-    report = read_report(told, "uid-1", 2, Report())
+    report = read_latest_records(told, "uid-1", 2, LatestRecords())
     assert not report.refused
     assert report.progress is not None
     assert (report.progress.stage, report.progress.count("step"), report.progress.number("loss")) == (

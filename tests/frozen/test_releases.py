@@ -123,8 +123,8 @@ def test_a_job_that_wants_a_newer_operator_is_left_alone(wanted: str) -> None:
     go_on(here)
     assert here.job == before
     assert attempts(here) == [1]
-    (news,) = [news for _, news in here.operators[0].told.news if news.reason == "OperatorTooOld"]
-    assert wanted in news.message
+    (event,) = [event for _, event in here.operators[0].told.events if event.reason == "OperatorTooOld"]
+    assert wanted in event.message
     here.cluster.update(here.job, status={**here.status(), "minOperatorVersion": OLDEST_OPERATOR, "phase": "Running"})
     go_on(here)
     assert 2 in attempts(here)

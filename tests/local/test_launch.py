@@ -8,10 +8,10 @@ from bert_operator.errors import LaunchError
 from bert_operator.local import launch
 from bert_operator.local.command import prepare_on_these_machines
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
-from bert_operator.local.launch import World
+from bert_operator.local.launch import Placement
 from bert_operator.local.programs import Programs
 from bert_operator.names import PREPARE_RUN
-from bert_operator.state.runs import RunWorld, run_world
+from bert_operator.state.runs import RunPlacement, run_placement
 from job_changes import both, put
 from sample_job import PREPARE, sample_job
 
@@ -22,9 +22,9 @@ PROGRAMS = Programs(
     horovodrun="/opt/bin/horovodrun",
     cores=8,
 )
-ONE = World(ranks=1, ranks_per_node=1)
-TWO = World(ranks=2, ranks_per_node=2)
-SPREAD = World(ranks=4, ranks_per_node=2, hosts=("node1", "node2"), hostfile="/tmp/hosts")
+ONE = Placement(ranks=1, ranks_per_node=1)
+TWO = Placement(ranks=2, ranks_per_node=2)
+SPREAD = Placement(ranks=4, ranks_per_node=2, hosts=("node1", "node2"), hostfile="/tmp/hosts")
 TRAIN = ("python", "-m", "train", "--config", "c.json")
 
 
@@ -38,8 +38,8 @@ def test_a_single_rank_needs_no_launcher() -> None:
 
 
 def test_a_single_rank_on_another_machine_does() -> None:
-    world = World(ranks=1, ranks_per_node=1, hosts=("node1",), hostfile="h")
-    assert launch.choose_launcher("auto", world, PROGRAMS) == "open-mpi"
+    placement = Placement(ranks=1, ranks_per_node=1, hosts=("node1",), hostfile="h")
+    assert launch.choose_launcher("auto", placement, PROGRAMS) == "open-mpi"
 
 
 def test_open_mpi_is_preferred_and_gloo_is_the_way_out() -> None:
@@ -99,8 +99,8 @@ def test_preparation_is_one_process() -> None:
 
 
 def test_preparation_on_several_machines_is_ranks_of_open_mpi() -> None:
-    world = World(ranks=6, ranks_per_node=3, hosts=("node1", "node2"), hostfile="/tmp/hosts")
-    child = launch.launch_prepare(PROGRAMS, "c.json", {"BERT_ATTEMPT": "1"}, world)
+    placement = Placement(ranks=6, ranks_per_node=3, hosts=("node1", "node2"), hostfile="/tmp/hosts")
+    child = launch.launch_prepare(PROGRAMS, "c.json", {"BERT_ATTEMPT": "1"}, placement)
     program = ("python", "-m", "data", "build", "--config", "c.json")
     assert (child.launcher, child.program) == ("open-mpi", program)
     assert child.command[-len(program) :] == program
@@ -114,19 +114,19 @@ HOSTS = ("node1", "node2", "node3")
 @pytest.mark.parametrize(
     ("hosts", "launcher", "wanted"),
     [
-        ((), "open-mpi", RunWorld(workers=1, slots=1)),
-        (HOSTS[:1], "open-mpi", RunWorld(workers=1, slots=1)),
-        (HOSTS, "gloo", RunWorld(workers=1, slots=1)),
-        (HOSTS[:2], "open-mpi", RunWorld(workers=2, slots=8)),
-        (HOSTS, "open-mpi", RunWorld(workers=3, slots=8)),
+        ((), "open-mpi", RunPlacement(workers=1, slots=1)),
+        (HOSTS[:1], "open-mpi", RunPlacement(workers=1, slots=1)),
+        (HOSTS, "gloo", RunPlacement(workers=1, slots=1)),
+        (HOSTS[:2], "open-mpi", RunPlacement(workers=2, slots=8)),
+        (HOSTS, "open-mpi", RunPlacement(workers=3, slots=8)),
     ],
 )
 def test_as_many_hosts_prepare_as_there_are_and_are_asked_for(
-    hosts: tuple[str, ...], launcher: launch.LauncherName, wanted: RunWorld
+    hosts: tuple[str, ...], launcher: launch.LauncherName, wanted: RunPlacement
 ) -> None:
     job = sample_job(put("stages", PREPARE, "prepare", "workers", value=3))
     here = prepare_on_these_machines(job, hosts, launcher, PROGRAMS)
-    assert run_world(here.spec, PREPARE_RUN) == wanted
+    assert run_placement(here.spec, PREPARE_RUN) == wanted
     assert here.spec.stages[1:] == job.spec.stages[1:]
 
 
@@ -139,7 +139,7 @@ def test_the_job_s_own_number_of_processes_is_kept() -> None:
     )
     for hosts, slots in ((HOSTS, 5), ((), 1)):
         here = prepare_on_these_machines(job, hosts, "open-mpi", PROGRAMS)
-        assert run_world(here.spec, PREPARE_RUN).slots == slots
+        assert run_placement(here.spec, PREPARE_RUN).slots == slots
         assert here.spec.stages[PREPARE].prepare is not None
         assert here.spec.stages[PREPARE].prepare.num_processes == 5
 

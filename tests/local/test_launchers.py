@@ -10,13 +10,13 @@ from queue import SimpleQueue
 import pytest
 
 from bert_operator.local import launch
-from bert_operator.local.launch import LauncherName, World
+from bert_operator.local.launch import LauncherName, Placement
 from bert_operator.local.processes import ChildProcess, Exited, Line
 from bert_operator.local.programs import find_programs
-from bert_operator.state.observed import Ending, read_ending
+from bert_operator.state.observed import ChildOutcome, read_outcome
 
 PROGRAMS = find_programs()
-WORLD = World(ranks=2, ranks_per_node=2)
+WORLD = Placement(ranks=2, ranks_per_node=2)
 
 RANK = """
 import os, signal, sys
@@ -33,7 +33,9 @@ signal.sigwait({signal.SIGUSR1})
 """
 
 
-def run_ranks(tmp_path: Path, launcher: LauncherName, what: str, *, stop: bool = False) -> tuple[Ending, list[str]]:
+def run_ranks(
+    tmp_path: Path, launcher: LauncherName, what: str, *, stop: bool = False
+) -> tuple[ChildOutcome, list[str]]:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     program = (sys.executable, str(script), what)
@@ -61,7 +63,7 @@ def run_ranks(tmp_path: Path, launcher: LauncherName, what: str, *, stop: bool =
         return_code = child.finish()
     launcher_lines = [line.text for line in lines if not line.from_rank]
     first = launch.read_gloo_exit(launcher_lines) if return_code == 1 else None
-    return read_ending(first or return_code, None), [line.text for line in lines if line.from_rank]
+    return read_outcome(first or return_code, None), [line.text for line in lines if line.from_rank]
 
 
 LAUNCHERS = [
@@ -79,8 +81,8 @@ LAUNCHERS = [
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_are_stopped_gracefully(tmp_path: Path, launcher: LauncherName) -> None:
-    ending, lines = run_ranks(tmp_path, launcher, "wait", stop=True)
-    assert ending.state == "Stopped"
+    outcome, lines = run_ranks(tmp_path, launcher, "wait", stop=True)
+    assert outcome.state == "Stopped"
     assert {line for line in lines if line.startswith("rank")} == {
         "rank 0 attempt 1 threads 1",
         "rank 1 attempt 1 threads 1",
@@ -89,11 +91,11 @@ def test_ranks_are_stopped_gracefully(tmp_path: Path, launcher: LauncherName) ->
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_bad_input_of_one_rank_is_the_run_s(tmp_path: Path, launcher: LauncherName) -> None:
-    ending, _ = run_ranks(tmp_path, launcher, "2")
-    assert (ending.state, ending.exit_code) == ("Failed", 2)
+    outcome, _ = run_ranks(tmp_path, launcher, "2")
+    assert (outcome.state, outcome.exit_code) == ("Failed", 2)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_is_killed_takes_the_run_with_it(tmp_path: Path, launcher: LauncherName) -> None:
-    ending, _ = run_ranks(tmp_path, launcher, "die")
-    assert (ending.state, ending.signal) == ("Failed", 9)
+    outcome, _ = run_ranks(tmp_path, launcher, "die")
+    assert (outcome.state, outcome.signal) == ("Failed", 9)

@@ -13,7 +13,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob
 from bert_operator.local import launch
 from bert_operator.local.command import on_these_machines, start_through
-from bert_operator.local.launch import Binding, World
+from bert_operator.local.launch import Binding, Placement
 from bert_operator.local.programs import Programs, count_numa_nodes, count_sockets
 from sample_job import sample_document
 
@@ -67,9 +67,11 @@ def test_ranks_that_cannot_be_spread_over_this_machine_s_sockets_are_refused() -
 )
 def test_ranks_are_bound_where_the_machine_is_large_enough(cpu: dict[str, Any], words: str) -> None:
     here = on_these_machines(job(slotsPerWorker=2, cpu=cpu), (), None, XEON)
-    world = World(ranks=2, ranks_per_node=2)
-    world = World(ranks=2, ranks_per_node=2, binding=launch.choose_binding(here.spec.cpu, world, XEON.physical_cores))
-    command = launch.launch_training(XEON, "open-mpi", world, "c.json", {}, through=("rank", "--")).command
+    placement = Placement(ranks=2, ranks_per_node=2)
+    placement = Placement(
+        ranks=2, ranks_per_node=2, binding=launch.choose_binding(here.spec.cpu, placement, XEON.physical_cores)
+    )
+    command = launch.launch_training(XEON, "open-mpi", placement, "c.json", {}, through=("rank", "--")).command
     assert " ".join(command) == f"mpirun -np 2 {words} rank -- train --config c.json"
 
 

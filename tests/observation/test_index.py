@@ -8,7 +8,7 @@ import pytest
 
 from bert_operator.cluster.index import MAX_WARNINGS, Index
 from bert_operator.names import JobRef
-from bert_operator.render.names import called_after
+from bert_operator.render.names import name_prefix
 from child_documents import NAMESPACE, child_document, event_document, pod_document
 
 Document = dict[str, Any]
@@ -108,10 +108,10 @@ def test_names_with_dashes_lead_to_their_own_job(name: str) -> None:
         index.put_child(child_document(job=other, attempt=2))
     ref = JobRef(NAMESPACE, name)
     for kind, subject in (
-        ("Job", f"{called_after(name)}-a1-training"),
-        ("Pod", f"{called_after(name)}-a1-training-x0"),
-        ("MPIJob", f"{called_after(name)}-a2"),
-        ("Job", f"{called_after(name)}-a2-launcher"),
+        ("Job", f"{name_prefix(name)}-a1-training"),
+        ("Pod", f"{name_prefix(name)}-a1-training-x0"),
+        ("MPIJob", f"{name_prefix(name)}-a2"),
+        ("Job", f"{name_prefix(name)}-a2-launcher"),
     ):
         assert index.put_warning(event_document(kind, subject, "FailedCreate", "x")) == ref
     pod = pod_document("single", job=name)

@@ -10,12 +10,12 @@ from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.children import Refusal
 from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.log_reader import Report
-from bert_operator.cluster.object_summaries import JobEntry, read_job
+from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.object_summaries import JobSummary, read_job
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
 from bert_operator.names import JobRef
-from bert_operator.state.observed import Obstacle
+from bert_operator.state.observed import Blocker
 from bert_operator.state.progress import parse_progress_line
 from sample_job import sample_document, sample_job
 from walking_operator import Told
@@ -25,13 +25,13 @@ from walking_operator import Told
 class TellsOfTheFirst(Told):
     """What the log of the first one said."""
 
-    def report(self, ref: JobRef) -> Report:
+    def latest(self, ref: JobRef) -> LatestRecords:
         told = parse_progress_line("bert-trainer/1 event=progress job=first attempt=1 stage=phase1 step=9 steps=100")
         assert told is not None
-        return Report(progress=told, checkpoint=told)
+        return LatestRecords(progress=told, checkpoint=told)
 
 
-def entry_of(uid: str) -> JobEntry:
+def entry_of(uid: str) -> JobSummary:
     document = sample_document()
     metadata = {**document["metadata"], "namespace": "default", "uid": uid, "resourceVersion": "1", "generation": 1}
     return read_job({**document, "metadata": metadata})
@@ -40,8 +40,8 @@ def entry_of(uid: str) -> JobEntry:
 def test_neither_progress_nor_checkpoint_nor_obstacle_is_inherited() -> None:
     told, job = TellsOfTheFirst(), sample_job()
     reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), told, told, told)
-    obstacle = Obstacle(reason=ObstacleReason.REJECTED, message="no")
-    reconciler._children._refusals[job.ref] = Refusal("first", obstacle, pause_s=60, again_at_s=1e12)
+    blocker = Blocker(reason=ObstacleReason.REJECTED, message="no")
+    reconciler._children._refusals[job.ref] = Refusal("first", blocker, pause_s=60, again_at_s=1e12)
     first, second = (reconciler._observe(job, entry_of(uid), JobStatus()) for uid in ("first", "second"))
-    assert None not in (first.progress, first.checkpoint, first.obstacle)
-    assert (second.progress, second.checkpoint, second.obstacle) == (None, None, None)
+    assert None not in (first.progress, first.checkpoint, first.blocker)
+    assert (second.progress, second.checkpoint, second.blocker) == (None, None, None)

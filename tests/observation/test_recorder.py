@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.events import News
+from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.metrics import Metrics
-from bert_operator.cluster.recorder import Recorder
+from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.names import JobRef
 
 
@@ -47,8 +47,8 @@ def test_an_event_of_a_namespace_that_goes_is_not_lost(error: ApiError, dropped:
     metrics, api = Metrics(), Refusing(error)
 
     async def write() -> None:
-        recorder = Recorder(api, metrics)
-        recorder.tell(JobRef("a", "demo"), "uid", News("Normal", "Running", "Attempt 1 is running"))
+        recorder = EventRecorder(api, metrics)
+        recorder.emit(JobRef("a", "demo"), "uid", JobEvent("Normal", "Running", "Attempt 1 is running"))
         task = asyncio.create_task(recorder.run())
         await asyncio.wait_for(api.asked.wait(), 10)
         task.cancel()

@@ -9,7 +9,7 @@ import pytest
 
 from bert_operator.api.schema.conditions import ObstacleReason
 from bert_operator.api.schema.status import JobStatus
-from bert_operator.state.observed import Child, Observed, Obstacle
+from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import plan
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of, ref
 from sample_job import PREPARE, sample_job
@@ -149,9 +149,9 @@ def waiting(since_s: float | None = NOW_S, **rest: Any) -> Child:
 def test_a_start_deadline_is_looked_forward_to_and_ends_the_job() -> None:
     job = with_policy(startDeadlineSeconds=60)
     written = plan(job, Observed(), NOW_S).status
-    assert plan(job, Observed(status=written, children=(waiting(),)), NOW_S + 20).look_again_in_s == 40
-    unschedulable = Obstacle(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits")
-    late = waiting(obstacle=unschedulable)
+    assert plan(job, Observed(status=written, children=(waiting(),)), NOW_S + 20).requeue_after_s == 40
+    unschedulable = Blocker(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits")
+    late = waiting(blocker=unschedulable)
     step = plan(job, Observed(status=written, children=(late,)), NOW_S + 60)
     assert (step.stop, step.status.reason) == ((late,), "StoppingAtStartDeadline")
     # Nothing that happens while it leaves changes that.
@@ -183,9 +183,9 @@ def test_time_in_a_queue_does_not_count_against_the_start_deadline() -> None:
     step = plan(job, Observed(status=written, children=(queued,)), NOW_S + 3600)
     assert (step.status.phase, step.status.reason, step.stop) == ("Queued", "Queued", ())
     let_go = plan(job, Observed(status=step.status, children=(waiting(None),)), NOW_S + 3600)
-    assert (let_go.status.phase, let_go.look_again_in_s) == ("Pending", None)
+    assert (let_go.status.phase, let_go.requeue_after_s) == ("Pending", None)
     resumed = plan(job, Observed(status=step.status, children=(waiting(NOW_S + 3600),)), NOW_S + 3610)
-    assert (resumed.status.phase, resumed.look_again_in_s) == ("Pending", 50)
+    assert (resumed.status.phase, resumed.requeue_after_s) == ("Pending", 50)
 
 
 def test_a_queue_may_take_a_running_child_back() -> None:
@@ -196,8 +196,8 @@ def test_a_queue_may_take_a_running_child_back() -> None:
 
 def test_an_obstacle_is_told_and_taken_back() -> None:
     written = plan(TRAINING_ONLY, Observed(), NOW_S).status
-    obstacle = Obstacle(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota. Next: ask for more")
-    status = settled(TRAINING_ONLY, Observed(status=written, obstacle=obstacle))
+    blocker = Blocker(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota. Next: ask for more")
+    status = settled(TRAINING_ONLY, Observed(status=written, blocker=blocker))
     assert (status.phase, status.reason, status.message) == ("Pending", "QuotaExceeded", "quota. Next: ask for more")
     assert reason_of(status, "Blocked") == "QuotaExceeded"
     free = settled(TRAINING_ONLY, Observed(status=status, children=(waiting(),)))
@@ -206,8 +206,8 @@ def test_an_obstacle_is_told_and_taken_back() -> None:
 
 def test_what_hindered_a_creation_is_no_obstacle_during_a_pause() -> None:
     children = (child(1, signal=9), child(2, signal=9))
-    obstacle = Obstacle(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota")
-    status = settled(TRAINING_ONLY, replace(observed(*children), obstacle=obstacle))
+    blocker = Blocker(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota")
+    status = settled(TRAINING_ONLY, replace(observed(*children), blocker=blocker))
     assert status.reason == "BackingOff"
 
 
@@ -256,16 +256,16 @@ def test_a_failure_keeps_the_pod_and_the_node() -> None:
 def test_a_job_is_deleted_when_its_ttl_is_over() -> None:
     job = with_policy(ttlSecondsAfterFinished=300)
     ended = plan(job, observed(child(state="Succeeded")), NOW_S)
-    assert (ended.status.phase, ended.delete_job, ended.look_again_in_s) == ("Succeeded", False, 300)
+    assert (ended.status.phase, ended.delete_job, ended.requeue_after_s) == ("Succeeded", False, 300)
     before = plan(job, Observed(status=ended.status), NOW_S + 299)
-    assert (before.delete_job, before.look_again_in_s) == (False, 1)
+    assert (before.delete_job, before.requeue_after_s) == (False, 1)
     assert plan(job, Observed(status=ended.status), NOW_S + 300).delete_job
 
 
 def test_a_job_without_a_ttl_stays() -> None:
     ended = plan(TRAINING_ONLY, observed(child(state="Succeeded")), NOW_S)
     later = plan(TRAINING_ONLY, Observed(status=ended.status), NOW_S + 1e8)
-    assert (later.delete_job, later.look_again_in_s) == (False, None)
+    assert (later.delete_job, later.requeue_after_s) == (False, None)
 
 
 def test_the_deadline_of_a_job_that_restarts_or_has_stopped_is_looked_forward_to() -> None:
@@ -274,6 +274,6 @@ def test_the_deadline_of_a_job_that_restarts_or_has_stopped_is_looked_forward_to
     seen = Observed(status=running, children=(child(state="Running", stopping=True, ref=ref()),), stop_requested=True)
     asked = plan(job, seen, NOW_S + 100).status
     restarts = plan(job, replace(seen, status=asked, stop_requested=False), NOW_S + 100)
-    assert (restarts.status.reason, restarts.look_again_in_s) == ("StoppingToRestart", 500)
+    assert (restarts.status.reason, restarts.requeue_after_s) == ("StoppingToRestart", 500)
     stopped = plan(job, Observed(status=asked, stop_requested=True), NOW_S + 100)
-    assert (stopped.status.phase, stopped.look_again_in_s) == ("Stopped", 500)
+    assert (stopped.status.phase, stopped.requeue_after_s) == ("Stopped", 500)

@@ -31,8 +31,8 @@ def test_a_failure_that_is_still_to_come_is_waited_for_no_longer_than_the_back_o
     now_s = NOW_S
     step = plan(job, seen, now_s)
     while step.create is None:
-        assert step.look_again_in_s is not None
-        now_s += step.look_again_in_s
+        assert step.requeue_after_s is not None
+        now_s += step.requeue_after_s
         step = plan(job, replace(seen, status=step.status), now_s)
     assert now_s - NOW_S <= back_off_s + 1.0
     assert max(parse_time(failure.finished_at) for failure in step.status.failures) <= NOW_S
@@ -51,7 +51,7 @@ def at_deadline(start_s: float, now_s: float) -> Plan:
 
 def test_a_deadline_that_counts_from_a_time_to_come_counts_from_now() -> None:
     step = at_deadline(NOW_S + HOUR_S, NOW_S)
-    assert (step.status.start_time, step.look_again_in_s) == (render_time(NOW_S), 1800)
+    assert (step.status.start_time, step.requeue_after_s) == (render_time(NOW_S), 1800)
     assert plan_again(step, NOW_S + 1801) == "StoppingAtDeadline"
 
 
@@ -64,7 +64,7 @@ def test_the_time_to_live_of_a_job_that_ended_in_an_hour_counts_from_now() -> No
     job = sample_job(lambda spec: spec.update(runPolicy={"ttlSecondsAfterFinished": 60}))
     ended = JobStatus(phase="Succeeded", attempt=1, run="training", completion_time=render_time(NOW_S + HOUR_S))
     step = plan(job, Observed(status=ended), NOW_S)
-    assert (step.status.completion_time, step.look_again_in_s, step.delete_job) == (render_time(NOW_S), 60, False)
+    assert (step.status.completion_time, step.requeue_after_s, step.delete_job) == (render_time(NOW_S), 60, False)
 
 
 def test_times_of_the_same_second_are_left_as_they_are() -> None:

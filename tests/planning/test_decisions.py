@@ -39,7 +39,7 @@ def test_a_new_job_starts_with_its_first_run() -> None:
 
 def test_nothing_is_done_while_a_child_runs() -> None:
     step = plan(JOB, observed(child(state="Running", run="prepare")), NOW_S)
-    assert (step.create, step.stop, step.look_again_in_s) == (None, (), None)
+    assert (step.create, step.stop, step.requeue_after_s) == (None, (), None)
     assert step.status.phase == "Running"
 
 
@@ -83,7 +83,7 @@ STORAGE: dict[str, Any] = {
 def test_storage_that_fails_after_the_first_step_is_waited_for_and_told_as_blocking() -> None:
     failed = plan(TRAINING_ONLY, observed(child(1, **STORAGE)), NOW_S)
     assert [failure.kind for failure in failed.status.failures] == ["Infrastructure"]
-    assert (failed.status.phase, failed.status.reason, failed.look_again_in_s) == ("Pending", "StorageFailed", 10.0)
+    assert (failed.status.phase, failed.status.reason, failed.requeue_after_s) == ("Pending", "StorageFailed", 10.0)
     assert failed.create is None
     blocked = [item for item in failed.status.conditions if item.type == "Blocked"]
     assert [(item.status, item.reason) for item in blocked] == [("True", "StorageFailed")]
@@ -102,7 +102,7 @@ def test_waits_for_storage_grow_like_all_others() -> None:
     waits = []
     for count in (1, 2, 3):
         children = [child(number, **STORAGE) for number in range(1, count + 1)]
-        waits.append(plan(TRAINING_ONLY, observed(*children), NOW_S).look_again_in_s)
+        waits.append(plan(TRAINING_ONLY, observed(*children), NOW_S).requeue_after_s)
     assert waits == [10.0, 20.0, 40.0]
 
 
@@ -111,7 +111,7 @@ def test_storage_that_still_fails_when_the_next_attempt_opens_it_is_no_bad_input
     children = (child(1, **STORAGE), child(2, **{**STORAGE, "exit_code": exit_code}))
     step = plan(TRAINING_ONLY, observed(*children), NOW_S)
     assert [failure.kind for failure in step.status.failures] == ["Infrastructure", "Infrastructure"]
-    assert step.look_again_in_s == 20.0
+    assert step.requeue_after_s == 20.0
 
 
 @pytest.mark.parametrize(("exit_code", "kind"), [(1, "Application"), (2, "InvalidInput")])
@@ -181,7 +181,7 @@ def test_pauses_between_attempts_double_up_to_six_minutes(failures: int, wait_s:
     step = plan(job, observed(*children), NOW_S)
     if wait_s:
         assert step.create is None
-        assert step.look_again_in_s == pytest.approx(wait_s)
+        assert step.requeue_after_s == pytest.approx(wait_s)
         assert plan(job, observed(*children), NOW_S + wait_s - 0.5).create is None
     later = plan(job, observed(*children), NOW_S + wait_s)
     assert later.create is not None
@@ -239,8 +239,8 @@ def deadline_job() -> Any:
 
 def test_a_deadline_is_looked_forward_to() -> None:
     running = child(run="prepare", state="Running")
-    assert plan(deadline_job(), Observed(), NOW_S).look_again_in_s == 60
-    assert plan(deadline_job(), observed(running), NOW_S + 45).look_again_in_s == 15
+    assert plan(deadline_job(), Observed(), NOW_S).requeue_after_s == 60
+    assert plan(deadline_job(), observed(running), NOW_S + 45).requeue_after_s == 15
 
 
 def test_a_deadline_stops_the_child_and_then_fails_the_job() -> None:
@@ -255,9 +255,9 @@ def test_a_deadline_stops_the_child_and_then_fails_the_job() -> None:
 
 def test_a_pause_ends_at_the_deadline() -> None:
     children = [child(n, run="prepare", signal=9) for n in (1, 2, 3)]
-    assert plan(deadline_job(), observed(*children), NOW_S + 0).look_again_in_s == 20
+    assert plan(deadline_job(), observed(*children), NOW_S + 0).requeue_after_s == 20
     late = [replace(each, finished_at_s=NOW_S + 50) for each in children]
-    assert plan(deadline_job(), observed(*late), NOW_S + 50).look_again_in_s == 10
+    assert plan(deadline_job(), observed(*late), NOW_S + 50).requeue_after_s == 10
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -11,7 +11,7 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render.children import needs_mpi, render_child
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, read_frozen, render_config_map
-from bert_operator.state.runs import RunWorld, list_runs, run_world
+from bert_operator.state.runs import RunPlacement, list_runs, run_placement
 from child_cases import IMAGE, UID, child_of, claim, container, templates
 from job_changes import Change, both, put
 from sample_job import PREPARE, sample_document, sample_job
@@ -60,7 +60,7 @@ def test_training_in_several_workers_leaves_the_preparation_in_one() -> None:
 def test_processes_that_are_not_counted_are_the_cores_of_the_resources(cpu: object, slots: int) -> None:
     changes = [prepare(workers=2)] + ([put("resources", value={"cpu": cpu})] if cpu is not None else [])
     of = frozen(*changes)
-    assert run_world(of.job.spec, PREPARE_RUN) == RunWorld(workers=2, slots=slots)
+    assert run_placement(of.job.spec, PREPARE_RUN) == RunPlacement(workers=2, slots=slots)
     configuration = json.loads(render_config_map(of)["data"][RUN_CONFIG_KEY])
     assert configuration["stages"][0]["num_processes"] == slots  # by which needs of memory are estimated
     assert configuration["world"] == {"ranks": 2, "hosts": 1}
@@ -68,7 +68,7 @@ def test_processes_that_are_not_counted_are_the_cores_of_the_resources(cpu: obje
 
 def test_the_workers_own_resources_come_first() -> None:
     of = frozen(prepare(workers=2), put("resources", value={"cpu": 4}), put("worker", value={"resources": {"cpu": 9}}))
-    assert run_world(of.job.spec, PREPARE_RUN).slots == 9
+    assert run_placement(of.job.spec, PREPARE_RUN).slots == 9
 
 
 def test_the_processes_of_one_worker_are_left_to_its_cores() -> None:
@@ -110,7 +110,7 @@ def test_a_frozen_configuration_of_before_means_one_worker() -> None:
     kept = read_frozen(render_config_map(of)["data"])
     assert kept["stages"][PREPARE]["prepare"].pop("workers") == 3
     document = {**sample_document(), "spec": kept}
-    assert run_world(parse_job(document).spec, PREPARE_RUN) == RunWorld(workers=1, slots=1)
+    assert run_placement(parse_job(document).spec, PREPARE_RUN) == RunPlacement(workers=1, slots=1)
 
 
 def test_more_attempts_are_rendered_from_the_same_configuration() -> None:

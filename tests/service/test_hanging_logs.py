@@ -16,7 +16,7 @@ from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from child_documents import NAMESPACE, child_document, pod_document
@@ -53,7 +53,7 @@ def record(job: str, step: int) -> str:
 
 
 def steps(reader: LogReader, refs: list[JobRef]) -> list[int | None]:
-    reports = (reader.report(ref).progress for ref in refs)
+    reports = (reader.latest(ref).progress for ref in refs)
     return [report and report.count("step") for report in reports]
 
 
@@ -100,7 +100,7 @@ def test_a_log_that_hangs_is_not_asked_for_a_second_time_meanwhile(
 def test_the_last_words_of_a_child_are_waited_for_without_keeping_a_worker(
     server: ApiStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "LAST_WORDS_S", 1.0)
+    monkeypatch.setattr(log_reader, "FINAL_READ_S", 1.0)
     index = Index()
     hangs, works = add_job(index, server, "hangs", None), add_job(index, server, "works", record("works", 100))
 
@@ -110,16 +110,16 @@ def test_the_last_words_of_a_child_are_waited_for_without_keeping_a_worker(
                 entry, (child,) = index.job(ref), index.children(ref)
                 assert entry is not None
                 if ref == works:
-                    await reader.read_to_end(ref, entry, child)
+                    await reader.read_final(ref, entry, child)
                     assert steps(reader, [ref]) == [100]
                     continue
                 began_s = time.monotonic()
-                with pytest.raises(Retry) as again:
-                    await reader.read_to_end(ref, entry, child)
+                with pytest.raises(Requeue) as again:
+                    await reader.read_final(ref, entry, child)
                 assert time.monotonic() - began_s < 1.0, "it gives its worker back long before the log has come"
                 assert 0 < again.value.after_s <= 1.0
                 await asyncio.sleep(again.value.after_s)
-                await reader.read_to_end(ref, entry, child)
-                assert reader.report(ref).progress is None
+                await reader.read_final(ref, entry, child)
+                assert reader.latest(ref).progress is None
 
     asyncio.run(look())

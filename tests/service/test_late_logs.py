@@ -12,7 +12,7 @@ from bert_operator.cluster.client import ApiClient
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from child_documents import NAMESPACE, child_document, pod_document
@@ -60,8 +60,8 @@ class World:
         entry = self.index.job(REF)
         assert entry is not None
         (child,) = (child for child in self.index.children(REF) if child.attempt == attempt)
-        with pytest.raises(Retry):
-            await self.reader.read_to_end(REF, entry, child)
+        with pytest.raises(Requeue):
+            await self.reader.read_final(REF, entry, child)
 
     async def answer(self, number: int, text: str) -> None:
         """Have a log come, and be read."""
@@ -71,7 +71,7 @@ class World:
 
     @property
     def step(self) -> int | None:
-        progress = self.reader.report(REF).progress
+        progress = self.reader.latest(REF).progress
         return progress and progress.count("step")
 
 
@@ -114,13 +114,13 @@ def test_a_job_that_is_applied_again_under_its_name_inherits_no_progress_and_no_
         world.put("first")
         await world.ask_to_end()
         await world.answer(0, record("first", 90) + record("first", 90, event="checkpoint"))
-        assert world.reader.report(REF).checkpoint is not None
+        assert world.reader.latest(REF).checkpoint is not None
         world.put("second")
         world.index.drop(child_document("Job", REF.name, uid="first-1", owner="first"))
         world.index.put_child(child_document("Job", REF.name, uid="second-1", owner="second"))
         await world.ask_to_end()
         await world.answer(1, record("second", 1))
-        assert (world.step, world.reader.report(REF).checkpoint) == (1, None)
+        assert (world.step, world.reader.latest(REF).checkpoint) == (1, None)
 
     asyncio.run(follow())
 

@@ -15,7 +15,7 @@ from bert_operator.cluster import service
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.resync import Sweeper
+from bert_operator.cluster.resync import Resyncer
 from bert_operator.cluster.service import _Service
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.watches import JOBS_PER_PAGE
@@ -31,7 +31,7 @@ def test_where_one_list_is_refused_no_other_goes_on() -> None:
 
     async def sweep(server: ApiStandIn) -> set[asyncio.Task[object]]:
         async with ApiClient(Configuration(host=server.url)) as api:
-            sweeper = Sweeper(api, Index(), Settings(namespaces=namespaces), lambda _: None, lambda _: None)
+            sweeper = Resyncer(api, Index(), Settings(namespaces=namespaces), lambda _: None, lambda _: None)
             others = asyncio.all_tasks()
             with pytest.raises(ApiError, match="403"):
                 await sweeper.sweep()
@@ -71,7 +71,7 @@ def test_the_pauses_before_readiness_grow_while_the_api_server_refuses(monkeypat
 
     async def get_ready() -> None:
         running = _Service(Settings())
-        running._sweeper = RefusedSweeper(12)  # type: ignore[assignment]
+        running._resyncer = RefusedSweeper(12)  # type: ignore[assignment]
         is_up = asyncio.Event()
         is_up.set()
         monkeypatch.setattr(service, "asyncio", Instant())

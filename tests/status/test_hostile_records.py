@@ -11,8 +11,8 @@ import os
 import pytest
 
 from bert_operator.api.schema.status import MAX_FAILURES, Failure, JobStatus
-from bert_operator.cluster.events import news_between
-from bert_operator.cluster.log_reader import Report, read_report
+from bert_operator.cluster.events import events_between
+from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.cluster.object_summaries import read_child, read_pod
 from bert_operator.cluster.observation import observe_child
 from bert_operator.cluster.recorder import render_event
@@ -55,12 +55,14 @@ ENDINGS = (
 )
 def test_a_bad_record_costs_that_record_and_is_counted(fields: str) -> None:
     good = f"bert-trainer/1 event=progress stage=phase1 step=4 steps=10 {OURS}"
-    before = read_report(good, UID, ATTEMPT, Report())
+    before = read_latest_records(good, UID, ATTEMPT, LatestRecords())
     text = f"{good}\nbert-trainer/1 event=progress {fields} {OURS}\nplain words\n"
-    after = read_report(text, UID, ATTEMPT, before)
+    after = read_latest_records(text, UID, ATTEMPT, before)
     assert after == before
     assert len(after.refused) == 1
-    assert read_report(text, UID, ATTEMPT, after).refused == after.refused, "the same line is read in every round"
+    assert read_latest_records(text, UID, ATTEMPT, after).refused == after.refused, (
+        "the same line is read in every round"
+    )
     done = plan(JOB, Observed(status=BEFORE, children=(ENDINGS[1],), progress=after.progress), NOW_S)
     assert (done.status.phase, done.status.progress and done.status.progress.total_steps) == ("Succeeded", 10)
 
@@ -70,15 +72,15 @@ def test_records_of_others_are_nobody_s() -> None:
         f"bert-trainer/1 event=checkpoint stage=phase1 step=4 job={job} attempt={attempt}"
         for job, attempt in ((UID, ATTEMPT - 1), (UID, ATTEMPT + 1), ("uid-2", ATTEMPT), (UID, "x"))
     )
-    assert read_report(text, UID, ATTEMPT, Report()).checkpoint is None
+    assert read_latest_records(text, UID, ATTEMPT, LatestRecords()).checkpoint is None
 
 
 @pytest.mark.timeout(600)
 def test_no_record_raises_changes_a_phase_or_fills_the_status() -> None:
-    report, status = Report(), BEFORE
+    report, status = LatestRecords(), BEFORE
     used = refused = 0
     for number, line in enumerate(draw_lines(RECORDS, seed=1)):
-        report = read_report(line, UID, ATTEMPT, report)
+        report = read_latest_records(line, UID, ATTEMPT, report)
         refused += len(report.refused)
         used += parse_progress_line(line) is not None
         child = ENDINGS[number % len(ENDINGS)]
@@ -114,8 +116,8 @@ def test_no_termination_record_raises_or_changes_what_the_exit_code_says() -> No
         status = plan(JOB, Observed(status=before, children=(child,)), NOW_S).status
         assert status.phase == phases[exit_code], message
         assert size(status) < LARGEST_STATUS
-        for news in news_between(before, status):
-            json.dumps(render_event(JobRef("demo", "demo"), UID, news, "now")).encode()
+        for event in events_between(before, status):
+            json.dumps(render_event(JobRef("demo", "demo"), UID, event, "now")).encode()
 
 
 def test_a_job_that_failed_as_often_as_may_be_still_fits_into_etcd() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_operator.api.schema.conditions import ObstacleReason, Reason
 from bert_operator.api.schema.status import ChildRef, Failure, JobStatus
-from bert_operator.state.observed import Child, Observed, Obstacle
+from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import plan
 from bert_operator.state.progress import parse_progress_line
 from bert_operator.state.status import Facts, Verdict, describe, describe_invalid
@@ -95,15 +95,15 @@ def test_the_command_that_follows_the_log_is_named() -> None:
 
 
 def test_an_obstacle_is_what_a_waiting_job_says_first() -> None:
-    obstacle = Obstacle(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits. Next: wait")
+    blocker = Blocker(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits. Next: wait")
     waits = Verdict(phase="Pending", reason=Reason.WAITING_TO_START)
-    status = describe(JobStatus(), facts(obstacle=obstacle), waits, generation=1, now_s=NOW_S)
+    status = describe(JobStatus(), facts(blocker=blocker), waits, generation=1, now_s=NOW_S)
     assert (status.reason, status.message) == ("Unschedulable", "no node fits. Next: wait")
     blocked = {item.type: (item.status, item.reason) for item in status.conditions}
     assert blocked == {"Running": ("False", "WaitingToStart"), "Blocked": ("True", "Unschedulable")}
     # What runs, or only pauses, is hindered by nothing.
     for verdict in (RUNNING, Verdict(phase="Pending", reason=Reason.BACKING_OFF)):
-        free = describe(status, facts(obstacle=obstacle), verdict, generation=1, now_s=NOW_S + 9)
+        free = describe(status, facts(blocker=blocker), verdict, generation=1, now_s=NOW_S + 9)
         assert free.reason == verdict.reason
         assert ("Blocked", "False", "Cleared") in {(item.type, item.status, item.reason) for item in free.conditions}
 

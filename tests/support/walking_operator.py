@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert_operator.cluster.client import ApiError
-from bert_operator.cluster.events import News
+from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.log_reader import Report
+from bert_operator.cluster.log_reader import LatestRecords
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from fake_cluster import Document, FakeCluster
 
@@ -106,15 +106,15 @@ class Wire:
 class Told:
     """The Events and the figures of one operator; nobody reads logs for it."""
 
-    news: list[tuple[str, News]] = field(default_factory=list)
+    events: list[tuple[str, JobEvent]] = field(default_factory=list)
 
-    def tell(self, ref: JobRef, uid: str, news: News) -> None:
-        self.news.append((uid, news))
+    def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
+        self.events.append((uid, event))
 
-    def report(self, ref: JobRef) -> Report:
-        return Report()
+    def latest(self, ref: JobRef) -> LatestRecords:
+        return LatestRecords()
 
-    async def read_to_end(self, *_: object) -> None:
+    async def read_final(self, *_: object) -> None:
         pass
 
     def attempt_started(self, run: str) -> None:
@@ -158,7 +158,7 @@ class Operator:
             self.index,
             self._settings,
             recorder=self.told,
-            reports=self.told,  # type: ignore[arg-type]
+            log_records=self.told,  # type: ignore[arg-type]
             metrics=self.told,
             clock=lambda: self._cluster.now_s,
         )
@@ -186,8 +186,8 @@ class Operator:
             self._reconciler.reconcile(ref).send(None)
         except StopIteration:
             pass
-        except Retry as retry:
-            again_in_s = retry.after_s
+        except Requeue as requeue:
+            again_in_s = requeue.after_s
         except ApiError:
             was_refused = True
         return Look(tuple(self.wire.writes), again_in_s, was_refused)

@@ -14,7 +14,7 @@ import torch
 
 import bert_trainer.training.loop as story
 from bert_operator.api.schema.conditions import FailureReason, Reason
-from bert_operator.state.observed import Child, Observed, read_ending
+from bert_operator.state.observed import Child, Observed, read_outcome
 from bert_operator.state.plan import plan
 from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.output.metrics import read_metrics
@@ -114,10 +114,10 @@ def test_the_start_of_the_message_is_kept() -> None:
 
 
 def test_the_operator_does_not_try_it_again_unchanged() -> None:
-    ending = read_ending(2, {"reason": "OutOfDeviceMemory", "exitCode": 2, "message": "phase1: rank 0 ..."})
+    outcome = read_outcome(2, {"reason": "OutOfDeviceMemory", "exitCode": 2, "message": "phase1: rank 0 ..."})
     child = Child(
-        run="training", attempt=1, state=ending.state, exit_code=ending.exit_code, reason=ending.reason,
-        message=ending.message, finished_at_s=100.0,
+        run="training", attempt=1, state=outcome.state, exit_code=outcome.exit_code, reason=outcome.reason,
+        message=outcome.message, finished_at_s=100.0,
     )  # fmt: skip
     job = sample_job(lambda spec: spec.update(stages=spec["stages"][1:], dataset={"path": "/data"}))
     decided = plan(job, Observed(children=(child,)), 101.0)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bert_operator.api.schema.conditions import ObstacleReason
-from bert_operator.cluster.object_summaries import ChildEntry, PodEntry, Warning
-from bert_operator.state.observed import Obstacle
+from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
+from bert_operator.state.observed import Blocker
 
 SILENCE_S = 30.0
 """Seconds after which an MPIJob that nobody has looked at is reported, and a pod that runs and is not ready."""
@@ -63,21 +63,21 @@ _NODE_REMEDIES = (
 )
 
 
-def find_obstacle(
-    child: ChildEntry,
-    pods: Sequence[PodEntry],
-    warnings: Mapping[str, Sequence[Warning]],
+def find_blocker(
+    child: ChildSummary,
+    pods: Sequence[PodSummary],
+    warnings: Mapping[str, Sequence[WarningSummary]],
     *,
     workers: int,
     now_s: float,
-) -> Obstacle | None:
+) -> Blocker | None:
     """Return what holds a child up that does not run yet; None where it only needs time.
 
     pods: those of this child. warnings: events by the name of what they are about.
     """
     for pod in pods:
-        if pod.phase == "Pending" and (obstacle := _pod_obstacle(pod, _about(pod.uid, warnings.get(pod.name, ())))):
-            return obstacle
+        if pod.phase == "Pending" and (blocker := _pod_blocker(pod, _about(pod.uid, warnings.get(pod.name, ())))):
+            return blocker
     expected = 1 if child.kind == "Job" else workers + 1
     if len(pods) < expected:
         launcher = warnings.get(f"{child.name}-launcher", ())
@@ -89,8 +89,8 @@ def find_obstacle(
         for warning in sorted(told, key=lambda warning: warning.seen_at_s, reverse=True):
             if warning.reason in _CREATION_EVENTS:
                 return classify_refusal(warning.message, warning.reason)
-    if child.kind == "MPIJob" and not child.was_looked_at and now_s - child.created_at_s >= SILENCE_S:
-        return Obstacle(
+    if child.kind == "MPIJob" and not child.has_status and now_s - child.created_at_s >= SILENCE_S:
+        return Blocker(
             reason=ObstacleReason.MPI_OPERATOR_SILENT,
             # Without its age, with which every look would find something new to write.
             message=f"MPIJob {child.name} has no status after {SILENCE_S:.0f} s: mpi-operator does not run, or does "
@@ -99,7 +99,7 @@ def find_obstacle(
     return None
 
 
-def find_unready(pods: Sequence[PodEntry], now_s: float) -> Obstacle | None:
+def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
     """Return the first pod that has run for a while without being ready: its ranks cannot be started, or have gone."""
     found = [
         pod
@@ -113,7 +113,7 @@ def find_unready(pods: Sequence[PodEntry], now_s: float) -> Obstacle | None:
         return None
     pod = min(found, key=lambda pod: (pod.unready_since_s or 0.0, pod.name))
     # Without its age, with which every look would find something new to write.
-    return Obstacle(
+    return Blocker(
         reason=ObstacleReason.POD_NOT_READY,
         message=f"Pod {pod.name} on node {pod.node} runs and has not been ready for {SILENCE_S:.0f} s. Next: "
         f"kubectl get node {pod.node}, and kubectl describe pod {pod.name}",
@@ -126,13 +126,13 @@ def _how_to_fit(unschedulable: str) -> str:
     return "; or ".join(remedies) or "lower spec.resources, or correct spec.scheduling; with an autoscaler, wait"
 
 
-def _about(uid: str, warnings: Sequence[Warning]) -> list[Warning]:
+def _about(uid: str, warnings: Sequence[WarningSummary]) -> list[WarningSummary]:
     """Return the warnings about this very object, those about an earlier one of its name left out."""
     return [warning for warning in warnings if warning.uid in ("", uid)]
 
 
-def classify_refusal(message: str, event: str = "") -> Obstacle:
-    """Return the obstacle behind a refusal to create something, from the API server's own words."""
+def classify_refusal(message: str, event: str = "") -> Blocker:
+    """Return the blocker behind a refusal to create something, from the API server's own words."""
     lower = message.lower()
     if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
         reason = ObstacleReason.QUOTA_EXCEEDED
@@ -157,31 +157,31 @@ def classify_refusal(message: str, event: str = "") -> Obstacle:
         remedy = "have the missing right granted to the service account that is named"
     else:
         reason, remedy = ObstacleReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
-    return Obstacle(reason=reason, message=f"{message}. Next: {remedy}")
+    return Blocker(reason=reason, message=f"{message}. Next: {remedy}")
 
 
-def _pod_obstacle(pod: PodEntry, warnings: Sequence[Warning]) -> Obstacle | None:
+def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
     reason, told = pod.waiting
     if reason in _IMAGE_REASONS:
-        return Obstacle(
+        return Blocker(
             reason=ObstacleReason.IMAGE_PULL_FAILED,
             message=f"Pod {pod.name}: {reason}: {told or 'no further message'}. Next: correct spec.image, or name the "
             "registry's credentials in spec.imagePullSecrets",
         )
     if reason in _CONFIG_REASONS:
-        return Obstacle(
+        return Blocker(
             reason=ObstacleReason.CONTAINER_CONFIG_INVALID,
             message=f"Pod {pod.name}: {reason}: {told or 'no further message'}. Next: create the Secret or ConfigMap "
             "that is named, or set spec.securityContext.runAsUser to a user other than root",
         )
     if pod.unschedulable:
-        return Obstacle(
+        return Blocker(
             reason=ObstacleReason.UNSCHEDULABLE,
             message=f"Pod {pod.name}: {pod.unschedulable}. Next: {_how_to_fit(pod.unschedulable)}",
         )
     mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
     if mount is not None:
-        return Obstacle(
+        return Blocker(
             reason=ObstacleReason.VOLUME_FAILED,
             message=f"Pod {pod.name}: {mount.message}. Next: check the claim or the NFS server and path of dataset, "
             "output and volumes, and that the node can reach it",

@@ -17,15 +17,15 @@ from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.object_summaries import ChildEntry, JobEntry, PodEntry
+from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen
-from bert_operator.state.observed import Child, Obstacle
+from bert_operator.state.observed import Blocker, Child
 from bert_operator.state.plan import Plan
 
 Document = dict[str, Any]
@@ -54,7 +54,7 @@ class Refusal:
     """A refused creation for the job with a uid, and when to try again."""
 
     uid: str
-    obstacle: Obstacle
+    blocker: Blocker
     pause_s: float
     again_at_s: float
 
@@ -110,9 +110,9 @@ class Children:
         owner_uid, child = self._created.get(ref, ("", None))
         return child if owner_uid == uid else None
 
-    def own(self, ref: JobRef, entry: JobEntry) -> Sequence[ChildEntry]:
+    def own(self, ref: JobRef, summary: JobSummary) -> Sequence[ChildSummary]:
         """Return the children that this very job controls; the garbage collector deletes those of a namesake."""
-        return self._index.own_children(ref, entry.uid)
+        return self._index.own_children(ref, summary.uid)
 
     async def refresh(self, ref: JobRef) -> None:
         """Read a job's children from the API server, past a watch that may be late."""
@@ -133,86 +133,88 @@ class Children:
         """Delete a child, its pods first.
 
         Raises:
-            Retry: It was gone already, so the plan was made from an outdated index.
+            Requeue: It was gone already, so the plan was made from an outdated index.
         """
         assert child.ref is not None, "children in a cluster have a name"
         path = path_of(child.ref.kind, ref.namespace, child.ref.name)
         answer = await delete_object(self._api, path, child.ref.uid)
         if answer is None:
             self._index.drop_uid(child.ref.kind, ref.namespace, child.ref.name, child.ref.uid)
-            raise Retry(0.0)
+            raise Requeue(0.0)
         self._index.put_child(answer)
 
-    async def create(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> None:
+    async def create(self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None) -> None:
         """Create the child that a plan asks for, or adopt the one that exists; back off from refusals.
 
         Args:
             job: The job.
-            entry: Its summary at the version that ``step.status`` was written to.
+            summary: Its summary at the version that ``step.status`` was written to.
             step: A plan that creates a child.
             draft: What the job is frozen with, if this is its first attempt.
 
         Raises:
-            Retry: It was refused; the next reconcile puts the reason into the status, or tries again.
+            Requeue: It was refused; the next reconcile puts the reason into the status, or tries again.
         """
-        refusal = self.refusal(job.ref, entry.uid)
-        if (leftover := self._find_leftover(job.ref, entry)) is not None:
-            self._refusals[job.ref] = Refusal(entry.uid, leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
-            if refusal is None or refusal.obstacle != leftover:
-                raise Retry(0.0)  # to write it into the status
+        refusal = self.refusal(job.ref, summary.uid)
+        if (leftover := self._find_leftover(job.ref, summary)) is not None:
+            self._refusals[job.ref] = Refusal(summary.uid, leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
+            if refusal is None or refusal.blocker != leftover:
+                raise Requeue(0.0)  # to write it into the status
             return  # the watch queues the job when the pod is gone
         left_s = refusal.again_at_s - self._now_s() if refusal is not None else 0.0
         # The job is queued by every change around it; without this check each would be another refused request.
         # More than the pause is left only if the clock was set back.
         if refusal is not None and 0.0 < left_s <= refusal.pause_s:
-            raise Retry(left_s)
-        obstacle = await self._create(job, entry, step, draft)
-        if obstacle is None:
+            raise Requeue(left_s)
+        blocker = await self._create(job, summary, step, draft)
+        if blocker is None:
             self._refusals.pop(job.ref, None)
             self._metrics.attempt_started(step.create.run if step.create else "")
             return
         # Admission webhooks quote the object that they refuse, however long it is.
-        obstacle = replace(obstacle, message=obstacle.message[:MAX_MESSAGE])
+        blocker = replace(blocker, message=blocker.message[:MAX_MESSAGE])
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
-        self._refusals[job.ref] = Refusal(entry.uid, obstacle, pause_s, self._now_s() + pause_s)
-        if refusal is None or refusal.obstacle != obstacle:
-            raise Retry(0.0)  # to write it into the status
-        raise Retry(pause_s)
+        self._refusals[job.ref] = Refusal(summary.uid, blocker, pause_s, self._now_s() + pause_s)
+        if refusal is None or refusal.blocker != blocker:
+            raise Requeue(0.0)  # to write it into the status
+        raise Requeue(pause_s)
 
-    def _find_leftover(self, ref: JobRef, entry: JobEntry) -> Obstacle | None:
+    def _find_leftover(self, ref: JobRef, summary: JobSummary) -> Blocker | None:
         """Return the pod that may still write into the output folder though its child is gone.
 
         A Job that is deleted in the background, as kubectl and the garbage collector do, disappears at once, while its
         pod still has its grace period.
         """
-        own = {child.name for child in self.own(ref, entry)}
+        own = {child.name for child in self.own(ref, summary)}
         left = (pod for pod in self._index.all_pods(ref) if pod.phase not in ENDED_PHASES and pod.child not in own)
         pod = next(left, None)
         return None if pod is None else _pod_left(pod)
 
-    async def _create(self, job: BertPretrainJob, entry: JobEntry, step: Plan, draft: Draft | None) -> Obstacle | None:
+    async def _create(
+        self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None
+    ) -> Blocker | None:
         child = step.create
         assert child is not None, "only called for a plan that creates one"
 
         async def write_hash(text: str) -> None:
-            await self._statuses.write(job.ref, entry, step.status, with_hash(step.status, text))
+            await self._statuses.write(job.ref, summary, step.status, with_hash(step.status, text))
 
         try:
-            frozen = await self._freezer.obtain(entry.document(), step.status, draft, write_hash)
+            frozen = await self._freezer.obtain(summary.document(), step.status, draft, write_hash)
             document = render_child(frozen, child)
             path = path_of(document["kind"], job.ref.namespace)
             # AlreadyExists is the normal case after a crash between the POST and the next status write.
             answer = await create_or_get(self._api, path, document)
         except Unusable as error:
-            return error.obstacle
+            return error.blocker
         except ApiError as error:
-            return _obstacle_of(error)
+            return _blocker_of(error)
         if not _is_ours(answer, frozen):
             return _name_taken(answer)
         self._index.put_child(answer)
         metadata = answer["metadata"]
         made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
-        self._created[job.ref] = (entry.uid, made)
+        self._created[job.ref] = (summary.uid, made)
         return None
 
 
@@ -240,7 +242,7 @@ def _is_ours(answer: Document, frozen: Frozen) -> bool:
     return owner.get("uid") == frozen.uid and same_spec
 
 
-def _name_taken(answer: Document) -> Obstacle:
+def _name_taken(answer: Document) -> Blocker:
     metadata = answer["metadata"]
     leaving = "deletionTimestamp" in metadata
     what = f"{answer.get('kind', 'An object')} {metadata.get('name')}"
@@ -249,33 +251,33 @@ def _name_taken(answer: Document) -> Obstacle:
         if leaving
         else f"{what} exists and is not this job's. Next: delete it, or rename the job"
     )
-    return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
+    return Blocker(reason=ObstacleReason.NAME_TAKEN, message=message)
 
 
-def _pod_left(pod: PodEntry) -> Obstacle:
+def _pod_left(pod: PodSummary) -> Blocker:
     message = (
         f"Pod {pod.name} of an earlier child is still leaving. Next: wait; if its node is gone for good, kubectl "
         "delete it with --force"
         if pod.is_deleting
         else f"Pod {pod.name} carries this job's name and belongs to none of its children. Next: delete it"
     )
-    return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message)
+    return Blocker(reason=ObstacleReason.NAME_TAKEN, message=message)
 
 
-def _obstacle_of(error: ApiError) -> Obstacle:
-    """Return the obstacle behind a refusal; raise it again if it is about the API server and not about the job."""
+def _blocker_of(error: ApiError) -> Blocker:
+    """Return the blocker behind a refusal; raise it again if it is about the API server and not about the job."""
     if error.status == 404 and any(words in error.message for words in _UNKNOWN_API):
         reason = ObstacleReason.MPI_JOB_API_MISSING
         message = f"{reason.sentence} Next: kubectl get crd mpijobs.kubeflow.org"
-        return Obstacle(reason=reason, message=message)
+        return Blocker(reason=reason, message=message)
     if error.status == 403:
         return classify_refusal(error.message)
     if error.status == 409 and error.reason == "AlreadyExists":
-        return Obstacle(reason=ObstacleReason.NAME_TAKEN, message=error.message)
+        return Blocker(reason=ObstacleReason.NAME_TAKEN, message=error.message)
     if error.status == 413 or _TOO_LARGE in error.message:
         message = f"{error.message}. Next: make the spec smaller, delete the job and apply it again"
-        return Obstacle(reason=ObstacleReason.REJECTED, message=message)
+        return Blocker(reason=ObstacleReason.REJECTED, message=message)
     if error.status in (400, 404, 422):
         message = f"{error.message}. Next: correct the field that is named, or delete the job"
-        return Obstacle(reason=ObstacleReason.REJECTED, message=message)
+        return Blocker(reason=ObstacleReason.REJECTED, message=message)
     raise error

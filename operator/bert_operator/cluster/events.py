@@ -9,7 +9,7 @@ from bert_operator.api.schema.conditions import ConditionType, Reason
 from bert_operator.api.schema.status import Condition, JobStatus
 
 
-class News(NamedTuple):
+class JobEvent(NamedTuple):
     """One Event."""
 
     kind: Literal["Normal", "Warning"]
@@ -17,13 +17,13 @@ class News(NamedTuple):
     message: str
 
 
-def news_between(before: JobStatus, after: JobStatus) -> Iterator[News]:
+def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     """Yield what has happened between two statuses of a job, oldest first."""
     known = {failure.attempt for failure in before.failures}
     for failure in after.failures:
         if failure.attempt not in known:
             end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
-            yield News(
+            yield JobEvent(
                 "Warning",
                 "AttemptFailed",
                 f"Attempt {failure.attempt} ({failure.run}) failed: {failure.reason}, "
@@ -32,33 +32,33 @@ def news_between(before: JobStatus, after: JobStatus) -> Iterator[News]:
             )
     for run in after.completed_runs:
         if run not in before.completed_runs:
-            yield News("Normal", "RunCompleted", f"The {run} run is done")
+            yield JobEvent("Normal", "RunCompleted", f"The {run} run is done")
     if after.attempt > before.attempt:
-        yield News("Normal", "AttemptStarted", f"Attempt {after.attempt} ({after.run}) is created")
+        yield JobEvent("Normal", "AttemptStarted", f"Attempt {after.attempt} ({after.run}) is created")
     blocked, was_blocked = _condition(after, ConditionType.BLOCKED), _condition(before, ConditionType.BLOCKED)
     if blocked is not None and blocked.status == "True" and blocked.reason != (was_blocked and was_blocked.reason):
-        yield News("Warning", blocked.reason, blocked.message)
+        yield JobEvent("Warning", blocked.reason, blocked.message)
     if after.phase != before.phase:
-        yield from _phase_news(after)
+        yield from _phase_events(after)
 
 
-def _phase_news(after: JobStatus) -> Iterator[News]:
+def _phase_events(after: JobStatus) -> Iterator[JobEvent]:
     message = after.message or ""
     match after.phase:
         case "Running":
-            yield News("Normal", "Running", f"Attempt {after.attempt} ({after.run}) is running")
+            yield JobEvent("Normal", "Running", f"Attempt {after.attempt} ({after.run}) is running")
         case "Queued":
-            yield News("Normal", Reason.QUEUED.value, message)
+            yield JobEvent("Normal", Reason.QUEUED.value, message)
         case "Stopping":
-            yield News("Normal", after.reason or "Stopping", message)
+            yield JobEvent("Normal", after.reason or "Stopping", message)
         case "Stopped":
-            yield News("Normal", Reason.STOPPED_ON_REQUEST.value, message)
+            yield JobEvent("Normal", Reason.STOPPED_ON_REQUEST.value, message)
         case "Succeeded":
-            yield News("Normal", Reason.ALL_STAGES_DONE.value, message)
+            yield JobEvent("Normal", Reason.ALL_STAGES_DONE.value, message)
         case "Failed":
-            yield News("Warning", after.reason or "Failed", message)
+            yield JobEvent("Warning", after.reason or "Failed", message)
         case "Invalid":
-            yield News("Warning", Reason.SPEC_INVALID.value, message)
+            yield JobEvent("Warning", Reason.SPEC_INVALID.value, message)
 
 
 def _condition(status: JobStatus, kind: ConditionType) -> Condition | None:

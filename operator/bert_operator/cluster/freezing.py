@@ -21,7 +21,7 @@ from bert_operator.cluster.settings_rules import frozen_problems, read_cluster_j
 from bert_operator.errors import InvalidJob
 from bert_operator.render import names
 from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map, spec_document, thaw
-from bert_operator.state.observed import Obstacle
+from bert_operator.state.observed import Blocker
 
 Document = dict[str, Any]
 WriteHash = Callable[[str], Awaitable[None]]
@@ -31,12 +31,12 @@ _START_AGAIN = "delete the job and apply it again: with output.ifExists Resume i
 
 
 class Unusable(Exception):
-    """The frozen configuration must not, or cannot, be used; ``obstacle`` says why and what next."""
+    """The frozen configuration must not, or cannot, be used; ``blocker`` says why and what next."""
 
-    def __init__(self, obstacle: Obstacle) -> None:
-        """Obstacle: what to put into the status."""
-        super().__init__(obstacle.message)
-        self.obstacle = obstacle
+    def __init__(self, blocker: Blocker) -> None:
+        """Blocker: what to put into the status."""
+        super().__init__(blocker.message)
+        self.blocker = blocker
 
 
 class Draft(NamedTuple):
@@ -181,16 +181,16 @@ def _is_owned(config_map: Document, document: Document) -> bool:
 def _check_owner(config_map: Document, document: Document) -> None:
     if not _is_owned(config_map, document):
         message = f"ConfigMap {_name(document)} exists and is not this job's. Next: delete it, or rename the job"
-        raise Unusable(Obstacle(reason=ObstacleReason.NAME_TAKEN, message=message))
+        raise Unusable(Blocker(reason=ObstacleReason.NAME_TAKEN, message=message))
 
 
-def _missing(document: Document) -> Obstacle:
+def _missing(document: Document) -> Blocker:
     reason = ObstacleReason.FROZEN_CONFIGURATION_MISSING
     message = f"{reason.sentence} Next: restore ConfigMap {_name(document)}, or {_START_AGAIN}"
-    return Obstacle(reason=reason, message=message)
+    return Blocker(reason=reason, message=message)
 
 
-def _untrusted(document: Document, status: JobStatus) -> Obstacle:
+def _untrusted(document: Document, status: JobStatus) -> Blocker:
     reason = ObstacleReason.FROZEN_CONFIGURATION_UNTRUSTED
     name = _name(document)
     if status.frozen_hash is None:
@@ -201,15 +201,15 @@ def _untrusted(document: Document, status: JobStatus) -> Obstacle:
     else:
         found = f"ConfigMap {name} can be changed, or has another hash than status.frozenHash"
         remedy = f"restore it as it was, or {_START_AGAIN}" if _has_run(status) else "delete it"
-    return Obstacle(reason=reason, message=f"{reason.sentence} Found: {found}. Next: {remedy}")
+    return Blocker(reason=reason, message=f"{reason.sentence} Found: {found}. Next: {remedy}")
 
 
-def _unreadable(document: Document, error: Exception) -> Obstacle:
+def _unreadable(document: Document, error: Exception) -> Blocker:
     reason = ObstacleReason.FROZEN_CONFIGURATION_UNREADABLE
     told = "; ".join(map(str, error.problems)) if isinstance(error, InvalidJob) else str(error)
     message = f"{reason.sentence} Next: run the release of the operator that has started it, or {_START_AGAIN}. {told}"
-    return Obstacle(reason=reason, message=f"{_name(document)}: {message}")
+    return Blocker(reason=reason, message=f"{_name(document)}: {message}")
 
 
-def _rejected(invalid: InvalidJob) -> Obstacle:
-    return Obstacle(reason=ObstacleReason.REJECTED, message="; ".join(map(str, invalid.problems)))
+def _rejected(invalid: InvalidJob) -> Blocker:
+    return Blocker(reason=ObstacleReason.REJECTED, message="; ".join(map(str, invalid.problems)))

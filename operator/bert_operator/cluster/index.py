@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_operator.cluster.object_summaries import (
-    ChildEntry,
-    JobEntry,
-    PodEntry,
-    Warning,
+    ChildSummary,
+    JobSummary,
+    PodSummary,
+    WarningSummary,
     read_child,
     read_job,
     read_pod,
@@ -37,12 +37,12 @@ class Index:
 
     def __init__(self) -> None:
         """Empty."""
-        self._jobs: dict[JobRef, JobEntry] = {}
-        self._children: dict[JobRef, dict[str, ChildEntry]] = {}
-        self._pods: dict[JobRef, dict[str, PodEntry]] = {}
+        self._jobs: dict[JobRef, JobSummary] = {}
+        self._children: dict[JobRef, dict[str, ChildSummary]] = {}
+        self._pods: dict[JobRef, dict[str, PodSummary]] = {}
         # Jobs by what their children's names begin with, where that is not their own name.
         self._called: dict[JobRef, JobRef] = {}
-        self._warnings: OrderedDict[WarningKey, tuple[Warning, ...]] = OrderedDict()
+        self._warnings: OrderedDict[WarningKey, tuple[WarningSummary, ...]] = OrderedDict()
         # Deleted objects may still be told of by an answer or a watch that is late.
         self._gone: OrderedDict[str, None] = OrderedDict()
 
@@ -50,12 +50,12 @@ class Index:
 
     def put_job(self, body: Document) -> JobRef | None:
         """Take a BertPretrainJob."""
-        entry, ref = read_job(body), _ref(body)
+        summary, ref = read_job(body), _ref(body)
         known = self._jobs.get(ref)
-        if entry.uid in self._gone:
+        if summary.uid in self._gone:
             return None
-        if known is None or known.uid != entry.uid or known.version <= entry.version:
-            self._jobs[ref] = entry
+        if known is None or known.uid != summary.uid or known.version <= summary.version:
+            self._jobs[ref] = summary
         return ref
 
     def put_child(self, body: Document) -> JobRef | None:
@@ -63,13 +63,13 @@ class Index:
         read = read_child(body)
         if read is None:
             return None
-        job, entry = read
+        job, summary = read
         ref = JobRef(_namespace(body), job)
-        if entry.uid not in self._gone:
+        if summary.uid not in self._gone:
             children = self._children.setdefault(ref, {})
-            known = children.get(entry.name)
-            if known is None or known.uid != entry.uid or known.version <= entry.version:
-                children[entry.name] = entry
+            known = children.get(summary.name)
+            if known is None or known.uid != summary.uid or known.version <= summary.version:
+                children[summary.name] = summary
                 self._note_name(ref)
         return ref
 
@@ -78,10 +78,10 @@ class Index:
         read = read_pod(body)
         if read is None:
             return None
-        job, entry = read
+        job, summary = read
         ref = JobRef(_namespace(body), job)
-        if entry.uid not in self._gone:
-            self._pods.setdefault(ref, {})[entry.name] = entry
+        if summary.uid not in self._gone:
+            self._pods.setdefault(ref, {})[summary.name] = summary
             self._note_name(ref)
         return ref
 
@@ -146,7 +146,7 @@ class Index:
         job = (metadata.get("labels") or {}).get(names.JOB_LABEL)
         return JobRef(_namespace(body), job) if job else None
 
-    def job(self, ref: JobRef) -> JobEntry | None:
+    def job(self, ref: JobRef) -> JobSummary | None:
         """Return a job."""
         return self._jobs.get(ref)
 
@@ -154,25 +154,25 @@ class Index:
         """Return all jobs."""
         return list(self._jobs)
 
-    def children(self, ref: JobRef) -> Sequence[ChildEntry]:
+    def children(self, ref: JobRef) -> Sequence[ChildSummary]:
         """Return the children that carry a job's name, whosever they are."""
         return list(self._children.get(ref, {}).values())
 
-    def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildEntry]:
+    def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildSummary]:
         """Return the children that the job of this uid controls; others may carry its name in their labels."""
         return [child for child in self.children(ref) if child.owner_uid == uid]
 
-    def pods(self, ref: JobRef, child: str) -> Sequence[PodEntry]:
+    def pods(self, ref: JobRef, child: str) -> Sequence[PodSummary]:
         """Return the pods of a child, those of a namesake left out that an earlier job has left behind."""
         pods = [pod for pod in self._pods.get(ref, {}).values() if pod.child == child]
         known = self._children.get(ref, {}).get(child)
         return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
 
-    def all_pods(self, ref: JobRef) -> Sequence[PodEntry]:
+    def all_pods(self, ref: JobRef) -> Sequence[PodSummary]:
         """Return the pods that carry a job's name, whosever they are."""
         return list(self._pods.get(ref, {}).values())
 
-    def warnings(self, ref: JobRef, names: Sequence[str]) -> dict[str, tuple[Warning, ...]]:
+    def warnings(self, ref: JobRef, names: Sequence[str]) -> dict[str, tuple[WarningSummary, ...]]:
         """Return the warnings about objects of a job's namespace."""
         found = ((name, self._warnings.get((ref.namespace, name))) for name in names)
         return {name: warnings for name, warnings in found if warnings}
@@ -229,10 +229,10 @@ class Index:
 
 
 def _called(ref: JobRef) -> JobRef:
-    return JobRef(ref.namespace, names.called_after(ref.name))
+    return JobRef(ref.namespace, names.name_prefix(ref.name))
 
 
-def _is_made_for(pod: PodEntry, child: ChildEntry) -> bool:
+def _is_made_for(pod: PodSummary, child: ChildSummary) -> bool:
     """Tell whether a pod is this very child's; a launcher's says by its age alone which MPIJob it is of."""
     if pod.role == names.LAUNCHER:
         return pod.created_at_s >= child.created_at_s

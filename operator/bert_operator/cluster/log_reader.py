@@ -17,9 +17,9 @@ from typing import Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.object_summaries import ChildEntry, JobEntry, PodEntry
+from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.pods import CONTAINER
@@ -28,9 +28,9 @@ from bert_operator.state.progress import ProgressRecord, claims_to_be_record, pa
 READS_PER_SECOND = 10.0
 SHORTEST_ROUND_S = 5.0
 """A job's status changes at most this often for the sake of progress."""
-LAST_WORDS_S = 5.0
+FINAL_READ_S = 5.0
 """Longest wait for the log of a child that has ended; its end is then told without it."""
-_MOMENT_S = 0.25
+_INLINE_WAIT_S = 0.25
 """What a node that does not hang needs at most. Nobody's turn is taken for longer."""
 _LINES, _BYTES = "60", "65536"
 
@@ -45,7 +45,7 @@ class LogMetrics(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LatestRecords:
     """What a job's log said last."""
 
     progress: ProgressRecord | None = None
@@ -62,7 +62,7 @@ class _Known:
     """The job's: it may be deleted and applied again under its name."""
     reading: int
     attempt: int
-    report: Report
+    report: LatestRecords
 
     def is_newer(self, uid: str, reading: int, attempt: int) -> bool:
         """Tell whether a log that comes now says less: readings come in any order."""
@@ -70,7 +70,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _LastWords:
+class _FinalRead:
     """The reading of a log whose child has ended."""
 
     child_uid: str
@@ -90,35 +90,35 @@ class LogReader:
         self._metrics = metrics
         self._known: dict[JobRef, _Known] = {}
         self._readings = itertools.count()
-        self._last_words: dict[JobRef, _LastWords] = {}
+        self._final_reads: dict[JobRef, _FinalRead] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
 
-    def report(self, ref: JobRef) -> Report:
+    def latest(self, ref: JobRef) -> LatestRecords:
         """Return the newest report of a job."""
         known = self._known.get(ref)
-        return known.report if known is not None else Report()
+        return known.report if known is not None else LatestRecords()
 
-    async def read_to_end(self, ref: JobRef, job: JobEntry, child: ChildEntry) -> None:
+    async def read_final(self, ref: JobRef, job: JobSummary, child: ChildSummary) -> None:
         """Read the log of a child that has ended, once: short runs end between two rounds.
 
         Raises:
-            Retry: it has not come yet; the job is looked at again when it has, or when that takes too long.
+            Requeue: it has not come yet; the job is looked at again when it has, or when that takes too long.
         """
         main = (names.LAUNCHER, names.SINGLE)
         pod = next((pod for pod in self._index.pods(ref, child.name) if pod.role in main), None)
         if pod is None:
             return
         loop = asyncio.get_running_loop()
-        words = self._last_words.get(ref)
+        words = self._final_reads.get(ref)
         if words is None or words.child_uid != child.uid:
-            words = _LastWords(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + LAST_WORDS_S)
-            self._last_words[ref] = words
-            await asyncio.wait({words.reading}, timeout=_MOMENT_S)
+            words = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + FINAL_READ_S)
+            self._final_reads[ref] = words
+            await asyncio.wait({words.reading}, timeout=_INLINE_WAIT_S)
             if not words.reading.done():
                 words.reading.add_done_callback(lambda _: self._enqueue(ref))
         if not words.reading.done() and loop.time() < words.until_s:
-            raise Retry(words.until_s - loop.time())
+            raise Requeue(words.until_s - loop.time())
 
     async def run(self) -> None:
         """Read until cancelled: so many logs are begun per second, whether or not those before have come."""
@@ -127,7 +127,7 @@ class LogReader:
             while True:
                 started_s = loop.time()
                 known = set(self._index.jobs())
-                for table in (self._known, self._last_words):
+                for table in (self._known, self._final_reads):
                     for gone in table.keys() - known:
                         del table[gone]
                 for ref, job, pod in list(self._readable()):
@@ -136,7 +136,7 @@ class LogReader:
                         await asyncio.sleep(1 / READS_PER_SECOND)
                 await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
 
-    def _readable(self) -> Iterator[tuple[JobRef, JobEntry, PodEntry]]:
+    def _readable(self) -> Iterator[tuple[JobRef, JobSummary, PodSummary]]:
         """Yield the running jobs, each with the pod whose log has its records."""
         for ref in self._index.jobs():
             job = self._index.job(ref)
@@ -147,14 +147,14 @@ class LogReader:
                 if pod.role in (names.LAUNCHER, names.SINGLE) and pod.phase == "Running":
                     yield ref, job, pod
 
-    async def _read_once(self, ref: JobRef, job: JobEntry, pod: PodEntry) -> None:
+    async def _read_once(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> None:
         self._being_read.add(pod.uid)
         try:
             await self._read(ref, job, pod)
         finally:
             self._being_read.discard(pod.uid)
 
-    async def _read(self, ref: JobRef, job: JobEntry, pod: PodEntry) -> None:
+    async def _read(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> None:
         reading = next(self._readings)
         path = path_of("Pod", ref.namespace, pod.name, part="log")
         try:
@@ -168,8 +168,8 @@ class LogReader:
         known = self._known.get(ref)
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return
-        before = known.report if known is not None and known.uid == job.uid else Report()
-        after = read_report(text, job.uid, pod.attempt, before)
+        before = known.report if known is not None and known.uid == job.uid else LatestRecords()
+        after = read_latest_records(text, job.uid, pod.attempt, before)
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
@@ -178,7 +178,7 @@ class LogReader:
             self._enqueue(ref)
 
 
-def read_report(text: str, uid: str, attempt: int, before: Report) -> Report:
+def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords) -> LatestRecords:
     """Return what the end of a log says of an attempt of a job, over what was known before."""
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
     for line in text.split("\n"):
@@ -191,4 +191,4 @@ def read_report(text: str, uid: str, attempt: int, before: Report) -> Report:
             checkpoint = record
         elif record.event in ("progress", "stage_started"):
             progress = record
-    return Report(progress, checkpoint, frozenset(refused))
+    return LatestRecords(progress, checkpoint, frozenset(refused))

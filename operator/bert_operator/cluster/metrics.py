@@ -60,7 +60,7 @@ class Metrics:
         self._watch_events = Counter(
             "bert_operator_watch_events", "Objects that watches brought.", ["kind"], registry=self.registry
         )
-        self._sweeps = Gauge(
+        self._resyncs = Gauge(
             "bert_operator_last_sweep_timestamp_seconds",
             "When what is known was last compared with what there is.",
             registry=self.registry,
@@ -97,9 +97,9 @@ class Metrics:
         """A watch brought an object."""
         self._watch_events.labels(kind).inc()
 
-    def swept(self, now_s: float) -> None:
+    def resynced(self, now_s: float) -> None:
         """A sweep came to its end."""
-        self._sweeps.set(now_s)
+        self._resyncs.set(now_s)
 
     def add_view(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
         """Have figures read when they are asked for. read: returns a value by the label's value."""

@@ -26,7 +26,7 @@ _ATTEMPT_DIGITS = 6
 """More attempts than all retry budgets together allow have fewer."""
 
 
-class JobEntry(NamedTuple):
+class JobSummary(NamedTuple):
     """A BertPretrainJob."""
 
     uid: str
@@ -45,7 +45,7 @@ class JobEntry(NamedTuple):
         return document
 
 
-class ChildEntry(NamedTuple):
+class ChildSummary(NamedTuple):
     """A Job or an MPIJob of ours."""
 
     kind: ChildKind
@@ -63,14 +63,14 @@ class ChildEntry(NamedTuple):
     """Held back by a queue."""
     conditions: tuple[tuple[str, str], ...]
     """Type and reason of those that are True."""
-    was_looked_at: bool
+    has_status: bool
     """Whether its controller has written any status."""
     completed_at_s: float | None
     waiting_since_s: float | None
     """When it was created, or resumed; empty where it was let go and its controller has not seen that yet."""
 
 
-class PodEntry(NamedTuple):
+class PodSummary(NamedTuple):
     """A pod of a child of ours."""
 
     name: str
@@ -102,7 +102,7 @@ class PodEntry(NamedTuple):
     created_at_s: float
 
 
-class Warning(NamedTuple):  # noqa: A001 - Kubernetes' own word for this kind of event
+class WarningSummary(NamedTuple):
     """A Warning event about a child or a pod."""
 
     reason: str
@@ -112,7 +112,7 @@ class Warning(NamedTuple):  # noqa: A001 - Kubernetes' own word for this kind of
     """Of what it is about: names are used again."""
 
 
-def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobEntry:
+def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummary:
     """Return the entry of a BertPretrainJob. most_bytes: of a document that is kept."""
     metadata = body.get("metadata", {})
     kept = {
@@ -124,7 +124,7 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobEntry:
     }
     # Escaped, a character could take twelve bytes.
     content = json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
-    return JobEntry(
+    return JobSummary(
         uid=metadata.get("uid", ""),
         version=read_version(body),
         generation=metadata.get("generation", 0),
@@ -134,7 +134,7 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobEntry:
     )
 
 
-def read_child(body: Document) -> tuple[str, ChildEntry] | None:
+def read_child(body: Document) -> tuple[str, ChildSummary] | None:
     """Return the name of the job that a Job or MPIJob is labelled with, and its entry; None for others."""
     metadata, status, spec = body.get("metadata", {}), body.get("status") or {}, body.get("spec") or {}
     labels = metadata.get("labels") or {}
@@ -153,7 +153,7 @@ def read_child(body: Document) -> tuple[str, ChildEntry] | None:
     created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
     # Both controllers set it anew when they resume.
     resumed_at_s = _time(status.get("startTime")) or 0.0
-    return job, ChildEntry(
+    return job, ChildSummary(
         kind=kind,
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
@@ -166,7 +166,7 @@ def read_child(body: Document) -> tuple[str, ChildEntry] | None:
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=suspend is True,
         conditions=conditions,
-        was_looked_at=bool(status),
+        has_status=bool(status),
         completed_at_s=_time(status.get("completionTime")) or _failed_at(status, kind),
         waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
     )
@@ -176,7 +176,7 @@ def _is_attempt(label: str) -> bool:
     return label.isascii() and label.isdecimal() and len(label) <= _ATTEMPT_DIGITS
 
 
-def read_pod(body: Document) -> tuple[str, PodEntry] | None:
+def read_pod(body: Document) -> tuple[str, PodSummary] | None:
     """Return the name of the job that a pod is labelled with, and its entry; None for others."""
     metadata, status = body.get("metadata", {}), body.get("status") or {}
     labels = metadata.get("labels") or {}
@@ -192,7 +192,7 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
     disruption = conditions.get("DisruptionTarget", {})
     is_mpi = role != names.SINGLE
     number = int(attempt) if _is_attempt(attempt) else 0
-    return job, PodEntry(
+    return job, PodSummary(
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         version=read_version(body),
@@ -218,13 +218,13 @@ def read_pod(body: Document) -> tuple[str, PodEntry] | None:
     )
 
 
-def read_warning(body: Document) -> tuple[str, str, Warning] | None:
+def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
     """Return the kind and the name that a Warning event is about, and the event; None for other events."""
     subject = body.get("involvedObject") or {}
     if body.get("type") != "Warning" or subject.get("kind") not in ("Job", "MPIJob", "Pod"):
         return None
     when = body.get("lastTimestamp") or body.get("eventTime") or body.get("metadata", {}).get("creationTimestamp")
-    warning = Warning(
+    warning = WarningSummary(
         reason=sys.intern(body.get("reason") or ""),
         message=(body.get("message") or "")[:_LONGEST_NOTE],
         seen_at_s=_time(when) or 0.0,

@@ -9,19 +9,19 @@ from typing import Any
 
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import ChildRef
-from bert_operator.cluster.blockers import find_obstacle, find_unready
-from bert_operator.cluster.object_summaries import ChildEntry, PodEntry, Warning
+from bert_operator.cluster.blockers import find_blocker, find_unready
+from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
 from bert_operator.render import names
-from bert_operator.state.observed import Child, read_ending, read_record
+from bert_operator.state.observed import Child, read_outcome, read_record
 
 SETTLING_S = 10.0
 """Longest time from a child's failure to its pod's last word."""
 
 
 def observe_child(
-    child: ChildEntry,
-    pods: Sequence[PodEntry],
-    warnings: Mapping[str, Sequence[Warning]],
+    child: ChildSummary,
+    pods: Sequence[PodSummary],
+    warnings: Mapping[str, Sequence[WarningSummary]],
     *,
     workers: int,
     now_s: float,
@@ -52,12 +52,12 @@ def observe_child(
     if child.is_suspended:
         return replace(base, state="Queued")
     if _has_begun(child, pods, workers, conditions):
-        return replace(base, state="Running", obstacle=None if child.is_deleting else find_unready(pods, now_s))
-    obstacle = None if child.is_deleting else find_obstacle(child, pods, warnings, workers=workers, now_s=now_s)
-    return replace(base, obstacle=obstacle)
+        return replace(base, state="Running", blocker=None if child.is_deleting else find_unready(pods, now_s))
+    blocker = None if child.is_deleting else find_blocker(child, pods, warnings, workers=workers, now_s=now_s)
+    return replace(base, blocker=blocker)
 
 
-def _ended_at(time_s: float | None, child: ChildEntry, now_s: float) -> float | None:
+def _ended_at(time_s: float | None, child: ChildSummary, now_s: float) -> float | None:
     """Return when a child ended: not before it was created, nor later than now.
 
     Nodes and controllers write that time by clocks of their own; a wrong one costs a back-off at most.
@@ -65,7 +65,7 @@ def _ended_at(time_s: float | None, child: ChildEntry, now_s: float) -> float | 
     return None if time_s is None else min(max(time_s, child.created_at_s), max(now_s, child.created_at_s))
 
 
-def _waiting_since(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> float | None:
+def _waiting_since(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -> float | None:
     """Return since when a child may start, by the API server's clock as far as that can be known."""
     since_s = child.waiting_since_s
     if since_s is None:
@@ -79,23 +79,23 @@ def _waiting_since(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) ->
     return max(since_s, min(made)) if made and was_held else since_s
 
 
-def _has_succeeded(child: ChildEntry, conditions: Mapping[str, str]) -> bool:
+def _has_succeeded(child: ChildSummary, conditions: Mapping[str, str]) -> bool:
     return "Complete" in conditions if child.kind == "Job" else "Succeeded" in conditions
 
 
-def _has_failed(child: ChildEntry, conditions: Mapping[str, str]) -> bool:
+def _has_failed(child: ChildSummary, conditions: Mapping[str, str]) -> bool:
     # mpi-operator marks an MPIJob as failed when a worker is evicted, and takes that back if the launcher makes
     # it nevertheless. Its ranks cannot finish without that worker, so it counts as failed at once.
     return "Failed" in conditions
 
 
-def has_ended(child: ChildEntry) -> bool:
+def has_ended(child: ChildSummary) -> bool:
     """Tell whether a child's program is over, whatever came of it."""
     conditions = dict(child.conditions)
     return _has_succeeded(child, conditions) or _has_failed(child, conditions)
 
 
-def is_settling(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> bool:
+def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -> bool:
     """Tell whether a child has failed and its pod has not yet said how: the two come over different watches."""
     # The controller's clock may be ahead or behind: what ended at another time than about now is not waited for.
     if not _has_failed(child, dict(child.conditions)) or abs(now_s - (child.completed_at_s or 0.0)) > SETTLING_S:
@@ -104,7 +104,7 @@ def is_settling(child: ChildEntry, pods: Sequence[PodEntry], now_s: float) -> bo
     return any(pod.exit_code is None and not pod.is_deleting and not pod.disruption for pod in main)
 
 
-def _has_begun(child: ChildEntry, pods: Iterable[PodEntry], workers: int, conditions: Mapping[str, str]) -> bool:
+def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, conditions: Mapping[str, str]) -> bool:
     """Tell whether the program may be running, or was: the single pod, or the launcher with all of its workers.
 
     Pods are ahead of what their controllers say: one that has ended belongs to a child that is about to end.
@@ -120,7 +120,7 @@ def _has_begun(child: ChildEntry, pods: Iterable[PodEntry], workers: int, condit
     return launcher.phase != "Running" or sum(pod.role == names.WORKER for pod in begun) >= workers
 
 
-def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions: Mapping[str, str]) -> Child:
+def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], conditions: Mapping[str, str]) -> Child:
     """Tell the cause: a pod that was taken away, one that ran out of memory, or the program itself."""
     main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
     every = pods
@@ -145,35 +145,35 @@ def _failed(base: Child, child: ChildEntry, pods: Sequence[PodEntry], conditions
             base, state="Failed", reason=FailureReason.POD_DELETED.value, message=FailureReason.POD_DELETED.sentence
         )
     record, text = _read_message(main.message)
-    ending = read_ending(main.exit_code or 1, record)
+    outcome = read_outcome(main.exit_code or 1, record)
     blamed = first or main
     failed = _named_in(record, child)
     name = blamed.name if failed is None else failed
     return replace(
         base,
-        state=ending.state,
-        exit_code=ending.exit_code,
-        signal=ending.signal,
-        reason=ending.reason,
-        message=ending.message or text,
+        state=outcome.state,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        reason=outcome.reason,
+        message=outcome.message or text,
         pod=name,
         node=next((pod.node for pod in (*every, blamed) if pod.name == name), "") or None,
         finished_at_s=main.finished_at_s or child.completed_at_s,
     )
 
 
-def _ended_after(pod: PodEntry, main: PodEntry) -> bool:
+def _ended_after(pod: PodSummary, main: PodSummary) -> bool:
     """Tell whether a pod ended when all was over: workers are cleaned away, and may be killed for being slow."""
     return pod.finished_at_s is not None and main.finished_at_s is not None and pod.finished_at_s > main.finished_at_s
 
 
-def _first_failure(pods: Iterable[PodEntry]) -> PodEntry | None:
+def _first_failure(pods: Iterable[PodSummary]) -> PodSummary | None:
     """Return the pod that failed first; the others of an MPI job die of it."""
     failed = [pod for pod in pods if pod.phase == "Failed" or (pod.exit_code or 0) != 0]
     return min(failed, key=lambda pod: (pod.finished_at_s or float("inf"), pod.role), default=None)
 
 
-def _named_in(record: Mapping[str, Any] | None, child: ChildEntry) -> str | None:
+def _named_in(record: Mapping[str, Any] | None, child: ChildSummary) -> str | None:
     """Return the worker whose rank the launcher saw fail first: that pod lives on, or is cleaned away already."""
     failure = (record or {}).get("firstFailure")
     host = failure.get("host") if isinstance(failure, Mapping) else None
@@ -182,8 +182,8 @@ def _named_in(record: Mapping[str, Any] | None, child: ChildEntry) -> str | None
 
 
 def _infrastructure_cause(
-    pods: Iterable[PodEntry], conditions: Mapping[str, str]
-) -> tuple[FailureReason, PodEntry | None] | None:
+    pods: Iterable[PodSummary], conditions: Mapping[str, str]
+) -> tuple[FailureReason, PodSummary | None] | None:
     for pod in pods:
         if pod.disruption:
             return (FailureReason.EVICTED if pod.disruption == "Evicted" else FailureReason.DISRUPTED), pod
@@ -196,7 +196,7 @@ def _infrastructure_cause(
     return None if lost is None else (FailureReason.KILLED, lost)
 
 
-def _say(reason: FailureReason, pod: PodEntry | None) -> str:
+def _say(reason: FailureReason, pod: PodSummary | None) -> str:
     if pod is None:
         return reason.sentence
     where = f" on node {pod.node}" if pod.node else ""

@@ -23,23 +23,23 @@ from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus, wants_ne
 from bert_operator.cluster.blockers import SILENCE_S
 from bert_operator.cluster.children import ChildMetrics, Children, delete_object, with_hash
 from bert_operator.cluster.client import ApiClient
-from bert_operator.cluster.events import News
+from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.log_reader import Report
-from bert_operator.cluster.object_summaries import ChildEntry, JobEntry
+from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.object_summaries import ChildSummary, JobSummary
 from bert_operator.cluster.observation import has_ended, is_settling, observe_child
 from bert_operator.cluster.paths import job_path
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
-from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, StatusMetrics, StatusWriter, Teller
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.status_writer import CONFLICT_PAUSE_S, EventSink, StatusMetrics, StatusWriter
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.errors import InvalidJob
 from bert_operator.names import JobRef
-from bert_operator.state.observed import Child, Observed, Obstacle
+from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import Plan, plan
-from bert_operator.state.runs import run_world
-from bert_operator.state.status import describe_invalid, describe_obstacle
+from bert_operator.state.runs import run_placement
+from bert_operator.state.status import describe_blocked, describe_invalid
 
 Document = dict[str, Any]
 
@@ -48,13 +48,13 @@ _SETTLING_PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Reports(Protocol):
+class RecordSource(Protocol):
     """What logs contain."""
 
-    def report(self, ref: JobRef) -> Report:
+    def latest(self, ref: JobRef) -> LatestRecords:
         """Return the newest records of a job."""
 
-    async def read_to_end(self, ref: JobRef, job: JobEntry, child: ChildEntry) -> None:
+    async def read_final(self, ref: JobRef, job: JobSummary, child: ChildSummary) -> None:
         """Read the log of a child that has ended."""
 
 
@@ -70,8 +70,8 @@ class Reconciler:
         api: ApiClient,
         index: Index,
         settings: Settings,
-        recorder: Teller,
-        reports: Reports,
+        recorder: EventSink,
+        log_records: RecordSource,
         metrics: ReconcileMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -82,7 +82,7 @@ class Reconciler:
             index: What is known of the cluster.
             settings: The operator's.
             recorder: Takes Events.
-            reports: What logs contain.
+            log_records: What logs contain.
             metrics: Counts attempts.
             clock: Returns seconds since 1970, by the API server's clock.
         """
@@ -90,7 +90,7 @@ class Reconciler:
         self._index = index
         self._settings = settings
         self._recorder = recorder
-        self._reports = reports
+        self._log_records = log_records
         self._now_s = clock
         self._freezer = Freezer(api, settings)
         self._statuses = StatusWriter(api, index, recorder, metrics)
@@ -101,55 +101,55 @@ class Reconciler:
         """Bring a job one or more steps forward.
 
         Raises:
-            Retry: Reconcile again after some time.
+            Requeue: Reconcile again after some time.
             ApiError: The API server refused, or could not be reached.
         """
-        entry = self._index.job(ref)
-        if entry is None or entry.is_deleting:
+        summary = self._index.job(ref)
+        if summary is None or summary.is_deleting:
             self._children.forget(ref)
             self._left_alone.pop(ref, None)
             return
-        if entry.content is None:
-            large = await self._statuses.read_job(ref, entry)
+        if summary.content is None:
+            large = await self._statuses.read_job(ref, summary)
             if large is None or large.is_deleting:
-                raise Retry(CONFLICT_PAUSE_S)
-            entry = large
-        document = entry.document()
+                raise Requeue(CONFLICT_PAUSE_S)
+            summary = large
+        document = summary.document()
         # Before anything else: a status of a newer release may hold what this one cannot even parse.
         if (wanted := wants_newer(document.get("status") or {}, own=__version__)) is not None:
-            self._leave_alone(ref, entry, wanted)
+            self._leave_alone(ref, summary, wanted)
             return
         status = JobStatus.model_validate(document.get("status") or {})
         try:
             job = await self._read(document, status)
         except Unusable as unusable:
-            await self._write_unusable(ref, entry, status, unusable.obstacle)
+            await self._write_unusable(ref, summary, status, unusable.blocker)
             return
         except InvalidJob as invalid:
             if status.phase not in TERMINAL_PHASES:
                 message = "; ".join(str(problem) for problem in invalid.problems)
-                new = describe_invalid(status, message, generation=entry.generation, now_s=self._now_s())
-                await self._statuses.write(ref, entry, status, new)
+                new = describe_invalid(status, message, generation=summary.generation, now_s=self._now_s())
+                await self._statuses.write(ref, summary, status, new)
             return
         if status.phase not in TERMINAL_PHASES:
-            await self._read_last_words(ref, entry)
-        step = await self._plan(job, entry, status)
-        await self._carry_out(job, entry, status, step)
+            await self._read_final_log(ref, summary)
+        step = await self._plan(job, summary, status)
+        await self._carry_out(job, summary, status, step)
 
-    def _leave_alone(self, ref: JobRef, entry: JobEntry, wanted: str) -> None:
+    def _leave_alone(self, ref: JobRef, summary: JobSummary, wanted: str) -> None:
         """Emit once that a newer release has to carry a job on.
 
         During an upgrade both releases may run side by side, and the status may be the newer one's at this moment: the
         older one would misread or undo it, so it writes nothing.
         """
-        if self._left_alone.get(ref) != (entry.uid, wanted):
-            self._left_alone[ref] = (entry.uid, wanted)
+        if self._left_alone.get(ref) != (summary.uid, wanted):
+            self._left_alone[ref] = (summary.uid, wanted)
             message = (
                 f"A newer release has carried this job on. It wants bert-operator {wanted} or newer; this "
                 f"is {__version__}, which leaves it alone. Next: run that release, and no other beside it"
             )
             _log.warning("%s: %s", ref, message)
-            self._recorder.tell(ref, entry.uid, News("Warning", "OperatorTooOld", message))
+            self._recorder.emit(ref, summary.uid, JobEvent("Warning", "OperatorTooOld", message))
 
     async def _read(self, document: Document, status: JobStatus) -> BertPretrainJob:
         """Return the job, completed by its profile.
@@ -168,54 +168,54 @@ class Reconciler:
                 raise
             return frozen.job
 
-    async def _plan(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Plan:
-        step = plan(job, self._observe(job, entry, status), self._now_s())
+    async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
+        step = plan(job, self._observe(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
         if makes_another or _finds_a_loss(status, step.status):
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
-            if await self._statuses.is_outdated(job.ref, entry):
-                raise Retry(0.0)
+            if await self._statuses.is_outdated(job.ref, summary):
+                raise Requeue(0.0)
             await self._children.refresh(job.ref)
-            step = plan(job, self._observe(job, entry, status), self._now_s())
+            step = plan(job, self._observe(job, summary, status), self._now_s())
         return step
 
-    def _observe(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus) -> Observed:
-        refusal = self._children.refusal(job.ref, entry.uid)
-        report = self._reports.report(job.ref)
+    def _observe(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Observed:
+        refusal = self._children.refusal(job.ref, summary.uid)
+        latest = self._log_records.latest(job.ref)
         # Only of this very job: one that had its name before may have left records.
-        records = report.progress, report.checkpoint
-        progress, checkpoint = (record if record and record.job == entry.uid else None for record in records)
+        records = latest.progress, latest.checkpoint
+        progress, checkpoint = (record if record and record.job == summary.uid else None for record in records)
         return Observed(
             status=status,
-            children=tuple(self._observe_child(job, child) for child in self._children.own(job.ref, entry)),
+            children=tuple(self._observe_child(job, child) for child in self._children.own(job.ref, summary)),
             stop_requested=job.spec.run_policy.suspend,
             progress=progress,
             checkpoint=checkpoint,
-            obstacle=refusal.obstacle if refusal else None,
-            created=self._children.created(job.ref, entry.uid),
+            blocker=refusal.blocker if refusal else None,
+            created=self._children.created(job.ref, summary.uid),
         )
 
-    def _observe_child(self, job: BertPretrainJob, child: ChildEntry) -> Child:
+    def _observe_child(self, job: BertPretrainJob, child: ChildSummary) -> Child:
         pods = self._index.pods(job.ref, child.name)
         subjects = [child.name, f"{child.name}-launcher", *(pod.name for pod in pods)]
         warnings = self._index.warnings(job.ref, subjects)
-        workers = run_world(job.spec, child.run).workers
+        workers = run_placement(job.spec, child.run).workers
         return observe_child(child, pods, warnings, workers=workers, now_s=self._now_s())
 
-    async def _read_last_words(self, ref: JobRef, entry: JobEntry) -> None:
-        newest = max(self._children.own(ref, entry), key=lambda child: child.attempt, default=None)
+    async def _read_final_log(self, ref: JobRef, summary: JobSummary) -> None:
+        newest = max(self._children.own(ref, summary), key=lambda child: child.attempt, default=None)
         if newest is not None and has_ended(newest):
-            await self._reports.read_to_end(ref, entry, newest)
+            await self._log_records.read_final(ref, summary, newest)
 
-    async def _write_unusable(self, ref: JobRef, entry: JobEntry, status: JobStatus, obstacle: Obstacle) -> None:
+    async def _write_unusable(self, ref: JobRef, summary: JobSummary, status: JobStatus, blocker: Blocker) -> None:
         """Report that a started job cannot be carried on, and leave everything else as it is."""
         if status.phase not in TERMINAL_PHASES:
-            new = describe_obstacle(status, obstacle, generation=entry.generation, now_s=self._now_s())
-            await self._statuses.write(ref, entry, status, new)
+            new = describe_blocked(status, blocker, generation=summary.generation, now_s=self._now_s())
+            await self._statuses.write(ref, summary, status, new)
 
-    async def _carry_out(self, job: BertPretrainJob, entry: JobEntry, status: JobStatus, step: Plan) -> None:
+    async def _carry_out(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus, step: Plan) -> None:
         draft = None
         if step.create is not None and status.attempt == 0:
             # The hash is in the status before the ConfigMap exists: whoever may write ConfigMaps could otherwise put
@@ -225,25 +225,25 @@ class Reconciler:
         # Status first: the number of an attempt that was never created is used again, while a child whose number is
         # in no status could be lost without being counted.
         if step.status != status:
-            entry = await self._statuses.write(job.ref, entry, status, step.status)
+            summary = await self._statuses.write(job.ref, summary, status, step.status)
         for child in (*step.stop, *step.remove):
             await self._children.delete(job.ref, child)
         if step.create is not None:
-            await self._children.create(job, entry, step, draft)
+            await self._children.create(job, summary, step, draft)
         else:
             self._children.forget_refusal(job.ref)
         if step.delete_job:
-            await delete_object(self._api, job_path(job.ref), entry.uid)
-        elif (again_in_s := self._look_again_in_s(job.ref, entry, step)) is not None:
-            raise Retry(again_in_s)
+            await delete_object(self._api, job_path(job.ref), summary.uid)
+        elif (again_in_s := self._requeue_after_s(job.ref, summary, step)) is not None:
+            raise Requeue(again_in_s)
 
-    def _look_again_in_s(self, ref: JobRef, entry: JobEntry, step: Plan) -> float | None:
+    def _requeue_after_s(self, ref: JobRef, summary: JobSummary, step: Plan) -> float | None:
         """Return when time alone changes something: a deadline, or a controller or a pod that stays silent."""
-        own = self._children.own(ref, entry)
+        own = self._children.own(ref, summary)
         silent = [
             child.created_at_s + SILENCE_S - self._now_s()
             for child in own
-            if child.kind == "MPIJob" and not child.was_looked_at
+            if child.kind == "MPIJob" and not child.has_status
         ]
         silent += [
             pod.unready_since_s + SILENCE_S - self._now_s()
@@ -256,7 +256,7 @@ class Reconciler:
         ]
         # A second late, since times of objects are whole seconds; one that has passed is in the status already and
         # must not requeue the job for ever.
-        moments = [step.look_again_in_s, *settling, *(moment + 1.0 for moment in silent if moment > -1.0)]
+        moments = [step.requeue_after_s, *settling, *(moment + 1.0 for moment in silent if moment > -1.0)]
         return min((moment for moment in moments if moment is not None), default=None)
 
 

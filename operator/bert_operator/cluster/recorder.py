@@ -8,7 +8,7 @@ import logging
 from typing import Any, Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.events import News
+from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.paths import path_of
 from bert_operator.names import API_VERSION, KIND, JobRef
 from bert_operator.timestamps import render_time
@@ -29,20 +29,20 @@ class RecorderMetrics(Protocol):
         """An Event could not be written, or there were too many."""
 
 
-class Recorder:
-    """Takes news at once and writes them when there is time."""
+class EventRecorder:
+    """Takes Events at once and writes them when there is time."""
 
     def __init__(self, api: ApiClient, metrics: RecorderMetrics) -> None:
         """Start with nothing to write."""
         self._api = api
         self._metrics = metrics
-        self._waiting: asyncio.Queue[tuple[JobRef, str, News, str]] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[tuple[JobRef, str, JobEvent, str]] = asyncio.Queue(MAX_WAITING)
 
-    def tell(self, ref: JobRef, uid: str, news: News) -> None:
+    def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
         """Have an Event about a job written."""
         now = render_time(self._api.now_s())
         try:
-            self._waiting.put_nowait((ref, uid, news, now))
+            self._waiting.put_nowait((ref, uid, event, now))
         except asyncio.QueueFull:
             self._metrics.event_dropped()
 
@@ -54,14 +54,14 @@ class Recorder:
 
     async def _write_all(self) -> None:
         while True:
-            ref, uid, news, now = await self._waiting.get()
+            ref, uid, event, now = await self._waiting.get()
             try:
-                await self._write(render_event(ref, uid, news, now))
+                await self._write(render_event(ref, uid, event, now))
             except ApiError as error:
                 if _is_namespace_gone(error):
                     continue  # and with it everybody who could miss the Event
                 self._metrics.event_dropped()
-                _log.info("%s: the Event %s could not be written (%s)", ref, news.reason, error)
+                _log.info("%s: the Event %s could not be written (%s)", ref, event.reason, error)
 
     async def _write(self, event: Document) -> None:
         metadata = event["metadata"]
@@ -81,10 +81,10 @@ def _is_namespace_gone(error: ApiError) -> bool:
     return is_gone or error.status == 403 and "is being terminated" in error.message
 
 
-def render_event(ref: JobRef, uid: str, news: News, now: str) -> Document:
+def render_event(ref: JobRef, uid: str, event: JobEvent, now: str) -> Document:
     """Return an Event about a job. now: RFC 3339."""
     # The same words about the same job are one Event that is counted.
-    digest = hashlib.sha256(f"{uid} {news.reason} {news.message}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{uid} {event.reason} {event.message}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -96,9 +96,9 @@ def render_event(ref: JobRef, uid: str, news: News, now: str) -> Document:
             "name": ref.name,
             "uid": uid,
         },
-        "type": news.kind,
-        "reason": news.reason,
-        "message": news.message[:_LONGEST_MESSAGE],
+        "type": event.kind,
+        "reason": event.reason,
+        "message": event.message[:_LONGEST_MESSAGE],
         "source": {"component": "bert-operator"},
         "reportingComponent": "bert-operator",
         "reportingInstance": "",

@@ -37,7 +37,7 @@ class _Owed(NamedTuple):
     since_s: float
 
 
-class Sweeper:
+class Resyncer:
     """Remembers what the watch has not brought yet, and since when."""
 
     def __init__(
@@ -46,14 +46,14 @@ class Sweeper:
         index: Index,
         settings: Settings,
         enqueue: Callable[[JobRef], None],
-        on_sweep: Callable[[float], None],
+        on_resync: Callable[[float], None],
     ) -> None:
-        """Enqueue: has a job looked at. on_sweep: is told the time of every finished sweep."""
+        """Enqueue: has a job looked at. on_resync: is told the time of every finished sweep."""
         self._api = api
         self._index = index
         self._settings = settings
         self._enqueue = enqueue
-        self._on_sweep = on_sweep
+        self._on_resync = on_resync
         self._owed: dict[str, _Owed] = {}
 
     async def run(self) -> None:
@@ -87,7 +87,7 @@ class Sweeper:
                 await self._fetch(ref)
         for ref in self._index.jobs():
             self._enqueue(ref)
-        self._on_sweep(time.time())
+        self._on_resync(time.time())
 
     def brought(self, body: Mapping[str, Any]) -> None:
         """Take note of what the watch has brought."""
@@ -100,8 +100,8 @@ class Sweeper:
         return max((time.monotonic() - owed.since_s for owed in self._owed.values()), default=0.0)
 
     def _knows(self, ref: JobRef, uid: str, version: int) -> bool:
-        entry = self._index.job(ref)
-        return entry is not None and entry.uid == uid and entry.version >= version
+        summary = self._index.job(ref)
+        return summary is not None and summary.uid == uid and summary.version >= version
 
     async def _fetch(self, ref: JobRef) -> None:
         """Get what the watch owes."""

@@ -21,11 +21,11 @@ from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
 from bert_operator.cluster.reconciler import Reconciler
-from bert_operator.cluster.recorder import Recorder
+from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.cluster.reflector import Reflector
-from bert_operator.cluster.resync import Sweeper
+from bert_operator.cluster.resync import Resyncer
 from bert_operator.cluster.settings import Settings
-from bert_operator.cluster.watches import EndlessPauses, build_registry, take_signals, watch_jobs
+from bert_operator.cluster.watches import EndlessBackOffs, build_registry, handle_signals, watch_jobs
 from bert_operator.cluster.work_queue import WorkQueue
 from bert_operator.errors import OperatorError
 from bert_operator.names import API_GROUP, API_VERSION, JobRef
@@ -61,7 +61,7 @@ class _Service:
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
-        take_signals(self._ending)
+        handle_signals(self._ending)
         try:
             configuration = await load_configuration()
         except ConfigException as error:
@@ -69,12 +69,12 @@ class _Service:
                 f"There is no way to a cluster ({error})", hint="run it in a pod, or set KUBECONFIG"
             ) from error
         async with ApiClient(configuration) as api:
-            self._recorder = Recorder(api, self._metrics)
+            self._recorder = EventRecorder(api, self._metrics)
             self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
             told = self._recorder, self._log_reader, self._metrics
             reconciler = Reconciler(api, self._index, self._settings, *told, clock=api.now_s)
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
-            self._sweeper = Sweeper(api, self._index, self._settings, self._queue.add, self._metrics.swept)
+            self._resyncer = Resyncer(api, self._index, self._settings, self._queue.add, self._metrics.resynced)
             self._reflectors = list(self._make_reflectors(api))
             self._show_figures()
             health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set, self._settings)
@@ -136,7 +136,7 @@ class _Service:
     async def _watch_jobs(self, api: ApiClient, kopf_is_up: asyncio.Event) -> None:
         """Have kopf watch until the process gets a signal; meanwhile sweeps bring what a watch that failed owes."""
         registry = build_registry(self._index, self._queue.add, self._take_note)
-        pauses = iter(EndlessPauses())
+        pauses = iter(EndlessBackOffs())
         while not self._ending.is_set():
             began_s, why = time.monotonic(), "it ended"
             try:
@@ -146,7 +146,7 @@ class _Service:
             if self._ending.is_set():
                 return
             if time.monotonic() - began_s > _STEADY_S:
-                pauses = iter(EndlessPauses())
+                pauses = iter(EndlessBackOffs())
             _log.warning("The watch on BertPretrainJobs has failed (%s) and is begun again", why)
             await asyncio.sleep(next(pauses))
             # Kopf looks for its resource once.
@@ -154,28 +154,28 @@ class _Service:
 
     async def _get_ready(self, kopf_is_up: asyncio.Event) -> None:
         await kopf_is_up.wait()
-        pauses = iter(EndlessPauses())
+        pauses = iter(EndlessBackOffs())
         while True:
             pause_s = _POLL_S
             try:
-                await self._sweeper.sweep()
-                if self._sweeper.lag_s() == 0:
+                await self._resyncer.sweep()
+                if self._resyncer.lag_s() == 0:
                     break
             except ApiError as error:
                 pause_s = next(pauses)
                 _log.warning("Not ready yet (%s); the next try in %.1f s", error, pause_s)
             await asyncio.sleep(pause_s)
         self._ready.set()
-        await self._sweeper.run()
+        await self._resyncer.run()
 
     def _take_note(self, job: Mapping[str, Any]) -> None:
         """Take note of a change of a job that its watch has brought."""
         self._metrics.watched("BertPretrainJob")
-        self._sweeper.brought(job)
+        self._resyncer.brought(job)
 
     def _watch_lags_s(self) -> Mapping[str, float]:
         """Return the seconds that each watch owes a change, or has been silent beyond what is normal."""
-        lags: dict[str, float] = {"BertPretrainJob": self._sweeper.lag_s()}
+        lags: dict[str, float] = {"BertPretrainJob": self._resyncer.lag_s()}
         for reflector in self._reflectors:
             silent_s = reflector.silent_s - 2 * self._settings.watch_silence_seconds
             lags[reflector.kind] = max(lags.get(reflector.kind, 0.0), silent_s)

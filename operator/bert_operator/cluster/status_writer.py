@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.events import News, news_between
+from bert_operator.cluster.events import JobEvent, events_between
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.object_summaries import JobEntry, read_job
+from bert_operator.cluster.object_summaries import JobSummary, read_job
 from bert_operator.cluster.paths import job_path
-from bert_operator.cluster.work_queue import Retry
+from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import KIND, JobRef
 
 Document = dict[str, Any]
@@ -19,10 +19,10 @@ Document = dict[str, Any]
 CONFLICT_PAUSE_S = 0.2
 
 
-class Teller(Protocol):
+class EventSink(Protocol):
     """Where Events go."""
 
-    def tell(self, ref: JobRef, uid: str, news: News) -> None:
+    def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
         """Queue an Event about the job with this uid."""
 
 
@@ -36,72 +36,72 @@ class StatusMetrics(Protocol):
 class StatusWriter:
     """Reads and writes jobs at the API server; the index learns of every answer."""
 
-    def __init__(self, api: ApiClient, index: Index, recorder: Teller, metrics: StatusMetrics) -> None:
+    def __init__(self, api: ApiClient, index: Index, recorder: EventSink, metrics: StatusMetrics) -> None:
         """Share the index with the watches."""
         self._api = api
         self._index = index
         self._recorder = recorder
         self._metrics = metrics
 
-    async def write(self, ref: JobRef, entry: JobEntry, before: JobStatus, after: JobStatus) -> JobEntry:
+    async def write(self, ref: JobRef, summary: JobSummary, before: JobStatus, after: JobStatus) -> JobSummary:
         """Write a status if it differs; return the summary at the version that the write led to.
 
         Args:
             ref: The job.
-            entry: What ``before`` was read from; its version is the precondition of the write.
+            summary: What ``before`` was read from; its version is the precondition of the write.
             before: The last status.
             after: The new one.
 
         Raises:
-            Retry: The job changed or disappeared in between; the index is up to date by then.
+            Requeue: The job changed or disappeared in between; the index is up to date by then.
             ApiError: The API server refused, or could not be reached.
         """
         if after == before:
-            return entry
+            return summary
         # A merge patch with the resourceVersion that was read is a compare-and-swap: of two operators that act on the
         # same version, one gets 409, re-reads and plans again. Server-Side Apply alone would not do: its conflicts are
         # between field managers, and two operators are the same one. The uid refuses the write to a job that was
         # deleted and recreated under the same name.
         patch = {
-            "metadata": {"resourceVersion": str(entry.version), "uid": entry.uid},
+            "metadata": {"resourceVersion": str(summary.version), "uid": summary.uid},
             "status": after.model_dump(mode="json", by_alias=True),
         }
         try:
             answer = await self._api.patch(job_path(ref, part="status"), patch)
         except ApiError as error:
             if error.status == 404:
-                self._index.drop_uid(KIND, ref.namespace, ref.name, entry.uid)
-                raise Retry(CONFLICT_PAUSE_S) from error
+                self._index.drop_uid(KIND, ref.namespace, ref.name, summary.uid)
+                raise Requeue(CONFLICT_PAUSE_S) from error
             if error.status == 409:
-                await self.read_job(ref, entry)
-                raise Retry(CONFLICT_PAUSE_S) from error
+                await self.read_job(ref, summary)
+                raise Requeue(CONFLICT_PAUSE_S) from error
             raise
         self._index.put_job(answer)
         # Only after the write: a refused status was never true, and its Events would be emitted again.
-        for news in news_between(before, after):
-            self._recorder.tell(ref, entry.uid, news)
+        for event in events_between(before, after):
+            self._recorder.emit(ref, summary.uid, event)
         known = {failure.attempt for failure in before.failures}
         for failure in after.failures:
             if failure.attempt not in known:
                 self._metrics.attempt_failed(failure.kind, failure.reason)
         # Not the index's summary: the watch may have delivered a newer spec meanwhile, for which this plan was not
         # made. That change has queued the job again.
-        return entry._replace(version=int(answer["metadata"]["resourceVersion"]))
+        return summary._replace(version=int(answer["metadata"]["resourceVersion"]))
 
-    async def read_job(self, ref: JobRef, entry: JobEntry) -> JobEntry | None:
+    async def read_job(self, ref: JobRef, summary: JobSummary) -> JobSummary | None:
         """Read a job from the API server, however large it is; None if it no longer exists."""
         try:
             answer = await self._api.get(job_path(ref))
         except ApiError as error:
             if error.status != 404:
                 raise
-            self._index.drop_uid(KIND, ref.namespace, ref.name, entry.uid)
+            self._index.drop_uid(KIND, ref.namespace, ref.name, summary.uid)
             return None
         self._index.put_job(answer)
         return read_job(answer, most_bytes=math.inf)
 
-    async def is_outdated(self, ref: JobRef, entry: JobEntry) -> bool:
+    async def is_outdated(self, ref: JobRef, summary: JobSummary) -> bool:
         """Tell whether the API server has a newer version of a job, which is in the index by then."""
-        await self.read_job(ref, entry)
+        await self.read_job(ref, summary)
         known = self._index.job(ref)
-        return known is None or (known.uid, known.version) != (entry.uid, entry.version)
+        return known is None or (known.uid, known.version) != (summary.uid, summary.version)

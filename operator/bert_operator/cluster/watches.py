@@ -47,7 +47,7 @@ def build_registry(
     return registry
 
 
-class EndlessPauses:
+class EndlessBackOffs:
     """Seconds before each further try. Kopf gives up where a list of them ends."""
 
     def __iter__(self) -> Iterator[float]:
@@ -92,7 +92,7 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     watching.inactivity_timeout = settings.watch_silence_seconds
     watching.chunk_size = JOBS_PER_PAGE
     kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
-    kopf_settings.networking.error_backoffs = EndlessPauses()
+    kopf_settings.networking.error_backoffs = EndlessBackOffs()
     # Never used while there are only event handlers; named after us so that it never appears under kopf's name.
     kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
     kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
@@ -120,11 +120,11 @@ async def watch_jobs(
         stop_flag=stop,
         ready_flag=ready,
     )
-    take_signals(stop)  # which kopf has taken
+    handle_signals(stop)  # which kopf has taken
     await kopf.run_tasks(tasks, ignored=_AllButWatchers())
 
 
-def take_signals(stop: asyncio.Event) -> None:
+def handle_signals(stop: asyncio.Event) -> None:
     """Have the signals that end a process set an event."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 Reconcile = Callable[[JobRef], Awaitable[None]]
 
 
-class Retry(Exception):
+class Requeue(Exception):
     """The job has to be looked at again after a given time; not an error."""
 
     def __init__(self, after_s: float) -> None:
@@ -108,9 +108,9 @@ class WorkQueue:
                 await self._reconcile(ref)
                 failed = False
                 self._failures.pop(ref, None)
-            except Retry as retry:
+            except Requeue as requeue:
                 failed = False
-                self.after(ref, retry.after_s)
+                self.after(ref, requeue.after_s)
             except Exception as error:
                 # Where the API server says how long it wants to be left alone, that counts.
                 pause_s = max(self._back_off(ref), getattr(error, "retry_after_s", None) or 0.0)

@@ -26,13 +26,13 @@ from bert_operator.local import launch, outcomes
 from bert_operator.local.display import choose_display
 from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
-from bert_operator.local.launch import Binding, Launch, LauncherName, MpiChoice, World
+from bert_operator.local.launch import Binding, Launch, LauncherName, MpiChoice, Placement
 from bert_operator.local.programs import Programs, find_programs
 from bert_operator.local.summary import print_summary, read_report
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.run_config import render_run_config
-from bert_operator.state.runs import ChildSpec, run_world
+from bert_operator.state.runs import ChildSpec, run_placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +58,15 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     hosts = _read_hosts(options.hostfile)
     job = on_these_machines(job, hosts, options.ranks_per_node, programs)
     output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
-    world = World(
+    placement = Placement(
         ranks=job.spec.ranks,
         ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
         hosts=hosts,
     )
-    launcher = launch.choose_launcher(options.mpi, world, programs)
+    launcher = launch.choose_launcher(options.mpi, placement, programs)
     job = prepare_on_these_machines(job, hosts, launcher, programs)
     with _own_folder(beside=output if len(hosts) > 1 else None) as folder:
-        starter = _Starter(job, programs, launcher, world, folder, output)
+        starter = _Starter(job, programs, launcher, placement, folder, output)
         display = choose_display(plain=options.plain)
         try:
             outcome = LocalExecutor(job, starter.make_launch, folder, display).run()
@@ -75,7 +75,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     if outcome.status.phase == "Succeeded":
         print_summary(Console(), read_report(output), output)
     with contextlib.suppress(OSError):  # the terminal may be gone
-        for sentence in outcomes.describe_ending(job, outcome):
+        for sentence in outcomes.describe_outcome(job, outcome):
             print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - the words at the end are remarks
     return outcomes.exit_code(outcome)
 
@@ -88,7 +88,7 @@ class _Starter:
         job: BertPretrainJob,
         programs: Programs,
         launcher: LauncherName,
-        world: World,
+        placement: Placement,
         folder: Path,
         output: Path,
     ) -> None:
@@ -97,31 +97,31 @@ class _Starter:
         config = render_run_config(
             job,
             uid=str(uuid.uuid4()),
-            ranks=world.ranks,
-            hosts=max(1, len(world.hosts)),
+            ranks=placement.ranks,
+            hosts=max(1, len(placement.hosts)),
             output_folder=str(output),
         )
         self._config.write_text(json.dumps(config, indent=2), encoding="utf-8")
         hostfile = None
-        if world.hosts:
+        if placement.hosts:
             hostfile = folder / "hostfile"
-            hostfile.write_text(render_hostfile(world.hosts, slots=world.ranks_per_node), encoding="utf-8")
+            hostfile.write_text(render_hostfile(placement.hosts, slots=placement.ranks_per_node), encoding="utf-8")
         binding = None
         if launcher == "open-mpi":
-            binding = launch.choose_binding(job.spec.cpu, world, programs.physical_cores)
+            binding = launch.choose_binding(job.spec.cpu, placement, programs.physical_cores)
         self._processors = launch.fit_environment(
             processor_environment(job.spec),
             binding,
-            threads=launch.threads_per_rank(programs.cores, world.ranks_per_node),
+            threads=launch.threads_per_rank(programs.cores, placement.ranks_per_node),
         )
-        self._preparing = _prepare_world(job, world.hosts, folder)
+        self._preparing = _prepare_placement(job, placement.hosts, folder)
         self._through = start_through(job, programs, binding)
-        self._world = replace(world, hostfile=str(hostfile) if hostfile else None, binding=binding)
+        self._placement = replace(placement, hostfile=str(hostfile) if hostfile else None, binding=binding)
 
     def make_launch(self, child: ChildSpec, record: Path) -> Launch:
         """Return how to start a child that writes its termination record to ``record``."""
         is_prepare = child.run == PREPARE_RUN
-        threads = launch.threads_per_rank(self._programs.cores, self._world.ranks_per_node)
+        threads = launch.threads_per_rank(self._programs.cores, self._placement.ranks_per_node)
         environment = launch.build_environment(
             os.environ,
             attempt=child.attempt,
@@ -133,7 +133,7 @@ class _Starter:
         if is_prepare:
             return launch.launch_prepare(self._programs, config, environment, self._preparing)
         return launch.launch_training(
-            self._programs, self._launcher, self._world, config, environment, through=self._through
+            self._programs, self._launcher, self._placement, config, environment, through=self._through
         )
 
 
@@ -198,15 +198,15 @@ def prepare_on_these_machines(
     return job.model_copy(update={"spec": job.spec.model_copy(update={"stages": tuple(stages)})})
 
 
-def _prepare_world(job: BertPretrainJob, hosts: tuple[str, ...], folder: Path) -> World | None:
+def _prepare_placement(job: BertPretrainJob, hosts: tuple[str, ...], folder: Path) -> Placement | None:
     """Return where several workers prepare data, with their host file written; None for this machine alone."""
-    found = run_world(job.spec, PREPARE_RUN)
+    found = run_placement(job.spec, PREPARE_RUN)
     if found.workers == 1:
         return None
     chosen = hosts[: found.workers]
     hostfile = folder / "prepare-hostfile"
     hostfile.write_text(render_hostfile(chosen, slots=found.slots), encoding="utf-8")
-    return World(ranks=found.ranks, ranks_per_node=found.slots, hosts=chosen, hostfile=str(hostfile))
+    return Placement(ranks=found.ranks, ranks_per_node=found.slots, hosts=chosen, hostfile=str(hostfile))
 
 
 @contextmanager

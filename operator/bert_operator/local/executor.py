@@ -23,9 +23,9 @@ from bert_operator.errors import LaunchError
 from bert_operator.local.display import Display
 from bert_operator.local.guard import guarded
 from bert_operator.local.launch import Launch, drop_banner, read_gloo_exit
-from bert_operator.local.outcomes import Outcome
+from bert_operator.local.outcomes import JobOutcome
 from bert_operator.local.processes import ChildProcess, Exited, Line
-from bert_operator.state.observed import Child, Observed, read_ending, read_record
+from bert_operator.state.observed import Child, Observed, read_outcome, read_record
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.state.runs import ChildSpec
@@ -44,13 +44,13 @@ MakeLaunch = Callable[[ChildSpec, Path], Launch]
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopSignal:
     """Somebody pressed Ctrl-C, or a signal came."""
 
     signal_number: int
 
 
-Event = Line | Exited | StopAsked
+Event = Line | Exited | StopSignal
 
 
 class LocalExecutor:
@@ -73,7 +73,7 @@ class LocalExecutor:
         self._stop_signals: list[int] = []
         self._kill_at_s: float | None = None  # of the monotonic clock
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         """Run the job until it has ended or was stopped.
 
         Raises:
@@ -86,7 +86,7 @@ class LocalExecutor:
             finally:
                 if self._process is not None:
                     self._process.finish()
-        return Outcome(
+        return JobOutcome(
             status=self._status,
             last_lines=tuple(self._told()[-_LAST_LINES:]),
             checkpoint=_place(self._checkpoint),
@@ -105,7 +105,7 @@ class LocalExecutor:
         elif self._process is None and step.status.phase in ("Succeeded", "Failed", "Stopped"):
             return True
         else:
-            self._wait(step.look_again_in_s)
+            self._wait(step.requeue_after_s)
         return False
 
     def _observe(self) -> Observed:
@@ -134,11 +134,11 @@ class LocalExecutor:
         if not self._stop_signals:
             self._kill_at_s = time.monotonic() + DEADLINE_GRACE_S
 
-    def _wait(self, look_again_in_s: float | None) -> None:
+    def _wait(self, requeue_after_s: float | None) -> None:
         """Handle events until one of them, or time, changes what a plan sees."""
-        look_again_at_s = None if look_again_in_s is None else time.monotonic() + look_again_in_s
+        requeue_at_s = None if requeue_after_s is None else time.monotonic() + requeue_after_s
         while True:
-            times = [moment for moment in (look_again_at_s, self._kill_at_s) if moment is not None]
+            times = [moment for moment in (requeue_at_s, self._kill_at_s) if moment is not None]
             timeout_s = max(0.0, min(times) - time.monotonic()) if times else None
             try:
                 event = self._events.get(timeout=timeout_s)
@@ -151,7 +151,7 @@ class LocalExecutor:
                 case Exited():
                     self._finish()
                     return
-                case StopAsked():
+                case StopSignal():
                     self._take_stop(event.signal_number)
                     return
 
@@ -197,19 +197,19 @@ class LocalExecutor:
                 event = self._events.get_nowait()
                 if isinstance(event, Line):
                     self._take_line(event)
-                elif isinstance(event, StopAsked):
+                elif isinstance(event, StopSignal):
                     self._stop_signals.append(event.signal_number)
         attempt, child = max(self._children.items())
         record = _read_record(self._record_path(attempt))
         first_exit = read_gloo_exit(self._launcher_lines) if return_code == 1 else None
-        ending = read_ending(first_exit or return_code, record)
+        outcome = read_outcome(first_exit or return_code, record)
         self._children[attempt] = replace(
             child,
-            state=ending.state,
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            reason=ending.reason,
-            message=ending.message or next((line for line in reversed(self._told()) if line.strip(" -=")), ""),
+            state=outcome.state,
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            reason=outcome.reason,
+            message=outcome.message or next((line for line in reversed(self._told()) if line.strip(" -=")), ""),
             finished_at_s=time.time(),
         )
 
@@ -219,16 +219,16 @@ class LocalExecutor:
 
     def _tell(self, step: Plan) -> None:
         """Say what is new, before it is done."""
-        news = step.status.failures[len(self._status.failures) :]
-        for failure in news:
+        new_failures = step.status.failures[len(self._status.failures) :]
+        for failure in new_failures:
             end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
             self._display.note(f"Attempt {failure.attempt} ({failure.run}) failed with {end}")
         if step.create is not None:
             ranks = f"{step.create.ranks} ranks" if step.create.ranks > 1 else "one process"
             stages = ", ".join(step.create.stages)
             self._display.note(f"Started attempt {step.create.attempt}: {stages} in {ranks}")
-        elif news and step.look_again_in_s is not None and step.status.phase == "Pending":
-            self._display.note(f"The next attempt starts in {step.look_again_in_s:.0f} s")
+        elif new_failures and step.requeue_after_s is not None and step.status.phase == "Pending":
+            self._display.note(f"The next attempt starts in {step.requeue_after_s:.0f} s")
 
     def _record_path(self, attempt: int) -> Path:
         return self._folder / f"attempt-{attempt}.json"
@@ -253,7 +253,7 @@ def _stop_signals_into(events: SimpleQueue[Event]) -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
-        events.put(StopAsked(number))
+        events.put(StopSignal(number))
 
     before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:

@@ -51,7 +51,7 @@ _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Ex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Placement:
     """Where the ranks go. No hosts: all of them run on this machine."""
 
     ranks: int
@@ -86,13 +86,13 @@ class Launch:
     """No process of it is on another machine."""
 
 
-def choose_launcher(choice: MpiChoice, world: World, programs: Programs) -> LauncherName:
+def choose_launcher(choice: MpiChoice, placement: Placement, programs: Programs) -> LauncherName:
     """Return what starts the ranks: nothing for a single one here, Open MPI where it is installed, else Gloo.
 
     Raises:
         LaunchError: what was asked for, or either of the two, is not installed.
     """
-    if world.ranks == 1 and not world.hosts:
+    if placement.ranks == 1 and not placement.hosts:
         return "alone"
     if choice in ("auto", "open-mpi") and programs.mpirun is not None:
         return "open-mpi"
@@ -100,19 +100,19 @@ def choose_launcher(choice: MpiChoice, world: World, programs: Programs) -> Laun
         return "gloo"
     wanted = {"auto": "neither Open MPI nor horovodrun", "open-mpi": "no Open MPI", "gloo": "no horovodrun"}[choice]
     raise LaunchError(
-        f"{world.ranks} rank(s) need a launcher, and {wanted} is installed",
+        f"{placement.ranks} rank(s) need a launcher, and {wanted} is installed",
         hint="install the mpi extra (Open MPI from PyPI) or Horovod, or use a single rank: slotsPerWorker: 1",
     )
 
 
-def choose_binding(cpu: CpuSpec, world: World, cores: int) -> Binding | None:
+def choose_binding(cpu: CpuSpec, placement: Placement, cores: int) -> Binding | None:
     """Return what the ranks are bound to; None where the job asks for nothing, or for more than the machine has.
 
     cores: of one machine. A job for a cluster's nodes is to run on a laptop too.
     """
-    if cpu.pinning == "none" or (cpu.cores_per_rank or 1) * world.ranks_per_node > cores:
+    if cpu.pinning == "none" or (cpu.cores_per_rank or 1) * placement.ranks_per_node > cores:
         return None
-    ranks, places = world.ranks_per_node, cpu.places if cpu.pinning != "core" else None
+    ranks, places = placement.ranks_per_node, cpu.places if cpu.pinning != "core" else None
     return Binding(place=cpu.pinning, ranks_per_place=ranks // (places or ranks), cores_per_rank=cpu.cores_per_rank)
 
 
@@ -162,22 +162,22 @@ def threads_per_rank(cores: int, ranks_on_this_machine: int) -> int:
 
 
 def launch_prepare(
-    programs: Programs, config: str, environment: Mapping[str, str], world: World | None = None
+    programs: Programs, config: str, environment: Mapping[str, str], placement: Placement | None = None
 ) -> Launch:
-    """Return the data preparation: one process, which spreads over cores by itself, or the ranks of a world.
+    """Return the data preparation: one process, which spreads over cores by itself, or the ranks of a placement.
 
-    world: of several machines, reached by Open MPI; None: this machine.
+    placement: of several machines, reached by Open MPI; None: this machine.
     """
     program = (*programs.prepare, "--config", config)
-    if world is None:
+    if placement is None:
         return Launch(command=program, environment=environment, launcher="alone", program=program)
-    return _launch_ranks(programs, "open-mpi", world, environment, program, program)
+    return _launch_ranks(programs, "open-mpi", placement, environment, program, program)
 
 
 def launch_training(
     programs: Programs,
     launcher: LauncherName,
-    world: World,
+    placement: Placement,
     config: str,
     environment: Mapping[str, str],
     *,
@@ -188,25 +188,25 @@ def launch_training(
     through: what starts the program as a rank; it becomes the program.
     """
     program = (*programs.train, "--config", config)
-    return _launch_ranks(programs, launcher, world, environment, program, (*through, *program))
+    return _launch_ranks(programs, launcher, placement, environment, program, (*through, *program))
 
 
 def _launch_ranks(
     programs: Programs,
     launcher: LauncherName,
-    world: World,
+    placement: Placement,
     environment: Mapping[str, str],
     program: tuple[str, ...],
     command: tuple[str, ...],
 ) -> Launch:
     extra = dict(environment)
     if launcher == "open-mpi":
-        if world.hosts:
+        if placement.hosts:
             extra = {**dict.fromkeys(_SSH_VARIABLES, _SSH_OPTIONS), **extra}
-        command = (*_mpirun(programs, world, extra), *command)
+        command = (*_mpirun(programs, placement, extra), *command)
     elif launcher == "gloo":
-        command = (*_horovodrun(programs, world), *command)
-    return Launch(command=command, environment=extra, launcher=launcher, program=program, is_local=not world.hosts)
+        command = (*_horovodrun(programs, placement), *command)
+    return Launch(command=command, environment=extra, launcher=launcher, program=program, is_local=not placement.hosts)
 
 
 def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -240,21 +240,21 @@ def read_gloo_exit(lines: Iterable[str]) -> int | None:
     return next((code for code in codes if code != 0), None)
 
 
-def _mpirun(programs: Programs, world: World, environment: Mapping[str, str]) -> tuple[str, ...]:
+def _mpirun(programs: Programs, placement: Placement, environment: Mapping[str, str]) -> tuple[str, ...]:
     assert programs.mpirun is not None, "choose_launcher has seen to it"
-    where: tuple[str, ...] = ("--hostfile", world.hostfile) if world.hostfile else ()
-    if world.binding is not None:
-        bound = _binding(world.binding)
+    where: tuple[str, ...] = ("--hostfile", placement.hostfile) if placement.hostfile else ()
+    if placement.binding is not None:
+        bound = _binding(placement.binding)
     else:
         # Ranks bound by default would share one core; threads are limited by OMP_NUM_THREADS instead. More ranks than
         # cores are allowed on one machine: a laptop may try out what a cluster will run.
-        bound = ("--bind-to", "none", "--map-by", "slot" if world.hostfile else ":OVERSUBSCRIBE")
+        bound = ("--bind-to", "none", "--map-by", "slot" if placement.hostfile else ":OVERSUBSCRIBE")
     exports = (word for name in exported_names(environment) for word in ("-x", name))
     return (
         programs.mpirun,
         *(("--allow-run-as-root",) if programs.is_root else ()),
         "-np",
-        str(world.ranks),
+        str(placement.ranks),
         *where,
         *bound,
         *exports,
@@ -272,8 +272,8 @@ def _binding(binding: Binding) -> tuple[str, ...]:
     return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
 
 
-def _horovodrun(programs: Programs, world: World) -> tuple[str, ...]:
+def _horovodrun(programs: Programs, placement: Placement) -> tuple[str, ...]:
     assert programs.horovodrun is not None, "choose_launcher has seen to it"
-    hosts = world.hosts or ("localhost",)
-    places = ",".join(f"{host}:{world.ranks_per_node}" for host in hosts)
-    return (programs.horovodrun, "--gloo", "-np", str(world.ranks), "-H", places)
+    hosts = placement.hosts or ("localhost",)
+    places = ",".join(f"{host}:{placement.ranks_per_node}" for host in hosts)
+    return (programs.horovodrun, "--gloo", "-np", str(placement.ranks), "-H", places)

@@ -12,7 +12,7 @@ from bert_operator.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """What is left of a job once its last child is gone."""
 
     status: JobStatus
@@ -24,7 +24,7 @@ class Outcome:
     """The first signal that asked for a stop."""
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(outcome: JobOutcome) -> int:
     """Return 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n (130 after Ctrl-C)."""
     if outcome.status.phase == "Succeeded":
         return EXIT_SUCCEEDED
@@ -33,7 +33,7 @@ def exit_code(outcome: Outcome) -> int:
     return EXIT_BAD_INPUT if _failed_by(outcome, Reason.INVALID_INPUT) else EXIT_FAILED
 
 
-def describe_ending(job: BertPretrainJob, outcome: Outcome) -> list[str]:
+def describe_outcome(job: BertPretrainJob, outcome: JobOutcome) -> list[str]:
     """Return the sentences to end with; none after success, of which the summary speaks."""
     if outcome.status.phase == "Succeeded":
         return []
@@ -57,11 +57,11 @@ def describe_ending(job: BertPretrainJob, outcome: Outcome) -> list[str]:
     return lines
 
 
-def _failed_by(outcome: Outcome, reason: Reason) -> bool:
+def _failed_by(outcome: JobOutcome, reason: Reason) -> bool:
     return any(item.type == "Failed" and item.reason == reason for item in outcome.status.conditions)
 
 
-def _at(outcome: Outcome) -> str:
+def _at(outcome: JobOutcome) -> str:
     if outcome.checkpoint is None:
         return " before the first checkpoint" if outcome.status.run == "training" else ""
     return f" with a checkpoint at {outcome.checkpoint}"

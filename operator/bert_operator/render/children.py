@@ -12,7 +12,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import Frozen, owner_reference
 from bert_operator.render.pods import RUN_CONFIG_PATH, SSH_PORT, environment, render_pod
-from bert_operator.state.runs import ChildSpec, run_world
+from bert_operator.state.runs import ChildSpec, run_placement
 
 Document = dict[str, Any]
 
@@ -21,7 +21,7 @@ HOSTFILE = "/etc/mpi/hostfile"  # where mpi-operator mounts it
 
 def needs_mpi(frozen: Frozen, child: ChildSpec) -> bool:
     """Tell whether a child is an MPIJob: only where ranks are spread over several pods."""
-    return run_world(frozen.job.spec, child.run).workers > 1
+    return run_placement(frozen.job.spec, child.run).workers > 1
 
 
 def render_child(frozen: Frozen, child: ChildSpec) -> Document:
@@ -66,15 +66,15 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
 
 
 def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
-    spec, world = frozen.job.spec, run_world(frozen.job.spec, child.run)
+    spec, placement = frozen.job.spec, run_placement(frozen.job.spec, child.run)
     # Below the home, where ssh looks for keys; of root's it takes no others.
     key_folder = f"{users.home_of(users.user_of(spec, names.WORKER))}/.ssh"
     exported = ",".join(variable["name"] for variable in environment(frozen, child, names.LAUNCHER))
     launcher = [
         "launcher",
-        *("--ranks", str(world.ranks)),
-        *("--workers", str(world.workers)),
-        *("--slots", str(world.slots)),
+        *("--ranks", str(placement.ranks)),
+        *("--workers", str(placement.workers)),
+        *("--slots", str(placement.slots)),
         *("--mpi", spec.mpi.implementation),
         # Open MPI 5 ignores the variable by which mpi-operator names this file, and would start every rank in
         # the launcher.
@@ -91,7 +91,7 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "spec": {
-            "slotsPerWorker": world.slots,
+            "slotsPerWorker": placement.slots,
             "mpiImplementation": spec.mpi.implementation,
             "sshAuthMountPath": key_folder,
             # The launcher waits for its workers by itself, and says for whom.
@@ -105,7 +105,7 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
                     "template": render_pod(frozen, child, names.LAUNCHER, launcher),
                 },
                 "Worker": {
-                    "replicas": world.workers,
+                    "replicas": placement.workers,
                     "restartPolicy": "Never",
                     "template": render_pod(frozen, child, names.WORKER, worker),
                 },

@@ -33,11 +33,11 @@ def child_name(job: str, run: str, attempt: int, *, is_mpi: bool) -> str:
     People find logs by it: the pod of a Job is called after the run (``training``), that of an MPIJob's launcher
     gets ``-launcher`` from mpi-operator.
     """
-    called = called_after(job)
+    called = name_prefix(job)
     return f"{called}-a{attempt}" if is_mpi else f"{called}-a{attempt}-{run}"
 
 
-def called_after(job: str) -> str:
+def name_prefix(job: str) -> str:
     """Return what the names of a job's children begin with: its own name, without a word by which logs are found.
 
     A job with such a word in its name would have it in all of its pods, and whoever looks for another job's log would

@@ -26,7 +26,7 @@ from bert_operator.api.schema.bert_pretrain_job import (
 )
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.names import PREPARE_RUN
-from bert_operator.state.runs import run_world
+from bert_operator.state.runs import run_placement
 
 CONTRACT_VERSION = 1
 PUBLISHED_VOCABULARY_SIZE = 30522
@@ -53,7 +53,7 @@ def render_run_config(
     spec = job.spec
     place = partial(place_path, base=data_base)
     accelerator = (spec.worker.resources or spec.resources).accelerator
-    preparing = run_world(spec, PREPARE_RUN)
+    preparing = run_placement(spec, PREPARE_RUN)
     given = next((stage.prepare.num_processes for stage in spec.stages if stage.prepare is not None), None)
     processes = preparing.slots if preparing.workers > 1 else given
     return {

@@ -9,7 +9,7 @@ from bert_operator.api.schema.bert_pretrain_job import JobSpec
 from bert_operator.api.schema.cluster import SecurityContextSpec
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
-from bert_operator.state.runs import run_world
+from bert_operator.state.runs import run_placement
 
 USER_NAME = "bert"
 HOME = "/home/bert"
@@ -47,7 +47,7 @@ def file_keys(spec: JobSpec, role: str) -> dict[str, str]:
 def render_files(spec: JobSpec) -> dict[str, str]:
     """Return the files of every role by their keys."""
     files: dict[str, str] = {}
-    is_spread = any(run_world(spec, run).workers > 1 for run in (PREPARE_RUN, TRAINING_RUN))
+    is_spread = any(run_placement(spec, run).workers > 1 for run in (PREPARE_RUN, TRAINING_RUN))
     for role in (names.WORKER, names.LAUNCHER) if is_spread else (names.SINGLE,):
         user, keys = user_of(spec, role), file_keys(spec, role)
         if keys:

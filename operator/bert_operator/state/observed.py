@@ -26,7 +26,7 @@ ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Sto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
+class Blocker:
     """What keeps a child from being created or from running."""
 
     reason: ObstacleReason
@@ -59,7 +59,7 @@ class Child:
     """The pod that failed first."""
     node: str | None = None
     """Where that pod ran."""
-    obstacle: Obstacle | None = None
+    blocker: Blocker | None = None
     """Why it does not run though it should."""
 
     @property
@@ -81,14 +81,14 @@ class Observed:
     """The newest record of the newest attempt."""
     checkpoint: ProgressRecord | None = None
     """The newest record of a checkpoint, where it is not ``progress``."""
-    obstacle: Obstacle | None = None
+    blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None
     """The child that this process created last: what the status will say once it is written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ChildOutcome:
     """How a child ended."""
 
     state: Literal["Succeeded", "Failed", "Stopped"]
@@ -107,7 +107,7 @@ def read_record(text: str | bytes) -> Mapping[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def read_ending(return_code: int, record: Mapping[str, Any] | None) -> Ending:
+def read_outcome(return_code: int, record: Mapping[str, Any] | None) -> ChildOutcome:
     """Read a launcher's return code and the termination record that the child's rank 0 may have left.
 
     return_code: as a shell or Python's subprocess has it; 128 + n and -n mean signal n. A launcher that
@@ -119,7 +119,7 @@ def read_ending(return_code: int, record: Mapping[str, Any] | None) -> Ending:
         return_code = told
     signal = -return_code if return_code < 0 else return_code - 128 if 128 < return_code < 193 else None
     reason, message = record.get("reason"), record.get("message")
-    return Ending(
+    return ChildOutcome(
         state={EXIT_DONE: "Succeeded", EXIT_STOPPED: "Stopped"}.get(return_code, "Failed"),  # type: ignore[arg-type]
         exit_code=None if return_code < 0 else return_code,
         signal=signal,

@@ -15,7 +15,7 @@ from bert_operator.api.schema.conditions import FailureReason, ObstacleReason, R
 from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
-from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Child, Observed, Obstacle
+from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
@@ -38,7 +38,7 @@ class Plan:
     create: ChildSpec | None = None
     delete_job: bool = False
     """The job has outlived its TTL."""
-    look_again_in_s: float | None = None
+    requeue_after_s: float | None = None
     """Seconds until time alone changes something; empty: never."""
 
 
@@ -50,7 +50,7 @@ class _Step:
     stop: tuple[Child, ...] = ()
     remove: tuple[Child, ...] = ()
     create: ChildSpec | None = None
-    look_again_in_s: float | None = None
+    requeue_after_s: float | None = None
 
 
 def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
@@ -67,7 +67,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             status=observed.status,
             stop=_untold(active),
             delete_job=left_s is not None and left_s <= 0,
-            look_again_in_s=left_s,
+            requeue_after_s=left_s,
         )
     active = [child for child in active if not _is_over(child, observed.status)]
     facts = _gather(job, observed, now_s)
@@ -78,8 +78,8 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     if step.create is not None:
         facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
-    left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.look_again_in_s
-    return Plan(status=new, stop=step.stop, remove=step.remove, create=step.create, look_again_in_s=left_s)
+    left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.requeue_after_s
+    return Plan(status=new, stop=step.stop, remove=step.remove, create=step.create, requeue_after_s=left_s)
 
 
 def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
@@ -108,8 +108,8 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         checkpoint=observed.checkpoint or observed.progress,
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
-        obstacle=newest.obstacle if newest is not None and newest.is_active else observed.obstacle,
-        trouble=_trouble(told),
+        blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
+        storage_blocker=_storage_blocker(told),
     )
 
 
@@ -125,12 +125,12 @@ def _is_storage(failure: Failure) -> bool:
     return failure.reason == FailureReason.STORAGE_FAILED and failure.kind == "Infrastructure"
 
 
-def _trouble(failures: tuple[Failure, ...]) -> Obstacle | None:
+def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
     if not failures or not _is_storage(failures[-1]):
         return None
     last = failures[-1]
     message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
-    return Obstacle(reason=ObstacleReason.STORAGE_FAILED, message=message)
+    return Blocker(reason=ObstacleReason.STORAGE_FAILED, message=message)
 
 
 def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
@@ -160,7 +160,7 @@ def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef 
     """Return the child for the status. One that merely waits is not worth a write of its own."""
     if newest is None or newest.ref is None:
         return previous.child
-    merely_waits = newest.state == "Pending" and newest.obstacle is None and not newest.stopping
+    merely_waits = newest.state == "Pending" and newest.blocker is None and not newest.stopping
     return previous.child if merely_waits else newest.ref
 
 
@@ -181,7 +181,7 @@ def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list
         message = f"The job was not done after {deadline_s} s"
         return _Step(verdict=Verdict(phase="Failed", reason=Reason.DEADLINE_EXCEEDED, message=message))
     if observed.stop_requested:
-        return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST), look_again_in_s=left_s)
+        return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST), requeue_after_s=left_s)
     assert run is not None, "a job without a run left has ended"
     return _start(run, observed, facts, left_s, now_s)
 
@@ -200,7 +200,7 @@ def _mind_children(
     late_in_s = _seconds_to_start(job, newest, now_s) if is_newest_of_all else None
     if stopping := _reason_to_stop(observed, newest, ending, left_s, late_in_s):
         again_in_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
-        return _Step(verdict=stopping, stop=_untold(active), look_again_in_s=again_in_s)
+        return _Step(verdict=stopping, stop=_untold(active), requeue_after_s=again_in_s)
     older = [child for child in active if child.attempt < newest.attempt]
     if older:
         verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
@@ -212,7 +212,7 @@ def _mind_children(
         verdict = Verdict(phase="Pending", reason=Reason.RETRYING_AT_ONCE if is_retry else Reason.WAITING_TO_START)
     else:
         verdict = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
-    return _Step(verdict=verdict, stop=_untold(older), look_again_in_s=_earliest(left_s, late_in_s))
+    return _Step(verdict=verdict, stop=_untold(older), requeue_after_s=_earliest(left_s, late_in_s))
 
 
 def _still_running(newest: Child, previous: JobStatus) -> Child:
@@ -238,7 +238,7 @@ def _reason_to_stop(
         # What was decided is carried through, for nobody can be sure that the child has not been told.
         return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
     if late_in_s is not None and late_in_s <= 0:
-        message = newest.obstacle.message if newest.obstacle else ""
+        message = newest.blocker.message if newest.blocker else ""
         return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_START_DEADLINE, message=message)
     return None
 
@@ -271,16 +271,16 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     if wait_s > 0:
         message = f"Attempt {failures[-1].attempt} failed ({failures[-1].reason}); {len(failures)} so far"
         verdict = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message=message)
-        return _Step(verdict=verdict, look_again_in_s=_earliest(wait_s, left_s))
+        return _Step(verdict=verdict, requeue_after_s=_earliest(wait_s, left_s))
     leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
     if leftovers:
         verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
-        return _Step(verdict=verdict, remove=_untold(list(leftovers)), look_again_in_s=left_s)
+        return _Step(verdict=verdict, remove=_untold(list(leftovers)), requeue_after_s=left_s)
     is_at_once = len(failures) == 1 and _back_off(failures) == 0.0
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
     child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks)
-    return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, look_again_in_s=left_s)
+    return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, requeue_after_s=left_s)
 
 
 def _was_never_created(observed: Observed, facts: Facts) -> bool:
@@ -358,7 +358,7 @@ def _are_sent_away(previous: JobStatus) -> bool:
 def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> FailureKind | None:
     """Return the budget that a child's end counts against; None where it is no failure.
 
-    has_trained: the run had a checkpoint; then trouble with files says nothing of what the user wrote.
+    has_trained: the run had a checkpoint; then trouble with files says nothing about what the user wrote.
     """
     asked = was_asked
     if child.state == "Stopped":

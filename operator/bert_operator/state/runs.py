@@ -21,7 +21,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunWorld:
+class RunPlacement:
     """The processes of a run."""
 
     workers: int
@@ -44,14 +44,14 @@ class ChildSpec:
     ranks: int
 
 
-def run_world(spec: JobSpec, run: str) -> RunWorld:
+def run_placement(spec: JobSpec, run: str) -> RunPlacement:
     """Return where a run's processes are. Data preparation in one worker is one rank, which spreads over its cores."""
     if run != PREPARE_RUN:
-        return RunWorld(workers=spec.workers, slots=spec.ranks_per_worker)
+        return RunPlacement(workers=spec.workers, slots=spec.ranks_per_worker)
     prepare = next((stage.prepare for stage in spec.stages if stage.prepare is not None), None)
     if prepare is None or prepare.workers == 1:
-        return RunWorld(workers=1, slots=1)
-    return RunWorld(workers=prepare.workers, slots=prepare.num_processes or _whole_cores(spec))
+        return RunPlacement(workers=1, slots=1)
+    return RunPlacement(workers=prepare.workers, slots=prepare.num_processes or _whole_cores(spec))
 
 
 def _whole_cores(spec: JobSpec) -> int:
@@ -67,7 +67,7 @@ def list_runs(job: BertPretrainJob) -> tuple[Run, ...]:
     prepare = tuple(stage.name for stage in job.spec.stages if stage.prepare is not None)
     others = tuple(stage.name for stage in job.spec.stages if stage.prepare is None)
     runs = (
-        Run(name=PREPARE_RUN, stages=prepare, ranks=run_world(job.spec, PREPARE_RUN).ranks),
+        Run(name=PREPARE_RUN, stages=prepare, ranks=run_placement(job.spec, PREPARE_RUN).ranks),
         Run(name=TRAINING_RUN, stages=others, ranks=job.spec.ranks),
     )
     return tuple(run for run in runs if run.stages)

@@ -23,7 +23,7 @@ from bert_operator.api.schema.status import (
     Progress,
 )
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
-from bert_operator.state.observed import Obstacle
+from bert_operator.state.observed import Blocker
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, render_time
 
@@ -60,9 +60,9 @@ class Facts:
     """The newest record, if it is about a checkpoint."""
     child: ChildRef | None = None
     """The newest child that was seen."""
-    obstacle: Obstacle | None = None
+    blocker: Blocker | None = None
     """What keeps the next child, or the newest one, from running."""
-    trouble: Obstacle | None = None
+    storage_blocker: Blocker | None = None
     """What ended the newest attempt and would end the next one, as long as it lasts."""
 
 
@@ -71,12 +71,12 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
     now = render_time(now_s)
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
-    obstacle = _obstacle(previous, facts, verdict)
+    blocker = _blocker(previous, facts, verdict)
     return JobStatus(
         observed_generation=generation,
         phase=verdict.phase,
-        reason=obstacle.reason.value if obstacle else verdict.reason.value,
-        message=_cut(obstacle.message if obstacle else verdict.message or verdict.reason.sentence),
+        reason=blocker.reason.value if blocker else verdict.reason.value,
+        message=_cut(blocker.message if blocker else verdict.message or verdict.reason.sentence),
         min_operator_version=OLDEST_OPERATOR,
         frozen_hash=previous.frozen_hash,
         run=facts.run,
@@ -87,7 +87,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         completed_runs=facts.completed_runs,
         progress=_progress(previous, facts, now),
         checkpoint=_checkpoint(previous, facts),
-        conditions=_conditions(previous, facts, verdict, obstacle, generation, now),
+        conditions=_conditions(previous, facts, verdict, blocker, generation, now),
         failures=_failures(facts.failures),
         start_time=start_time,
         completion_time=completion_time,
@@ -111,26 +111,26 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
     )
 
 
-def describe_obstacle(previous: JobStatus, obstacle: Obstacle, *, generation: int | None, now_s: float) -> JobStatus:
+def describe_blocked(previous: JobStatus, blocker: Blocker, *, generation: int | None, now_s: float) -> JobStatus:
     """Return the status of a started job that cannot be read any more: as it was, and what is in the way."""
     conditions = _Conditions(previous, generation, render_time(now_s))
-    conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
+    conditions.say(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
     return previous.model_copy(update={"conditions": conditions.all()})
 
 
-def _obstacle(previous: JobStatus, facts: Facts, verdict: Verdict) -> Obstacle | None:
+def _blocker(previous: JobStatus, facts: Facts, verdict: Verdict) -> Blocker | None:
     """Return what is in the way; while the job pauses or cleans up, nothing is wanted that could be."""
     if verdict.reason == Reason.BACKING_OFF:
-        return facts.trouble
+        return facts.storage_blocker
     if verdict.reason == Reason.CHILD_RUNNING:
         # What runs already is hindered by a pod that does not answer only.
-        is_unready = facts.obstacle is not None and facts.obstacle.reason == ObstacleReason.POD_NOT_READY
-        return facts.obstacle if is_unready else None
+        is_unready = facts.blocker is not None and facts.blocker.reason == ObstacleReason.POD_NOT_READY
+        return facts.blocker if is_unready else None
     if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
         return None
     # Until the next attempt runs nobody knows whether it is over.
     was_told = any(item.reason == ObstacleReason.STORAGE_FAILED for item in previous.conditions)
-    return facts.obstacle or (facts.trouble if was_told else None)
+    return facts.blocker or (facts.storage_blocker if was_told else None)
 
 
 def _cut(message: str) -> str:
@@ -249,7 +249,7 @@ class _Conditions:
 
 
 def _conditions(
-    previous: JobStatus, facts: Facts, verdict: Verdict, obstacle: Obstacle | None, generation: int | None, now: str
+    previous: JobStatus, facts: Facts, verdict: Verdict, blocker: Blocker | None, generation: int | None, now: str
 ) -> tuple[Condition, ...]:
     conditions = _Conditions(previous, generation, now)
     if ConditionType.VALID in conditions:
@@ -264,9 +264,11 @@ def _conditions(
         Reason.STOPPING_TO_RESTART,
     )
     conditions.say(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
-    if obstacle is not None:
-        conditions.say(ConditionType.BLOCKED, True, obstacle.reason, obstacle.message)
-    elif ConditionType.BLOCKED in conditions and not (facts.trouble and verdict.reason == Reason.REMOVING_PREVIOUS):
+    if blocker is not None:
+        conditions.say(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
+    elif ConditionType.BLOCKED in conditions and not (
+        facts.storage_blocker and verdict.reason == Reason.REMOVING_PREVIOUS
+    ):
         conditions.say(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
     match verdict.phase:
         case "Stopped":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_operator.state.observed import read_ending
+from bert_operator.state.observed import read_outcome
 
 
 @pytest.mark.parametrize(
@@ -30,15 +30,15 @@ from bert_operator.state.observed import read_ending
 def test_a_return_code_is_read(
     return_code: int, record: dict[str, object] | None, state: str, exit_code: int | None, signal: int | None
 ) -> None:
-    ending = read_ending(return_code, record)
-    assert (ending.state, ending.exit_code, ending.signal) == (state, exit_code, signal)
+    outcome = read_outcome(return_code, record)
+    assert (outcome.state, outcome.exit_code, outcome.signal) == (state, exit_code, signal)
 
 
 def test_the_child_s_own_words_are_kept_within_bounds() -> None:
-    ending = read_ending(1, {"reason": "OutOfMemory", "message": "m" * 5000})
-    assert (ending.reason, len(ending.message)) == ("OutOfMemory", 1024)
+    outcome = read_outcome(1, {"reason": "OutOfMemory", "message": "m" * 5000})
+    assert (outcome.reason, len(outcome.message)) == ("OutOfMemory", 1024)
 
 
 def test_a_record_of_other_types_is_passed_over() -> None:
-    ending = read_ending(1, {"reason": ["x"], "message": 7})
-    assert (ending.reason, ending.message) == (None, "")
+    outcome = read_outcome(1, {"reason": ["x"], "message": 7})
+    assert (outcome.reason, outcome.message) == (None, "")

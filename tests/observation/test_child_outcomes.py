@@ -222,7 +222,7 @@ def test_waiting_counts_from_the_last_time_that_a_queue_let_it_go() -> None:
 def test_a_deleted_child_is_leaving_and_hindered_by_nothing() -> None:
     blocked = pod_document("single", phase="Pending", state={"waiting": {"reason": "ErrImagePull"}})
     child = see(gone_with(child_document("Job")), blocked)
-    assert (child.state, child.stopping, child.obstacle) == ("Pending", True, None)
+    assert (child.state, child.stopping, child.blocker) == ("Pending", True, None)
 
 
 @pytest.mark.parametrize(("off_s", "told_s"), [(3600, 200), (-3600, 0), (0, 90)])

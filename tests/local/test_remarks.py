@@ -20,7 +20,7 @@ from bert_operator.local.display import (
     render_duration,
     render_figures,
 )
-from bert_operator.local.outcomes import Outcome, describe_ending, exit_code
+from bert_operator.local.outcomes import JobOutcome, describe_outcome, exit_code
 from bert_operator.local.summary import print_summary, read_report
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from sample_job import sample_job
@@ -191,7 +191,7 @@ def test_a_report_that_says_nothing_leaves_the_path(tmp_path: Path, content: str
     assert str(tmp_path) in stream.getvalue().replace("\n", "")
 
 
-def failed(reason: str, *, signal: int | None = None, message: str = "training, attempt 2: boom") -> Outcome:
+def failed(reason: str, *, signal: int | None = None, message: str = "training, attempt 2: boom") -> JobOutcome:
     condition = Condition(
         type="Failed",
         status="True",
@@ -201,15 +201,15 @@ def failed(reason: str, *, signal: int | None = None, message: str = "training, 
     )
     failure = Failure(run="training", attempt=2, kind="Application", reason="Exited", signal=signal, finished_at="x")
     status = JobStatus(phase="Failed", attempt=2, run="training", conditions=(condition,), failures=(failure,))
-    return Outcome(status=status, last_lines=("Traceback", "ValueError: boom"))
+    return JobOutcome(status=status, last_lines=("Traceback", "ValueError: boom"))
 
 
 def test_exit_codes_tell_the_endings_apart() -> None:
-    assert exit_code(Outcome(status=JobStatus(phase="Succeeded"))) == 0
+    assert exit_code(JobOutcome(status=JobStatus(phase="Succeeded"))) == 0
     assert exit_code(failed("ApplicationRetriesSpent")) == 1
     assert exit_code(failed("InvalidInput")) == 2
-    assert exit_code(Outcome(status=JobStatus(phase="Stopped"), stop_signal=2)) == 130
-    assert exit_code(Outcome(status=JobStatus(phase="Stopped"), stop_signal=15)) == 143
+    assert exit_code(JobOutcome(status=JobStatus(phase="Stopped"), stop_signal=2)) == 130
+    assert exit_code(JobOutcome(status=JobStatus(phase="Stopped"), stop_signal=15)) == 143
 
 
 @pytest.mark.parametrize(
@@ -222,14 +222,14 @@ def test_exit_codes_tell_the_endings_apart() -> None:
 )
 def test_a_stopped_job_says_how_to_go_on(if_exists: str, words: str) -> None:
     job = sample_job(lambda spec: spec["output"].update(ifExists=if_exists))
-    stopped = Outcome(status=JobStatus(phase="Stopped", run="training"), checkpoint="phase1, step 80")
-    first, second = describe_ending(job, stopped)
+    stopped = JobOutcome(status=JobStatus(phase="Stopped", run="training"), checkpoint="phase1, step 80")
+    first, second = describe_outcome(job, stopped)
     assert first == "Stopped with a checkpoint at phase1, step 80."
     assert words in second
 
 
 def test_a_failed_job_shows_its_last_lines_and_the_next_step() -> None:
-    lines = describe_ending(sample_job(), failed("ApplicationRetriesSpent"))
+    lines = describe_outcome(sample_job(), failed("ApplicationRetriesSpent"))
     assert lines[:4] == [
         "Last lines of attempt 2 (training):",
         "  | Traceback",
@@ -241,13 +241,13 @@ def test_a_failed_job_shows_its_last_lines_and_the_next_step() -> None:
 
 def test_each_way_to_fail_has_its_own_advice() -> None:
     advice = {
-        "InvalidInput": describe_ending(sample_job(), failed("InvalidInput")),
-        "DeadlineExceeded": describe_ending(sample_job(), failed("DeadlineExceeded")),
-        "killed": describe_ending(sample_job(), failed("InfrastructureRetriesSpent", signal=9)),
-        "crashed": describe_ending(sample_job(), failed("InfrastructureRetriesSpent", signal=11)),
+        "InvalidInput": describe_outcome(sample_job(), failed("InvalidInput")),
+        "DeadlineExceeded": describe_outcome(sample_job(), failed("DeadlineExceeded")),
+        "killed": describe_outcome(sample_job(), failed("InfrastructureRetriesSpent", signal=9)),
+        "crashed": describe_outcome(sample_job(), failed("InfrastructureRetriesSpent", signal=11)),
     }
     assert "after correcting" in advice["InvalidInput"][-1]
     assert "activeDeadlineSeconds" in advice["DeadlineExceeded"][-1]
     assert "SIGKILL, most often because memory ran out" in advice["killed"][-2]
     assert "SIGSEGV" in advice["crashed"][-2]
-    assert describe_ending(sample_job(), Outcome(status=JobStatus(phase="Succeeded"))) == []
+    assert describe_outcome(sample_job(), JobOutcome(status=JobStatus(phase="Succeeded"))) == []

@@ -1,4 +1,4 @@
-"""What keeps a child from running: every obstacle with its cause, and with what to do about it."""
+"""What keeps a child from running: every blocker with its cause, and with what to do about it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from bert_operator.api.schema.status import JobStatus
-from bert_operator.cluster.blockers import SILENCE_S, classify_refusal, find_obstacle
-from bert_operator.cluster.object_summaries import Warning as Told
-from bert_operator.cluster.object_summaries import read_child, read_pod, read_warning
+from bert_operator.cluster.blockers import SILENCE_S, classify_refusal, find_blocker
+from bert_operator.cluster.object_summaries import WarningSummary, read_child, read_pod, read_warning
 from bert_operator.cluster.observation import observe_child
-from bert_operator.state.observed import Observed, Obstacle
+from bert_operator.state.observed import Blocker, Observed
 from bert_operator.state.plan import plan
 from child_documents import CREATED_S, at, child_document, event_document, pod_document
 from sample_job import sample_job
@@ -23,15 +22,15 @@ QUOTA = 'pods "demo-a1-worker-1" is forbidden: exceeded quota: compute, requeste
 PSA = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": restricted volume types (volume "output")'
 
 
-def find(child: Document, *rest: Document, after: float = 10, workers: int = 2) -> Obstacle | None:
+def find(child: Document, *rest: Document, after: float = 10, workers: int = 2) -> Blocker | None:
     known = read_child(child)
     assert known is not None
     pods = [read[1] for read in (read_pod(item) for item in rest if item["kind"] == "Pod") if read is not None]
-    warnings: dict[str, list[Told]] = {}
+    warnings: dict[str, list[WarningSummary]] = {}
     for item in rest:
         if item["kind"] == "Event" and (read := read_warning(item)) is not None:
             warnings.setdefault(read[1], []).append(read[2])
-    return find_obstacle(known[1], pods, warnings, workers=workers, now_s=CREATED_S + after)
+    return find_blocker(known[1], pods, warnings, workers=workers, now_s=CREATED_S + after)
 
 
 def waiting(reason: str, message: str) -> Document:
@@ -69,12 +68,12 @@ MOUNT = event_document("Pod", "demo-a1-worker-0", "FailedMount", "mount.nfs: acc
     ],
 )
 def test_a_pod_that_cannot_start_says_why(pods: list[Document], reason: str, cause: str, remedy: str) -> None:
-    obstacle = find(child_document(true=LOOKED_AT), *pods)
-    assert obstacle is not None
-    assert obstacle.reason == reason
-    assert obstacle.message.startswith("Pod demo-a1-worker-0: ")
-    assert cause in obstacle.message
-    assert remedy in obstacle.message.partition(" Next: ")[2]
+    blocker = find(child_document(true=LOOKED_AT), *pods)
+    assert blocker is not None
+    assert blocker.reason == reason
+    assert blocker.message.startswith("Pod demo-a1-worker-0: ")
+    assert cause in blocker.message
+    assert remedy in blocker.message.partition(" Next: ")[2]
 
 
 @pytest.mark.parametrize(
@@ -93,10 +92,10 @@ def test_a_pod_that_cannot_start_says_why(pods: list[Document], reason: str, cau
 def test_pods_that_cannot_be_created_are_told_of_by_events(
     kind: str, name: str, reason: str, message: str, found: str, remedy: str
 ) -> None:
-    obstacle = find(child_document(kind, true=LOOKED_AT), event_document(kind, name, reason, message))
-    assert obstacle is not None
-    assert obstacle.reason == found
-    cause, _, told = obstacle.message.partition(". Next: ")
+    blocker = find(child_document(kind, true=LOOKED_AT), event_document(kind, name, reason, message))
+    assert blocker is not None
+    assert blocker.reason == found
+    cause, _, told = blocker.message.partition(". Next: ")
     assert cause == message
     assert remedy in told
 
@@ -123,9 +122,9 @@ def test_pods_that_cannot_be_created_are_told_of_by_events(
 def test_a_pod_without_a_node_is_told_what_would_give_it_one(told: str, remedies: list[str]) -> None:
     message = f"0/3 nodes are available: {told}. preemption: 0/3 nodes are available: 3 No preemption victims found"
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    obstacle = find(child_document(true=LOOKED_AT), pod_document(phase="Pending", node="", conditions=(scheduled,)))
-    assert obstacle is not None
-    advice = obstacle.message.partition(" Next: ")[2]
+    blocker = find(child_document(true=LOOKED_AT), pod_document(phase="Pending", node="", conditions=(scheduled,)))
+    assert blocker is not None
+    advice = blocker.message.partition(" Next: ")[2]
     assert all(remedy in advice for remedy in remedies), advice
     assert ("lower spec.resources" in advice) == any("lower" in remedy for remedy in remedies)
 
@@ -163,14 +162,14 @@ def test_a_worker_that_is_not_ready_is_told_though_the_child_runs(
     entries = [read[1] for read in map(read_pod, pods) if read is not None]
     child = observe_child(known[1], entries, {}, workers=2, now_s=CREATED_S + after)
     assert child.state == "Running"
-    assert (child.obstacle and child.obstacle.reason) == (told and "PodNotReady")
-    assert child.obstacle is None or str(told) in child.obstacle.message
+    assert (child.blocker and child.blocker.reason) == (told and "PodNotReady")
+    assert child.blocker is None or str(told) in child.blocker.message
     again = observe_child(known[1], entries, {}, workers=2, now_s=CREATED_S + 9999)
-    if child.obstacle is not None:
-        assert again.obstacle == child.obstacle
+    if child.blocker is not None:
+        assert again.blocker == child.blocker
         seen = Observed(status=JobStatus(phase="Running", attempt=1, run="training"), children=(child,))
         status = plan(sample_job(), seen, CREATED_S + after).status
-        assert (status.phase, status.reason, status.message) == ("Running", "PodNotReady", child.obstacle.message)
+        assert (status.phase, status.reason, status.message) == ("Running", "PodNotReady", child.blocker.message)
 
 
 def test_events_no_longer_count_once_all_pods_are_there() -> None:
@@ -190,20 +189,20 @@ def test_events_about_an_earlier_object_of_the_name_do_not_count() -> None:
 def test_the_newest_event_is_told() -> None:
     old = event_document("MPIJob", "demo-a1", "ValidationError", "spec.x: Invalid", after=1)
     new = event_document("MPIJob", "demo-a1", "MPIJobFailed", QUOTA, after=9)
-    obstacle = find(child_document(true=LOOKED_AT), new, old)
-    assert obstacle is not None
-    assert obstacle.reason == "QuotaExceeded"
+    blocker = find(child_document(true=LOOKED_AT), new, old)
+    assert blocker is not None
+    assert blocker.reason == "QuotaExceeded"
 
 
 def test_an_mpi_job_that_nobody_looks_at_is_reported_after_half_a_minute() -> None:
     assert find(child_document(), after=SILENCE_S - 1) is None
-    obstacle = find(child_document(), after=SILENCE_S)
-    assert obstacle is not None
-    assert obstacle.reason == "MPIOperatorSilent"
-    assert "mpi-operator does not run" in obstacle.message
-    assert "kubectl get deployments" in obstacle.message.partition(" Next: ")[2]
+    blocker = find(child_document(), after=SILENCE_S)
+    assert blocker is not None
+    assert blocker.reason == "MPIOperatorSilent"
+    assert "mpi-operator does not run" in blocker.message
+    assert "kubectl get deployments" in blocker.message.partition(" Next: ")[2]
     # The same words at every later look: a status is written only where something has changed.
-    assert find(child_document(), after=SILENCE_S + 3600) == obstacle
+    assert find(child_document(), after=SILENCE_S + 3600) == blocker
     assert find(child_document("Job"), after=3600) is None
     assert find(child_document(true=LOOKED_AT), after=3600) is None
 
@@ -222,6 +221,6 @@ def test_time_alone_is_no_obstacle() -> None:
     ],
 )
 def test_a_refusal_is_known_by_its_words(message: str, reason: str) -> None:
-    obstacle = classify_refusal(message)
-    assert obstacle.reason == reason
-    assert obstacle.message.startswith(f"{message}. Next: ")
+    blocker = classify_refusal(message)
+    assert blocker.reason == reason
+    assert blocker.message.startswith(f"{message}. Next: ")

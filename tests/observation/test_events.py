@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bert_operator.api.schema.status import Condition, Failure, JobStatus
-from bert_operator.cluster.events import news_between
+from bert_operator.cluster.events import events_between
 
 
 def failure(attempt: int = 1, **rest: Any) -> Failure:
@@ -24,7 +24,7 @@ def blocked(status: str = "True", reason: str = "Unschedulable") -> Condition:
 
 
 def told(before: JobStatus, after: JobStatus) -> list[tuple[str, str]]:
-    return [(news.kind, news.reason) for news in news_between(before, after)]
+    return [(event.kind, event.reason) for event in events_between(before, after)]
 
 
 def test_nothing_new_is_no_news() -> None:
@@ -45,8 +45,8 @@ def test_a_failure_is_told_with_its_end_and_its_message() -> None:
         ({"reason": "Lost"}, "Lost, no exit code"),
         ({"exit_code": 1, "message": "no such file"}, "OOMKilled, exit code 1: no such file"),
     ):
-        (news,) = news_between(JobStatus(attempt=1), JobStatus(attempt=1, failures=(failure(**rest),)))
-        assert news.message == f"Attempt 1 (training) failed: {words}"
+        (event,) = events_between(JobStatus(attempt=1), JobStatus(attempt=1, failures=(failure(**rest),)))
+        assert event.message == f"Attempt 1 (training) failed: {words}"
 
 
 def test_only_new_failures_are_told() -> None:
@@ -69,7 +69,7 @@ def test_an_obstacle_is_told_when_it_appears_and_when_it_becomes_another() -> No
 
 
 def test_phases_are_told_by_their_reasons() -> None:
-    for phase, reason, news in (
+    for phase, reason, event in (
         ("Running", "ChildRunning", ("Normal", "Running")),
         ("Queued", "Queued", ("Normal", "Queued")),
         ("Stopping", "StoppingAtDeadline", ("Normal", "StoppingAtDeadline")),
@@ -78,4 +78,4 @@ def test_phases_are_told_by_their_reasons() -> None:
         ("Failed", "InvalidInput", ("Warning", "InvalidInput")),
         ("Invalid", "SpecInvalid", ("Warning", "SpecInvalid")),
     ):
-        assert told(JobStatus(), JobStatus(phase=phase, reason=reason)) == [news]  # type: ignore[arg-type]
+        assert told(JobStatus(), JobStatus(phase=phase, reason=reason)) == [event]  # type: ignore[arg-type]
