@@ -5,6 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Every rank and every command of a test imports torch: 3 s of a core from bytecode, 6 s where none may be written.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 JOB ?= examples/01-laptop/job.yaml
@@ -47,7 +49,10 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest -m "not api_server and not cluster and not manifests" $(TESTS) $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not api_server and not cluster and not long and not manifests" $(TESTS) $(PYTEST_ARGS)
+
+test-long: setup ## Run the tests that make test leaves out for the time they take
+	@$(BIN)/pytest -m "long and not api_server" $(TESTS) $(PYTEST_ARGS)
 
 test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (CONTRIBUTING.md; 40 minutes)
 	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py tests/pod/test_kills.py $(PYTEST_ARGS)
@@ -99,4 +104,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-api test-memory test-cluster test-stops test-manifests check lint types layers structure generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-manifests check lint types layers structure generated generate format lock clean bench-gpu
