@@ -36,6 +36,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("dataset"))
 
 
+@pytest.fixture(autouse=True)
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take two passes at every size and no more: which size is best is not asserted here."""
+    monkeypatch.setattr(autotune, "_ENOUGH_S", 0.02)
+
+
 def document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
     stage = pretrain_stage(micro_batch_size="auto", length={"steps": STEPS})
     return run_document(folder, dataset, **{"stages": [stage], **changes})

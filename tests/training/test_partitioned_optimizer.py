@@ -7,6 +7,8 @@ that add in the order of ranks, and in one test real Horovod processes. Observed
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,23 +160,31 @@ def test_every_rank_holds_about_its_share_of_the_state(tmp_path: Path, dataset: 
     assert 0.5 <= held["zero1"] / held["none"] < 0.55
 
 
-@pytest.mark.horovod
-def test_two_horovod_processes_train_to_the_same_bits(tmp_path: Path, dataset: Path) -> None:
-    for partitioning in ("none", "zero1"):
-        run = document(tmp_path / partitioning, dataset, ranks=2, partitioning=partitioning)
-        finished = run_trainer(run, tmp_path / f"{partitioning}.json")
+@pytest.fixture(scope="module")
+def horovod_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Callable[[str, str], Path]:
+    """Return ``run(partitioning, compression)``: the folder of a run of two Horovod processes, trained once."""
+
+    @cache
+    def run(partitioning: str, compression: str) -> Path:
+        folder = tmp_path_factory.mktemp("horovod")
+        settings = document(folder / "out", dataset, ranks=2, partitioning=partitioning)
+        finished = run_trainer({**settings, "reduction": {"compression": compression}}, folder / "run.json")
         assert finished.returncode == 0, finished.stderr
-    assert_equal(state(tmp_path / "none"), state(tmp_path / "zero1"))
+        return folder / "out"
+
+    return run
 
 
 @pytest.mark.horovod
-def test_fp16_on_the_wire_trains_to_nearly_the_same_weights(tmp_path: Path, dataset: Path) -> None:
-    for compression in ("none", "fp16"):
-        run = document(tmp_path / compression, dataset, ranks=2, partitioning="zero1")
-        finished = run_trainer({**run, "reduction": {"compression": compression}}, tmp_path / f"{compression}.json")
-        assert finished.returncode == 0, finished.stderr
-    exact, rounded = (load_file(tmp_path / name / "checkpoints" / FINAL / PARTS[0]) for name in ("none", "fp16"))
+def test_two_horovod_processes_train_to_the_same_bits(horovod_run: Callable[[str, str], Path]) -> None:
+    assert_equal(state(horovod_run("none", "none")), state(horovod_run("zero1", "none")))
+
+
+@pytest.mark.horovod
+def test_fp16_on_the_wire_trains_to_nearly_the_same_weights(horovod_run: Callable[[str, str], Path]) -> None:
+    folders = {compression: horovod_run("zero1", compression) for compression in ("none", "fp16")}
+    exact, rounded = (load_file(folder / "checkpoints" / FINAL / PARTS[0]) for folder in folders.values())
     moved = {name: float((exact[name] - rounded[name]).norm() / exact[name].norm().clamp(min=1e-3)) for name in exact}
     assert 0 < max(moved.values()) < 1e-2
-    reduced = {name: progress_records(tmp_path / name)[-1]["reduction_bytes"] for name in ("none", "fp16")}
+    reduced = {name: progress_records(folder)[-1]["reduction_bytes"] for name, folder in folders.items()}
     assert reduced["fp16"] * 2 == reduced["none"]
