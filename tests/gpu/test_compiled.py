@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 META = torch.device("meta")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_features(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

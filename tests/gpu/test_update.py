@@ -38,7 +38,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, functions: Functions) -> list[Tensor]
     return [values, first, second, norms]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_it_is_compiled_once_and_gives_what_the_plain_operations_give(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -35,7 +35,12 @@ REMEDIES = {
     "root": "run the tests as root",
 }
 # Markers that `make test` deselects -> the target that runs them.
-TARGETS = {"api_server": "make test-api", "cluster": "make test-cluster", "manifests": "make test-manifests"}
+TARGETS = {
+    "api_server": "make test-api",
+    "cluster": "make test-cluster",
+    "long": "make test-long",
+    "manifests": "make test-manifests",
+}
 
 DESELECTED = pytest.StashKey[Counter[str]]()
 

@@ -141,6 +141,8 @@ def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int
         assert traces(tmp_path) == []
 
 
+@pytest.mark.horovod
+@pytest.mark.long
 def test_all_ranks_or_the_first(tmp_path: Path, dataset: Path) -> None:
     steps = {"first": 2, "last": 3, "all_ranks": True}
     document = run_document(tmp_path / "out", dataset, world={"ranks": 2, "hosts": 1}, profile_steps=steps)

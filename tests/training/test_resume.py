@@ -116,7 +116,7 @@ def assert_no_sample_lost_or_doubled(folder: Path) -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_killed_three_times_at_random_moments_the_weights_are_bit_identical(tmp_path: Path, dataset: Path) -> None:
     whole = two_phases(tmp_path / "whole", dataset, ranks=2)
