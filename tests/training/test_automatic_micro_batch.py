@@ -39,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take two passes at every size and no more: which size is best is not asserted here."""
-    monkeypatch.setattr(autotune, "_ENOUGH_S", 0.02)
+    monkeypatch.setattr("bert_trainer.training.micro_batch_size._ENOUGH_S", 0.02)
 
 
 def document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
