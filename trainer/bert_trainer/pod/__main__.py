@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _write_error_record(arguments, type(error).__name__, error.exit_code, str(error), silent)
         return error.exit_code
     except Exception as error:
-        # A bug: the traceback goes to the log, its last line to the record.
+        # A bug of ours: the traceback goes to the log, the message to the termination record.
         _write_error_record(arguments, type(error).__name__, EXIT_FAILED, str(error), None)
         logger.exception("Unexpected error")
         return EXIT_FAILED
@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
     if not program:
         raise InputError(f"{arguments.role}: got no program", hint="put -- PROGRAM ARGUMENTS... at the end")
     if arguments.role == "rank":
-        unblock_stop_signals()  # what it becomes is to have them
+        unblock_stop_signals()  # a signal mask survives exec: the program would never see a stop
         return run_rank(
             program, _declared_topology(arguments), reports_end=arguments.tell_end, is_quiet=arguments.quiet
         )
@@ -119,7 +119,7 @@ def _write_error_record(
     arguments: argparse.Namespace, reason: str, exit_code: int, message: str, silent: list[str] | None
 ) -> None:
     if arguments.role == "rank":
-        return  # its launcher writes the pod's
+        return  # the pod's record is written by the launcher, which knows the other ranks as well
     record: dict[str, Any] = {"reason": reason, "exitCode": exit_code, "stage": None, "step": None, "checkpoint": None}
     if silent is not None:
         record["silentWorkers"] = silent

@@ -1,7 +1,8 @@
 """How a pod's program ended: exit codes, and the termination record that Kubernetes reads.
 
-0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 a worker was not reached or was lost or storage failed, 128 +
-n ended by signal n. Writing or reading the termination record never fails a run.
+0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 infrastructure (a worker not reached or lost, storage failed),
+128 + n ended by signal n. The operator retries by these codes: 2 is never retried unchanged, 4 and signals do not count
+as the program's own failures. Writing or reading the termination record never fails a run.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ MAX_RECORD_BYTES = 3_500
 """Kubernetes cuts a termination message at 4,096 bytes, and cut JSON would be no JSON."""
 
 _SIGNAL_BASE = 128
+# The program may leave a file of any size where its record should be.
 _MAX_RANK_RECORD_BYTES = 65_536
 _MAX_WORD_CHARACTERS = 80  # of a reason or a stage
-_MAX_LOG_TAIL_CHARACTERS = 900  # with a sentence before them they fit into a status
+_MAX_LOG_TAIL_CHARACTERS = 900  # together with one sentence before them they fit into the status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +35,25 @@ class Evidence:
     """What is known of a run besides its launcher's exit code."""
 
     combines_codes: bool = False
-    """The launcher is MPICH's: it combines all ranks' codes bit by bit (1 and 2 give 3) and reports signal n as n."""
+    """The launcher is MPICH's: its exit code is the bitwise OR of all ranks' codes, with n for signal n."""
     failed_by_signal: int | None = None
-    """Of the rank that failed first."""
+    """The signal that ended the rank that failed first."""
     rank_exit_code: int | None = None
-    """With which that rank failed, as it was told by whom had waited for it; None where a signal ended it."""
+    """That rank's exit code, as its ``bert-pod rank`` reported it; None if a signal ended it."""
     lost_worker: bool = False
-    """The launcher says that it has lost a worker. Open MPI 5.0.11 ends with 0 then, others with 137 or 255."""
+    """The launcher reports a lost worker. Open MPI 5.0.11 exits with 0 then, others with 137 or 255."""
     lost_peer: bool = False
-    """Ranks found another one gone that had told of no failure."""
+    """Ranks lost the connection to another one, and none reported a failure of its own."""
     ended_midway: bool = False
-    """Rank 0 reported progress and then nothing that could be its end."""
+    """Rank 0 reported progress, but no end of its run."""
     rank_0_exit_code: int | None = None
-    """With which rank 0 reported that it fails. Another rank may leave before it and be the one that is counted."""
+    """The exit code in rank 0's last record. Another rank may leave before it and be the one that mpirun counts."""
     reported_stop: bool = False
-    """Rank 0 reported that it has stopped."""
+    """Rank 0 reported that it stopped on request."""
     stop_requested: bool = False
-    """This container was asked to."""
+    """This container received a stop signal."""
     never_started: bool = False
-    """Not all ranks had come, at the end or when it was asked: nothing was done that could be lost."""
+    """Not all ranks had announced themselves by the end, or by the stop request: there is no progress to lose."""
 
 
 def shell_exit_code(return_code: int) -> int:
@@ -60,10 +62,17 @@ def shell_exit_code(return_code: int) -> int:
 
 
 def decide_exit_code(code: int, evidence: Evidence) -> int:
-    """Return what the container ends with, given the launcher's exit code, 128 + n for signal n."""
+    """Return the container's exit code. The order of the rules is their precedence.
+
+    Args:
+        code: The launcher's, 128 + n for signal n.
+        evidence: What the output of the launcher and its ranks adds to it.
+    """
     if evidence.reported_stop:
-        # It says so when all is saved; how the others then leave, and whom the launcher counts first, is chance.
+        # Rank 0 reports this once everything is saved. Which rank leaves first after that, and with which code
+        # mpirun then ends, is chance.
         return EXIT_STOPPED
+    # Which of several codes mpirun passes on differs by MPI. bert-pod rank reports each one exactly.
     if evidence.failed_by_signal is not None:
         code = _SIGNAL_BASE + evidence.failed_by_signal
     elif evidence.rank_exit_code is not None and not evidence.lost_worker:
@@ -71,7 +80,7 @@ def decide_exit_code(code: int, evidence: Evidence) -> int:
     if evidence.stop_requested and evidence.never_started and code != EXIT_BAD_INPUT:
         return EXIT_STOPPED
     if evidence.combines_codes and code == EXIT_STOPPED and not evidence.stop_requested:
-        code = EXIT_FAILED
+        code = EXIT_FAILED  # 1 | 2 is 3: a failed rank and one with wrong input, and no stop
     if evidence.rank_0_exit_code is not None and (
         code == EXIT_FAILED or evidence.combines_codes and code < _SIGNAL_BASE
     ):
@@ -83,10 +92,10 @@ def decide_exit_code(code: int, evidence: Evidence) -> int:
     if code == 0 and evidence.ended_midway:
         return EXIT_FAILED
     if evidence.stop_requested and code > _SIGNAL_BASE:
-        # Still starting, without a handler: nothing was done that could be lost.
+        # SIGUSR1 ended a program that had no handler yet: it was still starting and had nothing to save.
         number = code - _SIGNAL_BASE
         if evidence.combines_codes:
-            number &= signal.SIGUSR1  # with what ended the others
+            number &= signal.SIGUSR1  # combined with the signals that ended other ranks
         return EXIT_STOPPED if number == signal.SIGUSR1 else code
     return code
 
@@ -94,10 +103,14 @@ def decide_exit_code(code: int, evidence: Evidence) -> int:
 def build_record(
     exit_code: int, log: LauncherLog, failure: FirstFailure | None, rank_record: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the termination record: the keys of ``last_words`` and ``firstFailure``.
+    """Return the termination record: the keys of ``output/termination.py``, and ``firstFailure``.
 
-    rank_record: the record that a rank in this pod has written itself. One that tells of another kind of end than the
-    exit code is not believed: the program may have been killed after it had said that all went well.
+    Args:
+        exit_code: The container's.
+        log: Output of the launcher and of all ranks.
+        failure: The rank that failed first, if it is known.
+        rank_record: What a rank in this pod wrote itself. It is used if it agrees with the exit code about success:
+            the program may have been killed after it wrote that it succeeded.
     """
     if rank_record is not None and (rank_record.get("exitCode") == 0) == (exit_code == 0):
         record = {key: rank_record.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
@@ -113,25 +126,28 @@ def build_record(
 
 
 def render_record(record: Mapping[str, Any]) -> str:
-    """Return it as JSON of at most 3,500 bytes; what is too much is cut from the start of the message."""
-    # Bytes that are no text have come this far as halves of surrogate pairs, which JSON cannot carry.
+    """Return the record as JSON of at most ``MAX_RECORD_BYTES``; a longer message loses its start.
+
+    The end of a message says more: the exception stands below its traceback.
+    """
+    # Output that is no UTF-8 arrives here as lone surrogates (surrogateescape), which cannot be encoded again.
     record = {key: _replace_surrogates(value) if isinstance(value, str) else value for key, value in record.items()}
     for key in ("reason", "stage"):
         record[key] = str(record[key])[:_MAX_WORD_CHARACTERS] if record.get(key) else record.get(key)
     message = _replace_surrogates(str(record.get("message") or ""))
     while len(text := _encode({**record, "message": message})) > MAX_RECORD_BYTES:
         if not message:
-            # Paths of kilobytes; the reason and the code matter more.
+            # Even without a message it is too long, say because of a path of kilobytes. Reason and code matter most.
             return json.dumps({"reason": record.get("reason"), "exitCode": record.get("exitCode"), "message": ""})
         excess = len(text) - MAX_RECORD_BYTES
-        # A character is up to 4 bytes, or 6 when JSON escapes it.
+        # A character takes up to 6 bytes, when JSON escapes it: cutting excess / 6 of them never cuts too much.
         message = message[max(1, excess // 6) :]
     return text.decode()
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Write it in place: in a pod the file is a mount."""
-    # Outside of a pod nothing is to appear in /dev.
+    """Write the record in place: in a pod the file is a bind mount, which cannot be replaced by a rename."""
+    # In a pod the kubelet has created /dev/termination-log. Elsewhere, as root, it must not appear in /dev.
     create = 0 if path.parent == Path("/dev") else os.O_CREAT
     data = render_record(record).encode()
     with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_TRUNC | create, 0o644), "wb") as file:
@@ -139,9 +155,9 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_rank_record(path: Path) -> dict[str, Any] | None:
-    """Return the record that a rank has written, None where there is none, or something else."""
+    """Return the record that a rank wrote; None if there is none, or if the file holds something else."""
     try:
-        # Whatever the program has put there: a pipe would keep whoever opens it waiting.
+        # The program can put anything there. Opening a FIFO would block until somebody writes to it.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             record = json.loads(file.read(_MAX_RANK_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -150,7 +166,7 @@ def read_rank_record(path: Path) -> dict[str, Any] | None:
 
 
 def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> tuple[str, str]:
-    """Return the reason, one word, and the message."""
+    """Return the reason (one word) and the message; the most specific source wins."""
     final = log.final_record or {}
     agrees = log.confirms(exit_code)
     if exit_code in (0, EXIT_STOPPED):
@@ -176,7 +192,7 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
 
 
 def _describe_signal(name: str, log: LauncherLog, failure: FirstFailure | None) -> str:
-    """Return a sentence about a rank that cannot tell what has ended it."""
+    """Return a sentence about a rank that a signal ended: it had no chance to report anything itself."""
     rank = "a rank" if failure is None or failure.rank is None else f"rank {failure.rank}"
     host = "" if failure is None or failure.host is None else f" on {failure.host}"
     when = "" if log.step is None else f" after step {log.step} of {log.stage}"

@@ -1,7 +1,7 @@
-"""The launcher's pod: waits for the workers, starts mpirun, passes its output on and reports how it ended.
+"""``bert-pod launcher``: waits for the workers, starts mpirun, forwards its output and decides how the run ended.
 
-Waiting is needed because mpirun fails at once when a host cannot be reached, while pods, their DNS names and their
-sshd appear in any order over a minute or more.
+mpirun fails at once if it cannot reach a host, while pods, their DNS names and their sshd come up in any order over a
+minute or more. So each of them is probed first, and a launcher that waits reports for whom and why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
 from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous, join_names
 
 Probe = Callable[[], str | None]
-"""Returns None if somebody answers, else why not."""
+"""Returns None if a host answers, else why not."""
 
 _REPORT_EVERY_S = 10.0
 
@@ -49,10 +49,12 @@ _FIRST_PAUSE_S = 0.2
 _MAX_PAUSE_S = 3.0
 _POLL_S = 0.1
 _MAX_CONCURRENT_PROBES = 32  # ssh processes; each takes a few MB
-_PROBE_TIMEOUT_S = 20
+_PROBE_TIMEOUT_S = 20  # for what ConnectTimeout does not cover: a shell that hangs after the connection
 _MAX_REPORTED_HOSTS = 8
+# Before the job's own options, since ssh takes the first value of each: mpirun shall try ten times, a probe once.
 _PROBE_OPTIONS = ("-n", "-o", "ConnectTimeout=5", "-o", "ConnectionAttempts=1")
 
+# Parts of OpenSSH's messages, in lower case.
 _SSH_REASONS = {
     "connection refused": "ssh refused",
     "timed out": "ssh does not answer",
@@ -66,7 +68,7 @@ _SSH_REASONS = {
 
 
 class WorkersUnreachable(TrainerError):
-    """Some workers did not answer in time."""
+    """Some workers could not be reached in time."""
 
     exit_code = EXIT_INFRASTRUCTURE
 
@@ -78,7 +80,7 @@ class WorkersUnreachable(TrainerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the launcher was asked for."""
+    """Options of ``bert-pod launcher``."""
 
     mpi: Mpi
     ranks: int
@@ -88,7 +90,7 @@ class Job:
     hostfile: Path
     wait_s: float
     ssh_port: int | None
-    """None: what ssh's own configuration says."""
+    """None: the port in ssh's own configuration."""
     exports: tuple[str, ...]
     binding: Binding | None
     declared: DeclaredTopology
@@ -97,18 +99,20 @@ class Job:
 
 
 def run_launcher(job: Job) -> int:
-    """Return the container's exit code.
+    """Run the job and return the container's exit code.
 
     Raises:
-        InputError: a program, the user or the host file is not as it has to be, or ranks started somewhere else.
-        Stopped: on request, before mpirun was started.
-        WorkersUnreachable: not everybody answered in time.
+        InputError: A program is missing, the user or the host file is invalid, or ranks started somewhere else.
+        Stopped: On request, before mpirun was started.
+        WorkersUnreachable: Not all workers answered in time.
     """
     with StopForwarder() as stop, temporary_folder() as folder:
+        # What can be wrong in this pod fails before the minutes of waiting.
         check_user()
         launcher = find_launcher(job.mpi)
         options = ssh_options(job.mpi, os.environ, job.ssh_port)
         hosts = _wait_for_workers(job, stop, find_ssh(), shlex.split(options))
+        # A copy of mpi-operator's file in the form that this MPI reads.
         hostfile = folder / "hostfile"
         hostfile.write_text(render_hostfile(hosts, is_open_mpi=job.mpi == "OpenMPI"))
         report(f"Starting {job.ranks} ranks with {launcher.name}")
@@ -131,7 +135,7 @@ def _wait_for_workers(job: Job, stop: StopForwarder, ssh: str, options: Sequence
     report(f"Waiting for {workers}, {job.wait_s:g} s at most")
     deadline = Deadline(job.wait_s, stop, report)
     hosts = wait_for_hostfile(job.hostfile, workers=job.workers, slots=job.slots, deadline=deadline)
-    # Workers connect back to this pod, by this name with some MPIs.
+    # With some MPIs workers connect back to this pod by its name, so that name has to resolve as well.
     own = socket.gethostname()
     probes: dict[str, Probe] = {f"this pod's own name {own}": partial(probe_name, own)}
     probes |= {host.pod: partial(probe_ssh, ssh, options, host.name) for host in hosts}
@@ -177,13 +181,13 @@ def _run(
 
 
 def report(text: str) -> None:
-    """Write a line for whoever reads the pod's log."""
+    """Write a line to the pod's log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 class Deadline:
-    """One deadline for everything that is waited for, and a report at intervals."""
+    """One deadline for the host file and all workers, with a report of what is missing at intervals."""
 
     def __init__(
         self,
@@ -192,22 +196,32 @@ class Deadline:
         report: Callable[[str], None],
         report_every_s: float = _REPORT_EVERY_S,
     ) -> None:
-        """Begin to wait, for limit_s at most."""
+        """Start now.
+
+        Args:
+            limit_s: Seconds to wait altogether.
+            stop: Ends the wait on request.
+            report: Takes lines for the log.
+            report_every_s: Seconds between reports.
+        """
         self._began_at_s = time.monotonic()
         self._limit_s, self._stop, self._report, self._every_s = limit_s, stop, report, report_every_s
         self._reported_at_s = self._began_at_s
 
     @property
     def waited_s(self) -> float:
-        """Time since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began_at_s
 
     def wait(self, describe: Callable[[], Mapping[str, str]]) -> None:
-        """Wait a moment. describe: for whom, and why; called for every report.
+        """Sleep for one poll interval.
+
+        Args:
+            describe: Returns what is missing, with the reason; called for every report.
 
         Raises:
-            Stopped: on request.
-            WorkersUnreachable: time is over.
+            Stopped: On request.
+            WorkersUnreachable: The deadline has passed.
         """
         if self._stop.count:
             raise Stopped("stopped on request before the ranks were started")
@@ -231,10 +245,10 @@ class Deadline:
 
 
 def wait_for_hostfile(path: Path, *, workers: int, slots: int, deadline: Deadline) -> tuple[Host, ...]:
-    """Read the host file until it names every worker.
+    """Read the host file until it names every worker; it may appear, and grow, while it is waited for.
 
     Raises:
-        InputError: it holds something else than hosts.
+        InputError: It holds something else than hosts.
         Stopped, WorkersUnreachable: see ``Deadline.wait``.
     """
     while True:
@@ -250,9 +264,11 @@ def wait_for_hostfile(path: Path, *, workers: int, slots: int, deadline: Deadlin
 
 
 def wait_for_probes(probes: Mapping[str, Probe], deadline: Deadline) -> None:
-    """Ask everybody again and again until all have answered once.
+    """Repeat each probe, with growing pauses, until it has succeeded once.
 
-    probes: by the name that is shown.
+    Args:
+        probes: By the name that reports show.
+        deadline: Ends the wait.
 
     Raises:
         Stopped, WorkersUnreachable: see ``Deadline.wait``.
@@ -273,6 +289,7 @@ def wait_for_probes(probes: Mapping[str, Probe], deadline: Deadline) -> None:
             closing.wait(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
 
+    # A thread each, so that one host that hangs does not delay the others; daemons, so that none outlives a stop.
     for item in probes.items():
         threading.Thread(target=retry, args=item, daemon=True).start()
     try:
@@ -283,16 +300,16 @@ def wait_for_probes(probes: Mapping[str, Probe], deadline: Deadline) -> None:
 
 
 def probe_name(name: str) -> str | None:
-    """Look a host name up."""
+    """Resolve a host name. Return None if it resolves, else the reason."""
     try:
         socket.getaddrinfo(name, None)
-    except (OSError, UnicodeError):  # the latter for a name with a part of more than 63 characters
+    except (OSError, UnicodeError):  # UnicodeError: a label of more than 63 characters
         return "name not resolved"
     return None
 
 
 def probe_ssh(ssh: str, options: Sequence[str], name: str) -> str | None:
-    """Look a host name up and run ``true`` there."""
+    """Resolve a host name and run ``true`` there by ssh: as mpirun will, with the same key and options."""
     if reason := probe_name(name):
         return reason
     command = [ssh, *_PROBE_OPTIONS, *options, name, "true"]
@@ -306,7 +323,7 @@ def probe_ssh(ssh: str, options: Sequence[str], name: str) -> str | None:
 
 
 def explain_ssh(return_code: int, message: str) -> str:
-    """Return why ssh failed, in few words. 255 is its own failure, anything else that of the command there."""
+    """Return why ssh failed, in few words. 255 is a failure of ssh, anything else that of the remote command."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if return_code == 255:
         known = next((reason for text, reason in _SSH_REASONS.items() if text in message.lower()), None)

@@ -1,9 +1,11 @@
 """The launcher's log as evidence: which records belong to this attempt, and which process failed first.
 
-Rank 0 may run in another pod than the launcher, so its lines are all that the launcher learns of it. A program may
-also print the log of another job, or imitate our records in part: only those of this job and attempt count. Three
-sources say who failed first: ``bert-pod rank``, which reports how its program ended, the MPI launcher's banner, and
-the ranks' own messages. None is complete: a rank whose peer was killed may abort before anything noticed that death.
+Rank 0 may run in another pod than the launcher, so its output is all that the launcher learns of it. A program may
+also print the log of another job, or imitate our records in part: only those of this job and attempt count.
+
+Three sources say who failed first: ``bert-pod rank``, which reports how its program ended; the banner that mpirun
+prints; and the ranks' own messages. None is complete. A rank whose peer was killed may abort before anything noticed
+that death, and then the banner names the rank that aborted.
 """
 
 from __future__ import annotations
@@ -22,32 +24,35 @@ from bert_trainer.output.progress import PREFIX, parse_line
 from bert_trainer.pod.mpi import short_name
 from bert_trainer.pod.rank_output import Line
 
+# Programs that end every good run with a record. Of others an exit code of 0 is enough.
 _PROGRAMS = ("bert-train", "bert-data")
 _MODULE = "bert_trainer"
 
 _MAX_KEPT_LINES = 20
-_MAX_LINE_CHARACTERS = 1_000  # characters; a longer one says nothing more
+_MAX_KEPT_CHARACTERS = 1_000
 
 _FINAL_EVENTS = {"succeeded": 0, "stopped": EXIT_STOPPED}
-# With one of these a run may end well: the trainer's last record, and that of the preparation.
+# Last records of a run that ended well: the trainer's, and that of a dataset's preparation.
 _SUCCESS_EVENTS = ("succeeded", "stage_finished")
 _STEP = re.compile(r"[0-9]{1,15}")
-_FAILURE_CODES = ("1", "2", "4")
+_FAILURE_CODES = ("1", "2", "4")  # those that rank 0 may claim; anything else in its record is not believed
 
 _ERROR_LINE = re.compile(r"bert-(?:train|data|pod): (.+)")
 _EXCEPTION_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?:: (.*))?")
 _TRACEBACK = "Traceback (most recent call last):"
 _BANNER_RULE = re.compile(r"[-=]{60,}")
-_MACHINE_LINE = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine, before it begins
+# The settings that each rank logs as it starts. Without this exception they would explain why a rank was killed early.
+_MACHINE_LINE = re.compile(r"rank \d+ on \S+: ")
 
-# Open MPI wraps its sentences at 80 characters, so white space is any.
+# Banners of the MPI launchers. Open MPI wraps its sentences at 80 characters: a line end may stand for any blank.
 _OPEN_MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)")
 _OPEN_MPI_CODE = re.compile(r"Process name:\s+\[.*,(\d+)\]\s+Exit code:\s+(\d+)")
 _INTEL_SIGNAL = re.compile(r"RANK (\d+) PID \d+ RUNNING AT (\S+)\s+=\s+KILLED BY SIGNAL: (\d+)")
 _MPICH_END = re.compile(r"= +PID \d+ RUNNING AT (\S+)\s+=\s+EXIT CODE: (\d+)")
 _MPICH_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 
-# What launchers say when a worker vanishes or cannot be used; the group, if any, is its name. The last one is ssh's.
+# What launchers print when a worker vanishes or cannot be used; the group, if any, is its name. In this order: Open MPI
+# (four), Hydra of MPICH and Intel MPI (two), ssh. A pattern with a name precedes the same message without one.
 _WORKER_LOST = (
     re.compile(r"A daemon failed to report back after being spawned[\s\S]*Remote host:\s+(\S+)"),
     re.compile(r"unable to reliably start one or more daemons"),
@@ -57,11 +62,12 @@ _WORKER_LOST = (
     re.compile(r"control_cb .*: assert \(!closed\) failed"),
     re.compile(r"Connection to (\S+) closed by remote host"),
 )
-# What a rank of Open MPI says whose peer has gone; it may do so, and abort, before the launcher notices that death.
+# A rank of Open MPI whose peer has died prints this and aborts, sometimes before mpirun notices that death.
 _PEER_GONE = re.compile(
     r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
 )
-# The same from any MPI. Wrong use of MPI has words of its own: MPI_ERR_TRUNCATE, "Invalid rank".
+# The same from any MPI. Wrong use of MPI has other messages, such as MPI_ERR_TRUNCATE or "Invalid rank", and must not
+# match: it is the program's own failure. process_vm_readv is how ranks of one machine read each other's memory.
 _PEER_LOST = re.compile(
     r"MPI communication peer process has unexpectedly disconnected"
     r"|\*\*\* An error occurred in Socket closed"
@@ -69,7 +75,7 @@ _PEER_LOST = re.compile(
     r"|Fatal error in \w+: (?:Other MPI error|Unknown error class|Internal MPI error|.*(?i:process failed))"
     r"|process_vm_readv\(pid=\d+.*No such process"
 )
-# What ranks say besides that where their peers have gone, by themselves or not.
+# Follow-up errors of a rank whose peer has left, killed or not: they never name the cause.
 _PEER_FAILED = re.compile(
     r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
     r"|Another rank has ended; its own message says why"
@@ -78,16 +84,16 @@ _PEER_FAILED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecordSource:
-    """Who writes the records of this pod."""
+    """Which records this pod believes."""
 
     job: str | None = None
-    """Uid; None: not known, as where no operator has made the pod."""
+    """Uid; None if it is not known, because no operator created the pod."""
     attempt: str = "1"
     is_ours: bool = True
-    """The program is the trainer: a run of it that ends well says so."""
+    """The program is the trainer or the dataset builder, which end every good run with a record."""
 
     def matches(self, fields: Mapping[str, str]) -> bool:
-        """Tell whether a record is this attempt's."""
+        """Return whether a record is this attempt's."""
         if self.job is None:
             return fields.get("attempt", self.attempt) == self.attempt
         return (fields.get("job"), fields.get("attempt")) == (self.job, self.attempt)
@@ -95,7 +101,7 @@ class RecordSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFailure:
-    """The process that ended badly before all others, as far as the launcher names it."""
+    """The process that failed before all others, as far as it is known."""
 
     rank: int | None = None
     host: str | None = None
@@ -103,35 +109,39 @@ class FirstFailure:
     signal: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is known."""
+        """Return ``firstFailure`` of the termination record: what is known, nothing else."""
         named = {"rank": self.rank, "host": self.host, "exitCode": self.exit_code, "signal": self.signal}
         return {key: value for key, value in named.items() if value is not None}
 
 
 @dataclass(slots=True)
 class LauncherLog:
-    """Listens to all lines. Of records it believes those of rank 0 that are this attempt's."""
+    """Reads the output of the launcher and of all ranks, a line at a time; keeps each one's last lines.
+
+    Believes records of rank 0 alone, and only those of this job and attempt.
+    """
 
     source: RecordSource = RecordSource()
     stage: str | None = None
     step: int | None = None
     checkpoint: str | None = None
-    """Path of the newest one that was reported."""
+    """Path of the newest checkpoint that rank 0 reported."""
     final_record: dict[str, str] | None = None
-    """The record with which rank 0 took its leave."""
+    """Rank 0's last record: that it succeeded, stopped or failed."""
     last_event: str | None = None
     _lines: dict[int | None, deque[str]] = field(default_factory=dict)
     _all_ranks: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_LINES))
 
     def note(self, line: Line) -> None:
-        """Take one line."""
-        text = line.text[:_MAX_LINE_CHARACTERS]
+        """Add one line."""
+        # Only cut for what is kept: a cut record could read as another, valid one.
+        text = line.text[:_MAX_KEPT_CHARACTERS]
         if line.text.startswith(PREFIX + " "):
             fields = parse_line(line.text) if line.rank == 0 else None
             if fields is not None and self.source.matches(fields):
                 self._add_record(fields)
         elif text.strip():
-            # The launcher's last words stand in a frame of many lines.
+            # More than is shown: banners of launchers spend many lines on rules and explanations.
             self._lines.setdefault(line.rank, deque(maxlen=_MAX_KEPT_LINES * 3)).append(text)
             if line.rank is not None:
                 self._all_ranks.append(text)
@@ -149,19 +159,19 @@ class LauncherLog:
 
     @property
     def reported_stop(self) -> bool:
-        """Whether rank 0 said that it stopped."""
+        """Whether rank 0's last record says that it stopped."""
         return self.final_record is not None and self.final_record["event"] == "stopped"
 
     def has_stopped(self, exit_code: int, *, stop_requested: bool) -> bool:
-        """Tell whether rank 0 is believed that it stopped.
+        """Return whether that record is believed.
 
-        A program that is not ours, that nobody has asked to stop and that ends with 0 has succeeded.
+        Another program than ours that exits with 0, and that nobody asked to stop, has succeeded whatever it printed.
         """
         is_believed = self.source.is_ours or exit_code != 0 or stop_requested or self.has_lost_worker
         return self.reported_stop and is_believed
 
     def confirms(self, exit_code: int) -> bool:
-        """Tell whether rank 0's last record stands for this exit code; "failed" stands for every other code."""
+        """Return whether rank 0's last record agrees with an exit code; "failed" agrees with all but 0 and 3."""
         event = (self.final_record or {}).get("event")
         return event is not None and (
             _FINAL_EVENTS.get(event) == exit_code or event == "failed" and exit_code not in (0, EXIT_STOPPED)
@@ -169,55 +179,61 @@ class LauncherLog:
 
     @property
     def rank_0_exit_code(self) -> int | None:
-        """The exit code with which rank 0 said that it fails."""
+        """The exit code that rank 0 reported with its failure."""
         record = self.final_record or {}
         code = record.get("exit_code", "") if record.get("event") == "failed" else ""
         return int(code) if code in _FAILURE_CODES else None
 
     @property
     def ended_midway(self) -> bool:
-        """Whether rank 0 reported something, and nothing that could be the end of a good run of ours."""
+        """Whether a program of ours reported something, but not that it ended well."""
         return self.source.is_ours and self.last_event is not None and self.last_event not in _SUCCESS_EVENTS
 
     @property
     def has_lost_worker(self) -> bool:
-        """Whether the launcher says that a worker has vanished."""
+        """Whether the launcher reports that it lost a worker."""
         return self._match_lost_worker() is not None
 
     @property
     def has_lost_peer(self) -> bool:
-        """Whether ranks found another one gone, and no rank told of a failure: something has killed it."""
+        """Whether ranks lost the connection to another one and none reported a failure: something killed it."""
         if (self.final_record or {}).get("event") == "failed" or any(self.has_own_error(rank) for rank in self._lines):
             return False
         return any(_PEER_LOST.search(self._text_of(rank)) for rank in self._lines)
 
     def has_own_error(self, rank: int | None) -> bool:
-        """Tell whether a rank told of a failure of its own."""
+        """Return whether a rank printed an error that is not a consequence of another rank's end."""
         text = self._text_of(rank)
         return _ERROR_LINE.search(text) is not None or _TRACEBACK in text and _PEER_FAILED.search(text) is None
 
     def only_lost_peer(self, rank: int | None) -> bool:
-        """Tell whether a rank says nothing but that it has lost another one."""
+        """Return whether all that a rank printed of a failure is that it lost another rank."""
         text = self._text_of(rank)
         is_lost = _PEER_LOST.search(text) or _PEER_FAILED.search(text)
         return is_lost is not None and not self.has_own_error(rank)
 
     def _find_lost_peer(self) -> str | None:
-        """Return the host of a rank that others found gone."""
+        """Return the host of a rank that others lost the connection to."""
         texts = map(self._text_of, self._lines)
         match = next((match for text in texts if (match := _PEER_GONE.search(text))), None)
         return None if match is None or not self.has_lost_peer else short_name(match[1])
 
     def _match_lost_worker(self) -> re.Match[str] | None:
+        # Only in the launcher's own lines: a rank may print such a message about something else.
         text = self._text_of(None)
         return next((match for pattern in _WORKER_LOST if (match := pattern.search(text))), None)
 
     def _text_of(self, rank: int | None) -> str:
-        """Return what a rank said last, None: the launcher."""
+        """Return the last lines of a rank; None: of the launcher."""
         return "\n".join(self._lines.get(rank, ()))
 
     def named_failure(self, hosts: tuple[str, ...] = (), slots: int = 1) -> FirstFailure | None:
-        """Return what the launcher names. hosts, slots: where ranks are, in the order of the host file."""
+        """Return the failed process that the launcher's banner, or a rank that lost its peer, names.
+
+        Args:
+            hosts: Pods that run ranks, in the order of the host file.
+            slots: Ranks per host. Launchers fill hosts in this order, so rank r runs on host r // slots.
+        """
         if lost := self._match_lost_worker():
             return FirstFailure(host=short_name(lost[1])) if lost.re.groups else None
         failure = _parse_banner(self._text_of(None))
@@ -230,7 +246,7 @@ class LauncherLog:
         return FirstFailure(rank=failure.rank, host=host, exit_code=failure.exit_code, signal=failure.signal)
 
     def last_lines(self, rank: int | None) -> list[str]:
-        """Return the last plain lines of a rank, of all of them where it said nothing, else the launcher's."""
+        """Return the last lines of a rank; if it printed none, those of all ranks, else those of the launcher."""
         own = deque[str]() if rank is None else self._lines.get(rank)
         lines = own or self._all_ranks or self._lines.get(None) or deque[str]()
         plain = [line for line in lines if not (_BANNER_RULE.fullmatch(line) or _MACHINE_LINE.match(line))]
@@ -238,7 +254,7 @@ class LauncherLog:
 
 
 def read_record_source(program: Sequence[str], environment: Mapping[str, str]) -> RecordSource:
-    """Return what is known of who writes records here."""
+    """Return which records are those of this pod's run."""
     return RecordSource(
         job=_read_uid(environment.get("BERT_RUN_CONFIG")),
         attempt=environment.get("BERT_ATTEMPT", "1"),
@@ -254,7 +270,7 @@ def find_first_failure(
     slots: int,
     banner_names_killed: bool = False,
 ) -> FirstFailure | None:
-    """Return the process that has brought the others down, None where nobody names one.
+    """Return the process that brought the others down; None if none is named.
 
     Args:
         reported: Failed ranks as ``bert-pod rank`` reported them, in that order.
@@ -263,8 +279,12 @@ def find_first_failure(
         slots: Ranks per host.
         banner_names_killed: The launcher's banner also names ranks that the launcher killed itself.
     """
+    # Which process mpirun blames for a killed rank is partly chance. Of 16 kills each of one of two ranks that reduced
+    # over TCP, Open MPI 5.0.11 ended 3 with exit code 14, of a peer that had aborted first, and Intel MPI 2021.17 ended
+    # 8 with 255. By the rules below, 0 of 100 kills were misjudged with each of the MPIs (make test-stops).
     named = log.named_failure(hosts, slots)
-    # Launchers end whoever tells of it, and a rank with it; what has killed the program alone came from outside.
+    # When a launcher ends a rank, it ends the ``bert-pod rank`` that would report it as well. A reported SIGKILL
+    # therefore came from elsewhere, most often from the kernel's OOM killer, and outweighs whoever failed after it.
     killed = next((end for end in reported if end.signal == signal.SIGKILL), None)
     if killed is not None or log.has_lost_worker:
         return killed or named
@@ -274,7 +294,8 @@ def find_first_failure(
             continue
         if not is_named_by_signal or log.has_own_error(end.rank):
             return end
-    # Where the banner also names whom the launcher has ended, a rank that told of a signal of its own comes first.
+    # Where the banner also names ranks that the launcher itself ended, a signal that a rank reported comes before it;
+    # SIGTERM may have come from the launcher as well.
     own = [end for end in reported if end.signal not in (None, signal.SIGTERM)] if banner_names_killed else []
     by_signal = next((end for end in (*own, named, *reported) if end is not None and end.signal is not None), None)
     if by_signal is not None or named is not None or log.has_lost_peer or not reported:
@@ -283,7 +304,7 @@ def find_first_failure(
 
 
 def find_error_message(lines: list[str]) -> tuple[str | None, str] | None:
-    """Return the last sentence that a program of ours ended with, with its hint, and the reason if it names one."""
+    """Return the reason, if it is one of ``NAMED``, and the message with its hint of the last error of our programs."""
     for number in range(len(lines) - 1, -1, -1):
         if match := _ERROR_LINE.fullmatch(lines[number]):
             following = lines[number + 1 : number + 3]
@@ -295,7 +316,7 @@ def find_error_message(lines: list[str]) -> tuple[str | None, str] | None:
 
 
 def find_exception(lines: list[str]) -> tuple[str, str] | None:
-    """Return type and text of the exception of the last traceback."""
+    """Return the type and the text of the exception below the last traceback."""
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else []:
         if not line.startswith(" ") and (match := _EXCEPTION_LINE.fullmatch(line)):
@@ -310,7 +331,7 @@ def _is_ours(program: Sequence[str]) -> bool:
 
 
 def _read_uid(run_config: str | None) -> str | None:
-    """Return the job's uid, None where there is none to be read: the program itself says what is wrong with it."""
+    """Return the job's uid; None if it cannot be read: the program itself will report what is wrong with the file."""
     if run_config is None:
         return None
     try:
@@ -321,6 +342,7 @@ def _read_uid(run_config: str | None) -> str | None:
 
 
 def _parse_banner(text: str) -> FirstFailure | None:
+    # Open MPI names the host only with a signal, MPICH never names the rank.
     if match := _OPEN_MPI_SIGNAL.search(text):
         return FirstFailure(rank=int(match[1]), host=match[2], signal=int(match[3]))
     if match := _OPEN_MPI_CODE.search(text):

@@ -1,10 +1,8 @@
 """Command lines, environments, host files and rank binding for three MPIs: Open MPI, MPICH and Intel MPI.
 
-Pure, except ``find_launcher``, which looks for programs. Tried with Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2 and Intel
-MPI 2021.17 (tests/pod/test_flavours.py). mpi-operator mounts the host file: ``NAME slots=S`` for Open MPI, ``NAME:S``
-for the others. Binding options were checked against what Open MPI 5.0.11 and MPICH 5.0.2 do with them, the latter on
-a simulated node of two sockets with hyperthreads; Intel MPI's follow its reference, as it accepts no simulated node.
-Cores are physical cores.
+Pure functions, except ``find_launcher``, which looks for programs. Tested with Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2
+and Intel MPI 2021.17 (tests/pod/test_flavours.py). MPICH and Intel MPI share their launcher, Hydra, and most options.
+Variables that launchers set for ranks are in ``system/mpi_variables.py``.
 """
 
 from __future__ import annotations
@@ -27,13 +25,15 @@ MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
 Place = Literal["core", "socket", "numa"]
 PLACES: tuple[Place, ...] = ("core", "socket", "numa")
 
+# mpi-operator writes ``NAME slots=S`` for Open MPI and ``NAME:S`` for the others. Names are restricted to what ssh
+# cannot take for an option or for another user.
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _HOST_LINES = (
     re.compile(rf"(?P<name>{_HOST})(?:\s+slots\s*=\s*(?P<slots>[0-9]+))?"),
     re.compile(rf"(?P<name>{_HOST}):(?P<slots>[0-9]+)"),
 )
 
-# Every MPI installs an mpirun, and most of them an mpiexec: which one it is, only the program itself can say.
+# Every MPI installs an mpirun, and most of them an mpiexec as well: whose it is, only its ``--version`` tells.
 _PROGRAMS: dict[Mpi, tuple[str, ...]] = {
     "OpenMPI": ("mpirun", "mpiexec"),
     "Intel": ("mpiexec.hydra", "mpiexec", "mpirun"),
@@ -42,103 +42,106 @@ _PROGRAMS: dict[Mpi, tuple[str, ...]] = {
 _ALL_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
 _HOME_VARIABLES = ("MPI_HOME", "I_MPI_ROOT")
 _VERSIONS: tuple[tuple[Mpi, str, re.Pattern[str]], ...] = (
-    # Debian's mpirun.openmpi calls itself after its runtime.
+    # Debian's mpirun.openmpi prints the name of its runtime, OpenRTE.
     ("OpenMPI", "Open MPI", re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+[^\s]*)")),
     ("Intel", "Intel MPI", re.compile(r"Intel\(R\) MPI Library.*Version (\d+[^\s]*)")),
     ("MPICH", "MPICH", re.compile(r"HYDRA build details:\s+Version:\s+(\d+[^\s]*)")),
 )
 _VERSION_TIMEOUT_S = 20
 
-# Which variables hold options for ssh. Open MPI 5 (PRRTE) reads its own and silently ignores Open MPI 4's; MPICH has
-# renamed its one.
+# Variables with options for ssh. Open MPI 5 (PRRTE) reads the first and silently ignores Open MPI 4's, the second;
+# MPICH has renamed its own. All of an MPI's are set, whatever its version.
 _SSH_VARIABLES: dict[Mpi, tuple[str, ...]] = {
     "OpenMPI": ("PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"),
     "Intel": ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",),
     "MPICH": ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS"),
 }
 _OPEN_MPI_SETTINGS = {
-    # Otherwise worker-0.job.namespace.svc is called worker-0, a name that only its own pod knows.
+    # Otherwise worker-0.job.namespace.svc is shortened to worker-0, a name that only its own pod can resolve.
     "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
     "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
-    # Otherwise workers start workers from the 65th on, and Open MPI 5.0.11 cuts ssh's options for that after a "=".
+    # Otherwise workers start further workers by ssh, from the 65th on, and for that Open MPI 5.0.11 cuts ssh's options
+    # after a "=".
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
     "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
 }
 _NEVER_FORWARDED = frozenset(
-    # Empty in a launcher, which needs no GPU (mpi-operator sets them so); a rank that got them would see none either.
+    # mpi-operator sets them empty in the launcher, which needs no GPU; a rank that got them would see no GPU either.
     {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
-    # Places that exist in this pod alone.
+    # Paths of this pod.
     | {"BERT_TERMINATION_LOG", "TMPDIR"}
 )
 
-# The first number is the job's; 0 is mpirun's own.
+# What launchers put before a rank's output. Tags also appear in the middle of lines, hence search and not match. Open
+# MPI's first number is the job's; job 0 is mpirun itself, whose lines are no rank's. Its versions differ in the blank,
+# which must not be taken off a rank's own indent.
 OPEN_MPI_4_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>:")
 OPEN_MPI_5_TAG = re.compile(r"\[[1-9]\d*,(\d{1,9})\]<std(?:out|err)>: ?")
-_HYDRA_PATTERN = "<rank %r>:"  # its own -prepend-rank writes "[0] ", which a program may write as well
+_HYDRA_PATTERN = "<rank %r>:"  # Hydra's own -prepend-rank writes "[0] ", which a program may print as well
 HYDRA_TAG = re.compile(r"<rank (\d{1,9})>:")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One line."""
+    """One line of the host file."""
 
     name: str
     slots: int
-    """Ranks that it takes."""
+    """Ranks that run there."""
 
     @property
     def pod(self) -> str:
-        """The name of the pod."""
+        """The pod's name, for messages."""
         return short_name(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What every rank is bound to."""
+    """What every rank is bound to. Cores are physical cores."""
 
     place: Place
     ranks_per_place: int
-    """Of a socket or NUMA node; ranks bound to cores are placed one after another."""
+    """Ranks per socket or NUMA node. Ranks that are bound to cores are placed one after another."""
     cores_per_rank: int | None
-    """None: all cores of the socket or NUMA node, one core otherwise."""
+    """None: all cores of the socket or NUMA node; one core if ``place`` is core."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledMpi:
-    """An mpirun, and whose it is."""
+    """An mpirun that was found, and the MPI that it belongs to."""
 
     program: str
     mpi: Mpi
     name: str
-    """Of the MPI, with its version."""
+    """The MPI's, with its version."""
     major: int
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An mpirun that can be called."""
+    """An mpirun, and how its output is tagged."""
 
     mpi: Mpi
     program: str
     tag_options: tuple[str, ...]
     tag: re.Pattern[str]
-    """What it puts before a rank's output; the group is the rank. Some put it inside of lines as well."""
+    """The tag before a rank's output; the group is the rank."""
     name: str = ""
-    """Of the MPI, with its version."""
+    """The MPI's, with its version."""
 
     @property
     def banner_names_killed(self) -> bool:
-        """Whether its last words also name ranks that it has ended itself, in the order of their numbers."""
+        """Whether its banner also names ranks that the launcher killed itself, in the order of their numbers."""
         return self.mpi != "OpenMPI"
 
     @property
     def combines_codes(self) -> bool:
-        """Whether its exit code is a mixture of the ranks' codes."""
+        """Whether its exit code is the bitwise OR of all ranks' codes."""
         return self.mpi == "MPICH"
 
 
 def short_name(name: str) -> str:
-    """Return the first part of a host name; an address as it stands."""
+    """Return the first label of a host name; an IP address unchanged."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -147,12 +150,15 @@ def short_name(name: str) -> str:
 
 
 def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
-    """Return the hosts in their order, each once; none if the file holds none yet.
+    """Return the hosts in their order, each once; none if the file is still empty.
 
-    slots: of every worker, as the job says; a line without a number has as many.
+    Args:
+        text: The file.
+        source: Its path, for messages.
+        slots: Ranks per worker that the job asks for; also those of a line without a number.
 
     Raises:
-        InputError: a line is no host, or has other slots.
+        InputError: A line is no host, or has other slots.
     """
     hosts: dict[str, Host] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -176,17 +182,17 @@ def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
 
 
 def render_hostfile(hosts: tuple[Host, ...], *, is_open_mpi: bool) -> str:
-    """Return the host file as an MPI reads it: none takes the other's form."""
+    """Return the host file in an MPI's own form: neither accepts the other's."""
     return "".join(
         f"{host.name} slots={host.slots}\n" if is_open_mpi else f"{host.name}:{host.slots}\n" for host in hosts
     )
 
 
 def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Launcher:
-    """Look in MPI_HOME and I_MPI_ROOT first, then beside the running interpreter, then in PATH.
+    """Find an MPI's mpirun: in MPI_HOME and I_MPI_ROOT, beside the interpreter, in PATH, in this order.
 
     Raises:
-        WrongMPI: it is not installed; the message says what is.
+        WrongMPI: It is not installed; the message names the MPIs that are.
     """
     environment = os.environ if environment is None else environment
     others: dict[str, InstalledMpi] = {}
@@ -210,13 +216,13 @@ def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Lau
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program; in a virtual environment they stand beside the interpreter."""
+    """Return the path of a program, from beside the interpreter (a virtual environment) or from PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
 
 def read_version(program: str, answer: str) -> InstalledMpi | None:
-    """Return whose mpirun gave this answer to ``--version``."""
+    """Return the MPI whose mpirun gave this answer to ``--version``; None if it is not known."""
     for mpi, name, pattern in _VERSIONS:
         if match := pattern.search(answer):
             return InstalledMpi(program, mpi, f"{name} {match[1]}", int(match[1].partition(".")[0]))
@@ -238,7 +244,7 @@ def _candidates(names: Iterable[str], environment: Mapping[str, str]) -> tuple[s
 
 
 def _identify(program: str) -> InstalledMpi | None:
-    """Ask it for its version; None if it gives no answer that we know."""
+    """Return the MPI that a program belongs to; None if it cannot be run or is not known."""
     try:
         answer = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
@@ -255,7 +261,8 @@ def render_local_command(
     if launcher.mpi != "OpenMPI":
         bound = _hydra_binding(launcher, binding)
         return (launcher.program, "-n", str(ranks), *bound, *launcher.tag_options, *program)
-    # Bound ranks would share one core; threads are limited by OMP_NUM_THREADS instead.
+    # By default Open MPI binds each rank to one core, and all threads of the rank would share it; and it refuses more
+    # ranks than the pod has cores. OMP_NUM_THREADS limits the threads instead.
     bound = open_mpi_binding(binding) if binding else ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
     return (launcher.program, *_as_root(is_root), "-np", str(ranks), *bound, *launcher.tag_options, *program)
 
@@ -273,7 +280,15 @@ def render_remote_command(
 ) -> tuple[str, ...]:
     """Return the command for ranks that run in other pods.
 
-    exports: variables that they get from here; everything else they have of the pod that they run in.
+    Args:
+        launcher: The mpirun to call.
+        ranks: Of the whole job.
+        slots: Ranks per worker.
+        hostfile: Path, in this MPI's form. Always given: without one Open MPI 5 starts all ranks in this pod.
+        exports: Variables that ranks get from here. All others they get from the pod that they run in.
+        is_root: Open MPI refuses to run as root unless it is asked to.
+        program: What each rank runs.
+        binding: Where to; None: ranks run on all processors of their pod.
     """
     where: tuple[str, ...]
     forwarded: tuple[str, ...]
@@ -284,13 +299,13 @@ def render_remote_command(
         return (launcher.program, *_as_root(is_root), *where, *forwarded, *launcher.tag_options, *program)
     names = ",".join(exports)
     where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots), *_hydra_binding(launcher, binding))
-    # By default it would forward all of this pod's environment.
+    # By default Hydra forwards the whole environment of this pod, and it would replace the workers' own.
     forwarded = ("-genvlist", names) if names else ("-genvnone",)
     return (launcher.program, *where, *forwarded, *launcher.tag_options, *program)
 
 
 def open_mpi_binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of mpirun; version 5 still takes ``socket`` for what it calls a package."""
+    """Return options of mpirun; checked with 5.0.11, which still accepts ``socket`` for what it calls a package."""
     cores = binding.cores_per_rank
     if binding.place == "core":
         return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
@@ -301,7 +316,10 @@ def open_mpi_binding(binding: Binding) -> tuple[str, ...]:
 
 
 def mpich_binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of mpiexec, which deals ranks out to sockets in turn: as many on each."""
+    """Return options of mpiexec, which places ranks on sockets round-robin; checked with 5.0.2.
+
+    Checked on a simulated node of two sockets with hyperthreads.
+    """
     cores = binding.cores_per_rank
     if binding.place == "core":
         return ("-bind-to", f"core:{cores or 1}")
@@ -311,11 +329,14 @@ def mpich_binding(binding: Binding) -> tuple[str, ...]:
 
 
 def intel_binding(binding: Binding) -> tuple[str, ...]:
-    """Return variables as options: mpiexec.hydra takes -bind-to, and does nothing about it."""
+    """Return options of mpiexec.hydra that set variables: it accepts -bind-to, but ignores it.
+
+    From Intel's reference: it has no simulated node to check them on.
+    """
     cores = binding.cores_per_rank
     if binding.place != "core" and cores is None:
         return ("-genv", "I_MPI_PIN_DOMAIN", binding.place)
-    # Counts hyperthreads otherwise. Bunch fills sockets evenly, compact one after another.
+    # CELL=core, or domains would be counted in hyperthreads. bunch fills sockets evenly, compact one after another.
     order = "compact" if binding.place == "core" else "bunch"
     domain = ("-genv", "I_MPI_PIN_DOMAIN", f"{cores or 1}:compact")
     return (*domain, "-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_ORDER", order)
@@ -323,7 +344,7 @@ def intel_binding(binding: Binding) -> tuple[str, ...]:
 
 def _hydra_binding(launcher: Launcher, binding: Binding | None) -> tuple[str, ...]:
     if binding is None:
-        # Intel's binds unless told otherwise.
+        # Intel MPI binds by default, MPICH does not.
         return ("-genv", "I_MPI_PIN", "off") if launcher.mpi == "Intel" else ()
     return intel_binding(binding) if launcher.mpi == "Intel" else mpich_binding(binding)
 
@@ -333,26 +354,36 @@ def _as_root(is_root: bool) -> tuple[str, ...]:
 
 
 def choose_exports(environment: Mapping[str, str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that ranks in other pods get: those asked for and BERT_*, of those that are set."""
+    """Return the names of variables that ranks in other pods get: those asked for and BERT_*, if they are set."""
     names = {name for name in environment if name.startswith("BERT_")} | (set(wanted) & set(environment))
     return tuple(sorted(names - _NEVER_FORWARDED))
 
 
 def ssh_options(mpi: Mpi, environment: Mapping[str, str], port: int | None) -> str:
-    """Return the options of ssh as one text: the user's first, for ssh takes the first value of each.
+    """Return ssh's options as one text; the user's come first, because ssh takes the first value of each option.
 
-    port: None leaves it to ssh's own configuration.
+    Args:
+        mpi: Whose variables hold the user's options.
+        environment: Of the launcher.
+        port: Of the workers' sshd; None: as in ssh's own configuration.
     """
     own = next((environment[name] for name in _SSH_VARIABLES[mpi] if environment.get(name)), "")
     if mpi == "OpenMPI" and own and own == environment.get("OMPI_MCA_plm_rsh_args") == "-o ConnectionAttempts=10":
-        own = ""  # mpi-operator's, and among ours
-    # The workers' key is the job's own, made for it alone; their addresses change with every attempt.
+        own = ""  # mpi-operator sets this in every launcher; it is no choice of the user, and one of ours as well
+    # Host keys are not checked: workers' addresses change with every attempt, and all workers show the one key that was
+    # made for this job alone. BatchMode: nobody could answer a question.
     ours = "-o BatchMode=yes -o ConnectionAttempts=10 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
     return " ".join(word for word in (own, ours, "-o LogLevel=ERROR", f"-p {port}" if port else "") if word)
 
 
 def launcher_environment(mpi: Mpi, base: Mapping[str, str], options: str) -> dict[str, str]:
-    """Return mpirun's environment. options: of ssh."""
+    """Return mpirun's environment.
+
+    Args:
+        mpi: Which one.
+        base: Of this process.
+        options: For ssh, from ``ssh_options``.
+    """
     environment = {name: value for name, value in base.items() if name not in _NEVER_FORWARDED}
     environment |= dict.fromkeys(_SSH_VARIABLES[mpi], options)
     if mpi == "OpenMPI":

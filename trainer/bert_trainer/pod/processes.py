@@ -1,11 +1,8 @@
-"""The processes of a pod: its one child and everything below it, started, stopped, waited for and cleaned up.
+"""The processes of a pod: start one child, forward stop requests to it, reap it and every orphan, find ranks.
 
-As process 1 of a container this process inherits every orphan in it and has to reap them. On a stop request the child
-gets SIGUSR1 first, on which ranks save and leave, and SIGTERM later: mpirun forwards SIGUSR1 to its ranks and waits
-for them, while on SIGTERM it would kill them. Descendants are found through /proc (procfs(5)).
-
-Each child gets a fresh temporary folder: Open MPI names its own after a process id (/tmp/prted.209) and fails
-silently where that exists, and in a container process ids repeat while a volume at /tmp outlives the process.
+``bert-pod`` is process 1 of its container, which has three duties that no other process has: signals without a handler
+are ignored, orphans become its children and stay zombies until it reaps them, and when it ends the kernel kills
+everything that is left. Descendants are found through /proc (procfs(5)).
 """
 
 from __future__ import annotations
@@ -30,15 +27,17 @@ from bert_trainer.system.mpi_variables import is_rank
 Stream = Literal["stdout", "stderr"]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Ask for a stop. The image's ``bert-pod`` holds them back from its first instruction on."""
+"""Requests to stop. The image starts ``bert-pod`` with them blocked, so that none is lost before Python has a handler:
+as process 1 it would ignore them."""
 
 _KILL_AFTER_S = 5.0
 _PIPE_TIMEOUT_S = 5.0
-_MAX_PIECE_BYTES = 65_536  # bytes; a longer line comes in pieces
+_MAX_PIECE_BYTES = 65_536  # a longer line comes in pieces: output without line ends must not fill the memory
 
 _PROC = Path("/proc")
 _ATTEMPT_VARIABLE = "BERT_ATTEMPT"
-# They stand between a launcher and a rank, or are the launcher; a signal would only end them.
+# They stand between a launcher and its ranks, and may have a rank's variables; a signal would end them instead of
+# asking the rank. These are names of /proc/PID/comm, which the kernel cuts at 15 characters.
 _NOT_RANKS = frozenset(
     {"sh", "bash", "dash", "ash", "busybox", "ksh", "zsh", "ssh", "sshd", "sshd-session", "sshd-auth"}
     | {"mpirun", "mpiexec", "mpiexec.hydra", "prte", "prted", "prterun", "orted", "hydra_pmi_proxy"}
@@ -49,22 +48,26 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class StopForwarder:
-    """Counts SIGTERM and SIGINT and passes them on to one child."""
+    """Counts requests to stop and forwards them to one child: the first as SIGUSR1, later ones as SIGTERM.
+
+    On SIGUSR1 mpirun of each MPI forwards the signal to its ranks and waits: they agree on a step, save and leave. On
+    SIGTERM it kills them at once, so only a second request, from somebody who insists, is forwarded as that.
+    """
 
     def __init__(self) -> None:
-        """Handlers are installed while the object is entered."""
+        """Install no handlers yet; ``with`` does."""
         self.count = 0
         self.has_started: Callable[[], bool] = lambda: True
-        """Whether the child's ranks can be asked: what mpirun forwards before they are there reaches nobody. Until
-        then a stop ends the child."""
+        """Whether the child's ranks run. Before that a request ends the child: mpirun would forward SIGUSR1 to nobody,
+        and then start ranks that never learn of it."""
         self.ended_before_start = False
-        """The child was ended because its ranks were not there yet."""
+        """The child was ended because its ranks did not run yet."""
         self._child: int | None = None
         self._sent = 0
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
-        unblock_stop_signals()
+        unblock_stop_signals()  # after the handlers are there: a signal that is pending arrives right now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,15 +75,15 @@ class StopForwarder:
             signal.signal(number, handler)
 
     def forward_to(self, child: int | None) -> None:
-        """Name the process that is told from now on, also of what came before; None: nobody."""
+        """Set the process that gets the requests, earlier ones included; None: nobody."""
         self._child = child
         self._forward()
 
     def end_child(self, after_s: float = 0.0) -> None:
-        """End the child without a chance to save, unless it has ended by itself until then."""
+        """Send SIGTERM after a while, and SIGKILL 5 s later, unless the child has ended by then."""
         for wait_s, number in ((after_s, signal.SIGTERM), (after_s + _KILL_AFTER_S, signal.SIGKILL)):
             timer = threading.Timer(wait_s, self._kill_child, (number,))
-            timer.daemon = True
+            timer.daemon = True  # bert-pod ends when its child does, not when the timer has run out
             timer.start()
 
     def _kill_child(self, number: signal.Signals) -> None:
@@ -109,15 +112,20 @@ def run_child(
     stop: StopForwarder,
     take: Callable[[Stream, str], None],
 ) -> int:
-    """Run it to its end and return its exit code, -n for signal n.
+    """Run a command to its end and return its exit code, -n for signal n.
 
-    take: called from two threads with output as it comes, at most one line at a time, line end included.
+    Args:
+        command: Program and arguments.
+        environment: All variables that it gets.
+        stop: Forwards requests to it from now on.
+        take: Called from two threads with output as it comes: at most one line at a time, line end included.
 
     Raises:
-        InputError: it cannot be started.
+        InputError: It cannot be started.
     """
     try:
-        # A session of its own: Ctrl-C in a terminal reaches this process alone, which knows how to stop.
+        # In a session of its own: Ctrl-C in a terminal would reach every process of the group, and end mpirun before
+        # this process has asked for a stop.
         process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -139,14 +147,16 @@ def run_child(
     stop.forward_to(process.pid)
     process.returncode = _wait_for(process.pid, stop)
     for reader in readers:
-        # Somebody whom it has left behind may hold the pipe for ever.
+        # A process that the child left behind may hold the other end of the pipe for ever.
         reader.join(_PIPE_TIMEOUT_S)
     return process.returncode
 
 
 def _wait_for(child: int, stop: StopForwarder) -> int:
+    # Not Popen.wait: it waits for the child alone, and every orphan of the container would stay a zombie.
     while True:
-        # Looked at before it is reaped: until then nobody else can get its number, and a signal goes to it or nowhere.
+        # WNOWAIT looks before it reaps: while the child is a zombie its process id is not reused, so a request that
+        # arrives now is sent to the zombie, or after forward_to(None) to nobody, but never to a stranger.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None, "WNOHANG was not asked for"
         if ended.si_pid == child:
@@ -163,7 +173,7 @@ def _read(pipe: IO[bytes], name: Stream, take: Callable[[Stream, str], None]) ->
 
 
 def unblock_stop_signals() -> None:
-    """Let those through that ask for a stop, also what has come so far: handlers are there, or none is wanted."""
+    """Let stop signals through, pending ones at once. Call it once handlers are installed, or if none are wanted."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
@@ -178,18 +188,19 @@ def signal_process(process: int, number: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of every orphan below this process, as process 1 of a container is anyway.
 
-    mpirun's helper on a worker leaves the session that started it; it is to stay a descendant.
+    mpirun's daemon on a worker leaves the ssh session that started it. It and its ranks have to stay descendants, or
+    ``find_ranks`` misses them where ``bert-pod`` is not process 1, as on bare metal.
     """
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent ends."""
+    """Get SIGKILL when the parent ends, also if that was killed itself. Called between fork and exec."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def find_descendants(root: int) -> dict[int, list[int]]:
-    """Return the children of every process that descends from root, root included; the dead are left out."""
+    """Return the children of root and of each process below it, by process id; without zombies."""
     children: dict[int, list[int]] = defaultdict(list)
     for folder in _PROC.iterdir():
         if folder.name.isdecimal() and (parent := _parent(folder)) is not None:
@@ -203,9 +214,9 @@ def find_descendants(root: int) -> dict[int, list[int]]:
 
 
 def find_ranks(root: int) -> list[int]:
-    """Return the ranks below root.
+    """Return the ranks below root: the topmost processes with a rank's variables.
 
-    A rank's own children have its variables too; they are its business.
+    What a rank starts inherits these variables. It gets no signal: it may have no handler, and is the rank's business.
     """
     tree = find_descendants(root)
     ranks, queue = [], list(tree[root])
@@ -220,7 +231,7 @@ def find_ranks(root: int) -> list[int]:
 
 def _parent(folder: Path) -> int | None:
     try:
-        # PID (NAME) STATE PARENT ...; the name may hold anything.
+        # PID (NAME) STATE PARENT ...; the name may hold blanks and parentheses, so split behind the last one.
         state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
     except (OSError, ValueError):
         return None  # it has just ended
@@ -233,15 +244,15 @@ def _is_rank(folder: Path) -> bool:
             return False
         names = {entry.partition("=")[0] for entry in (folder / "environ").read_text(errors="replace").split("\0")}
     except OSError:
-        return False
+        return False  # it has just ended, or belongs to another user
     return _ATTEMPT_VARIABLE in names and is_rank(names)
 
 
 def check_user() -> None:
-    """Make sure that ssh will work for whoever this process runs as.
+    """Check that the user id has a passwd entry: ssh and sshd refuse users without one.
 
     Raises:
-        InputError: the user id has no name.
+        InputError: It has none.
     """
     user = os.getuid()
     try:
@@ -255,11 +266,12 @@ def check_user() -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder that nobody else can read, below TMPDIR or /tmp.
+    """Make a private folder below TMPDIR or /tmp, with a folder ``tmp`` for what is started to use as TMPDIR.
 
-    Hand a folder inside of it on as TMPDIR to what is started.
+    Open MPI names its session folder after a process id (/tmp/prted.209) and fails silently if it exists. In a
+    container process ids repeat, while a volume at /tmp outlives the container: so TMPDIR is fresh each time.
     """
-    # Whoever is still ending may write into it while it is taken away.
+    # A process that is still ending may write into it while it is being removed.
     with tempfile.TemporaryDirectory(prefix="bert-pod-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "tmp").mkdir(mode=0o700)

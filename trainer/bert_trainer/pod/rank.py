@@ -1,8 +1,9 @@
-"""``bert-pod rank``: between mpirun and a rank's program; a few checks and the environment, then exec.
+"""``bert-pod rank``: what mpirun starts; checks the machine, sets up the environment and runs the rank's program.
 
 The memory allocator, the OpenMP runtime and the number of threads depend on the machine that the rank runs on, so
-they are chosen there. The job selects libraries by ``BERT_ALLOCATOR`` and ``BERT_OPENMP`` (spec.cpu.allocator,
-spec.cpu.openmp); they are preloaded, since a process can have only one of each.
+they are chosen there, and mpirun itself is not affected. The job selects libraries by ``BERT_ALLOCATOR`` and
+``BERT_OPENMP`` (spec.cpu.allocator, spec.cpu.openmp). Every rank pays for what this module imports: the standard
+library only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
 from bert_trainer.system.mpi_variables import read_local_size
 
+# Preloaded, because a process can have only one allocator and one OpenMP runtime, and linking has chosen already.
 _LIBRARIES = {
     ("BERT_ALLOCATOR", "jemalloc"): "libjemalloc.so.2",
     ("BERT_ALLOCATOR", "tcmalloc"): "libtcmalloc_minimal.so.4",
@@ -39,24 +41,25 @@ _LIBRARY_FOLDERS = tuple(
         *("/usr/lib64", "/usr/lib"),
     )
 )
+# What launchers forward or send to end ranks. SIGKILL cannot be forwarded: see die_with_parent.
 _FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredTopology:
-    """What the job says of its machines; None: nothing."""
+    """Sockets and NUMA nodes that the job expects of every machine; None: any number."""
 
     sockets: int | None = None
     numa_nodes: int | None = None
 
     def options(self) -> tuple[str, ...]:
-        """Return it as options of ``bert-pod``."""
+        """Return the options of ``bert-pod rank`` for it."""
         named = (("--sockets", self.sockets), ("--numa-nodes", self.numa_nodes))
         return tuple(word for name, value in named if value is not None for word in (name, str(value)))
 
 
 def rank_command(program: tuple[str, ...], declared: DeclaredTopology, *, reports_end: bool = False) -> tuple[str, ...]:
-    """Return the command by which a launcher starts a program as a rank."""
+    """Return the command that a launcher starts for each rank."""
     report_end = ("--tell-end",) if reports_end else ()
     return (sys.executable, "-m", "bert_trainer.pod", "rank", *report_end, *declared.options(), "--", *program)
 
@@ -75,6 +78,7 @@ def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_en
         host = socket.gethostname()
         machine = read_machine()
         if not is_quiet:
+            # Before the checks, so that the launcher can name the host of a failure. Flushed: exec drops buffers.
             sys.stdout.write(render_announcement(os.environ, host) + "\n")
             sys.stdout.flush()
         check_topology(machine, declared, host)
@@ -94,6 +98,7 @@ def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_en
 
 
 def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    # Signals that arrive before the child exists are kept for it.
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -105,8 +110,9 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
 
     for number in _FORWARDED_SIGNALS:
         signal.signal(number, forward)
-    # Descriptors stay open: by one of them it talks to the launcher. A group of its own: some launchers signal this
-    # process's whole group, and it would be asked twice. It must not outlive this process, the one that they kill.
+    # close_fds=False: the program talks to the launcher through an inherited descriptor. process_group: some launchers
+    # signal the whole group of what they started, and the program would be asked twice. die_with_parent: launchers
+    # kill only what they started, and the program must not outlive it.
     child = subprocess.Popen(
         program, env=dict(environment), close_fds=False, process_group=0, preexec_fn=die_with_parent
     )
@@ -116,7 +122,8 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
     sys.stdout.write(render_rank_end(os.environ, code) + "\n")
     sys.stdout.flush()
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own
+        # End by the same signal, so that the launcher's banner names it; without a second core file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code in _FORWARDED_SIGNALS:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -124,10 +131,10 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
 
 
 def check_topology(machine: Machine, declared: DeclaredTopology, host: str) -> None:
-    """Make sure that the machine is what the job takes it for: ranks would be bound to the wrong cores.
+    """Check that the machine has the sockets and NUMA nodes that the job declares: binding relies on them.
 
     Raises:
-        WrongTopology: it is not.
+        WrongTopology: It has others.
     """
     for path, declared_count, found in (
         ("spec.cpu.sockets", declared.sockets, machine.sockets),
@@ -141,10 +148,10 @@ def check_topology(machine: Machine, declared: DeclaredTopology, host: str) -> N
 
 
 def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = _LIBRARY_FOLDERS) -> dict[str, str]:
-    """Return ``LD_PRELOAD`` for the ranks; empty where the system's own libraries are wanted.
+    """Return ``LD_PRELOAD`` with the chosen libraries before the user's own; empty if the system's are chosen.
 
     Raises:
-        InputError: a choice is unknown, or the image does not hold what was chosen.
+        InputError: A choice is unknown, or the image lacks the library.
     """
     found = []
     for variable, allowed in _CHOICES.items():
@@ -170,15 +177,20 @@ def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = _LI
 def choose_threads(
     environment: Mapping[str, str], machine: Machine, processors: tuple[int, ...], quota_cores: float | None
 ) -> dict[str, str]:
-    """Return OMP_NUM_THREADS for this rank where nobody has set it: the cores that it is bound to.
+    """Return OMP_NUM_THREADS for this rank unless it is set: the physical cores that it is bound to, or its share.
 
-    Ranks that are bound to nothing share the machine's cores, or the container's, with those beside them.
-    quota_cores: how many cores' time the container gets; None: no limit.
+    Args:
+        environment: This rank's, for OMP_NUM_THREADS and the number of ranks beside it.
+        machine: Cores of the machine.
+        processors: Processors that this process may run on.
+        quota_cores: CPU limit of the container, in cores; None: no limit.
     """
     if environment.get("OMP_NUM_THREADS"):
         return {}
     local_size = read_local_size(environment)
     cores = machine.count_cores(processors)
+    # With several ranks, fewer processors than the machine has mean that each rank is bound to its own. Otherwise all
+    # of them see the same processors and share them.
     is_bound = local_size > 1 and len(processors) < len(machine.core_of)
     if not is_bound:
         cores //= local_size

@@ -1,7 +1,8 @@
-"""Whose line is it? mpirun's tagged output comes apart into lines of ranks and is passed on.
+"""Splits mpirun's tagged output into lines of single ranks and forwards them to the log and to files per rank.
 
-Rank 0's lines go on as they were written, because its records are recognised by how a line begins; other ranks'
-lines get a short tag. Tags can stand inside of a line: some launchers pass unfinished lines on as they come.
+Lines of rank 0 are forwarded unchanged, because its records are recognized by how a line begins; lines of other ranks
+get a short tag. A tag can stand in the middle of a line: some launchers pass unfinished lines on as they come, so that
+one line of theirs holds pieces of several ranks.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pathlib import Path
 
 from bert_trainer.pod.processes import Stream
 
-_MAX_LINE_CHARACTERS = 65_536  # characters
+_MAX_LINE_CHARACTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line without its end."""
+    """One line, without its line end."""
 
     rank: int | None
     """None: the launcher's own."""
@@ -31,30 +32,30 @@ class Line:
 
 @dataclass(slots=True)
 class LineSplitter:
-    """Takes one stream apart."""
+    """Splits one stream of a launcher."""
 
     tag: re.Pattern[str] | None
-    """None: everything is rank 0's."""
+    """None: no launcher, everything is rank 0's."""
     _unfinished: dict[int | None, str] = field(default_factory=dict)
     _last_owner: int | None = None
-    """Whose the last piece was, where it had no end."""
+    """Whose the last piece was, if it had no line end."""
 
     def feed(self, piece: str) -> list[Line]:
-        """Take a line, or a part of one, and return what is complete."""
+        """Add a line, or a part of one, and return the lines that are complete."""
         has_ended = piece.endswith("\n")
         parts = self._split(piece.rstrip("\r\n") if has_ended else piece)
         for owner, text in parts:
             self._unfinished[owner] = self._unfinished.get(owner, "") + text
         if not has_ended:
             self._last_owner = parts[-1][0]
-            # Something that never ends its lines must not fill the memory.
+            # A program that never ends its lines must not fill the memory.
             long = [owner for owner, text in self._unfinished.items() if len(text) > _MAX_LINE_CHARACTERS]
             return [Line(owner, self._unfinished.pop(owner)) for owner in long]
         owner, self._last_owner = parts[-1][0], None
         return [Line(owner, self._unfinished.pop(owner))]
 
     def finish(self) -> list[Line]:
-        """Return what was never completed."""
+        """Return lines that never got a line end."""
         rest = [Line(owner, text) for owner, text in self._unfinished.items() if text]
         self._unfinished.clear()
         return rest
@@ -63,7 +64,8 @@ class LineSplitter:
         if self.tag is None:
             return [(0, text)]
         tags = list(self.tag.finditer(text))
-        # A very long line comes in pieces, of which only the first has a tag.
+        # A very long line arrives in pieces, and only the first has a tag. Without this the others would count as the
+        # launcher's own lines, which are believed about lost workers.
         before = self._last_owner
         if not tags:
             return [(before, text)]
@@ -76,22 +78,28 @@ class LineSplitter:
 
 
 class OutputForwarder:
-    """Passes output on: to this process's own streams, to files per rank, and to whoever listens."""
+    """Forwards output to this process's own streams, to files per rank, and to a handler."""
 
     def __init__(self, tag: re.Pattern[str] | None, files: RankLogFiles, handle_line: Callable[[Line], bool]) -> None:
-        """listen: called with every line, one at a time; returns whether it is passed on."""
+        """Create one without output yet.
+
+        Args:
+            tag: What the launcher puts before a rank's output; None: all of it is rank 0's.
+            files: Where each rank's lines are kept besides.
+            handle_line: Called with every line, one at a time; returns whether to forward it.
+        """
         self._splitters: dict[Stream, LineSplitter] = {"stdout": LineSplitter(tag), "stderr": LineSplitter(tag)}
         self._files = files
         self._handle_line = handle_line
         self._lock = threading.Lock()
 
     def take(self, stream: Stream, piece: str) -> None:
-        """Take output as it comes."""
+        """Add output as it comes; from two threads, one per stream."""
         with self._lock:
             self._pass_on(stream, self._splitters[stream].feed(piece))
 
     def finish(self) -> None:
-        """Pass on what lacks a line end, and close the files."""
+        """Forward what lacks a line end, and close the files."""
         with self._lock:
             for stream, splitter in self._splitters.items():
                 self._pass_on(stream, splitter.finish())
@@ -103,7 +111,7 @@ class OutputForwarder:
                 continue
             shown = line.text if line.rank in (0, None) else f"[{line.rank}] {line.text}"
             target = sys.stdout if stream == "stdout" else sys.stderr
-            with contextlib.suppress(OSError):  # nobody reads the log any more
+            with contextlib.suppress(OSError):  # the reader of the log is gone, the run goes on
                 target.buffer.write(_encode(shown))
                 target.buffer.flush()
             if line.rank is not None:
@@ -111,10 +119,10 @@ class OutputForwarder:
 
 
 class RankLogFiles:
-    """One file per rank, for reading after the pods are gone; a nicety that never stops a run."""
+    """One log file per rank, to read after the pods are gone. Trouble with them never stops a run."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Write below BERT_LOG_FOLDER, nothing if that is not set."""
+        """Write below BERT_LOG_FOLDER; nothing if it is not set."""
         root, attempt = environment.get("BERT_LOG_FOLDER"), environment.get("BERT_ATTEMPT", "1")
         self._folder = Path(root) / f"attempt-{attempt}" if root else None
         self._files: dict[int, FileIO] = {}
@@ -126,7 +134,7 @@ class RankLogFiles:
         try:
             if rank not in self._files:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                # Unbuffered: a line is one write, and is there when the pod dies.
+                # Unbuffered: each line is one write, and none is lost when the pod dies.
                 self._files[rank] = (self._folder / f"rank-{rank}.log").open("ab", buffering=0)
             self._files[rank].write(_encode(text))
         except OSError as error:

@@ -1,7 +1,8 @@
 """Rendezvous: every rank announces its host before its program starts, and the launcher counts them.
 
-Until all ranks have announced themselves, a missing host is reported by name; from then on the launcher's output is
-read for the run's own records.
+mpirun reports neither where ranks run nor how each of them ended, and if it misses its host file it may start all of
+them in the launcher's own pod. Hence lines of our own, ``bert-pod/1 event=rank`` and ``event=rank_ended``, which
+``bert-pod rank`` prints on a rank's output and which are taken out of the log.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bert_trainer.pod.processes import StopForwarder
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.mpi_variables import read_rank, read_size
 
+# Numbers and names are bounded: a program may print such lines as well, and int() refuses thousands of digits.
 _RANK_STARTED = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
 _RANK_ENDED = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
 _LAUNCHER_NOTICE_S = 5.0
@@ -24,17 +26,17 @@ _LAUNCHER_NOTICE_S = 5.0
 
 @dataclass(slots=True)
 class Rendezvous:
-    """Counts the ranks of a launcher that was asked for so many on so many hosts."""
+    """Counts the ranks that a launcher started, against those that it was asked for."""
 
     ranks: int
     hosts: int
     _size: int | None = None
     failures: list[FirstFailure] = field(default_factory=list)
-    """Ranks whose end was told and was no good one, in that order."""
+    """Ranks that were reported to have failed, in this order."""
     _host_of: dict[int, str] = field(default_factory=dict)
 
     def take(self, text: str) -> bool:
-        """Take a line of output; return whether it was an announcement."""
+        """Take a line of output; return whether it was one of ours."""
         if match := _RANK_STARTED.fullmatch(text):
             self._size = int(match[2])
             self._host_of[int(match[1])] = match[3]
@@ -49,23 +51,24 @@ class Rendezvous:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rank has come."""
+        """Whether every rank has announced itself."""
         return len(self._host_of) == self.ranks
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with those who have come; None where nothing is, or where it cannot be known yet."""
+        """How the ranks differ from what was asked for; None if they do not, or if it is too early to know."""
         asked = f"the job asks for {_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}"
         if self._size is not None and self._size != self.ranks:
             return f"world: the launcher started {_count(self._size, 'rank')}, {asked}"
         found = self._ranks_by_host()
+        # Too many hosts are wrong at once; too few only when everybody is there.
         if len(found) > self.hosts or self.is_complete and len(found) < self.hosts:
             named = f"{_count(len(found), 'host')} ({join_names(sorted(found))})"
             return f"world: the launcher started ranks on {named}, {asked}"
         return None
 
     def describe(self) -> str:
-        """Return a sentence for the log: which rank is where."""
+        """Return which ranks run where, for the log."""
         places = [f"{_format_ranks(ranks)} on {host}" for host, ranks in self._ranks_by_host().items()]
         shown = ", ".join(places[:8]) + (f" and {len(places) - 8} hosts more" if len(places) > 8 else "")
         return f"{_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}: {shown}"
@@ -79,26 +82,30 @@ class Rendezvous:
 
 @dataclass(slots=True)
 class LaunchMonitor:
-    """Ends a launcher that has started something else than it was asked for."""
+    """Watches a launcher's output: ends it if it started other ranks than it was asked for, or if one has failed."""
 
     log: LauncherLog
     rendezvous: Rendezvous
     stop: StopForwarder
     report: Callable[[str], None] | None = None
-    """Told once where the ranks are."""
+    """Called once, with where the ranks run."""
     _problem: str | None = field(default=None)
 
     def __post_init__(self) -> None:
-        """From now on a stop that comes before the run has begun ends the launcher."""
+        """Let a stop request that arrives before the ranks run end the launcher."""
         self.stop.has_started = lambda: self.has_started
 
     @property
     def has_started(self) -> bool:
-        """Whether all ranks have come, or rank 0 reports: an announcement may be mangled on its way, all are there."""
+        """Whether all ranks run: each has announced itself, or rank 0 reports.
+
+        The latter because an announcement may be mangled on its way. The count would stay short for ever, and a stop
+        hours later would end the launcher without a checkpoint.
+        """
         return self.rendezvous.is_complete or self.log.last_event is not None
 
     def take(self, line: Line) -> bool:
-        """Take a line; return whether it is for people."""
+        """Take a line; return whether it belongs into the log."""
         if not self.rendezvous.take(line.text):
             self.log.note(line)
             return True
@@ -106,7 +113,8 @@ class LaunchMonitor:
             self._problem = problem
             self.stop.end_child()
         elif self.rendezvous.failures:
-            # Others may wait for it for ever. Usually the launcher notices, and what they still say is of use.
+            # With Hydra (MPICH, Intel MPI) the others wait for ever for a rank that failed before MPI_Init. Usually
+            # the launcher notices by itself within these seconds, and its banner is useful.
             self.stop.end_child(_LAUNCHER_NOTICE_S)
         elif self._problem is None and self.rendezvous.is_complete and self.report is not None:
             self.report(self.rendezvous.describe())
@@ -114,7 +122,7 @@ class LaunchMonitor:
         return False
 
     def check(self) -> None:
-        """Raise ``WrongWorld`` if that is why it was ended."""
+        """Raise ``WrongWorld`` if the launcher was ended because it started other ranks."""
         if self._problem is not None:
             raise WrongWorld(
                 self._problem,
@@ -124,17 +132,17 @@ class LaunchMonitor:
 
 
 def render_announcement(environment: Mapping[str, str], host: str) -> str:
-    """Return the line with which a rank announces itself; alone it is rank 0 of 1."""
+    """Return the line that announces a rank; without a launcher it is rank 0 of 1."""
     return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
 
 
 def render_rank_end(environment: Mapping[str, str], return_code: int) -> str:
-    """Return the line with which a rank's end is told. return_code: -n for signal n."""
+    """Return the line that reports the end of a rank. return_code: -n for signal n."""
     return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={return_code}"
 
 
 def join_names(hosts: Iterable[str], limit: int = 8) -> str:
-    """Join some names for a sentence: the first ones, and how many more there are."""
+    """Join names for a message: the first ones, and how many more there are."""
     names = list(hosts)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

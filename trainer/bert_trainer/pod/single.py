@@ -1,4 +1,4 @@
-"""A job's only pod: the program itself, or all its ranks under mpirun."""
+"""``bert-pod single``: the only pod of a job, with one rank and no MPI, or with all ranks under mpirun."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the pod was asked for."""
+    """Options of ``bert-pod single``."""
 
     mpi: Mpi
     ranks: int
@@ -37,11 +37,11 @@ class Job:
 
 
 def run_single(job: Job) -> int:
-    """Return the container's exit code.
+    """Run the job and return the container's exit code.
 
     Raises:
         InputError: mpirun cannot be started, or started other ranks than it was asked for.
-        Stopped: on request, before anything was started.
+        Stopped: On request, before anything was started.
     """
     with StopForwarder() as stop, temporary_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
@@ -64,7 +64,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     monitor = LaunchMonitor(log, Rendezvous(job.ranks, hosts=1), stop)
     forwarder = OutputForwarder(launcher.tag if launcher else None, RankLogFiles(os.environ), monitor.take)
     rank_record = folder / "termination.json"
-    # Whoever knows how it ended writes here; the pod's own record is written once, when the exit code is known.
+    # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
     environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
     code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
@@ -78,6 +78,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         if launcher
         else _only_failure(code, host)
     )
+    # All ranks share this pod, so there is no worker to lose.
     evidence = Evidence(
         combines_codes=launcher is not None and launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,

@@ -1,8 +1,8 @@
-"""A worker's pod: a private sshd, through which mpirun starts ranks here, until the pod is deleted.
+"""``bert-pod worker``: a private sshd, through which mpirun starts ranks in this pod, until the pod is deleted.
 
-A session of sshd starts with a clean environment, while a job's settings and secrets are variables of the container:
-they are written into sshd's configuration (syntax: sshd_config(5), ssh's quoting rules since OpenSSH 8.7). When the
-pod is deleted, its ranks are asked to stop first: all ranks agree on a step, save and leave together.
+sshd starts sessions with a clean environment, while a job's settings and secrets are variables of the container. So
+they are written into sshd's configuration (sshd_config(5); quoting rules of OpenSSH 8.7 and later). When the pod is
+deleted, its ranks are asked to stop before sshd ends: all ranks of the job agree on a step, save and leave together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bert_trainer.pod.processes import (
     unblock_stop_signals,
 )
 
-# What every session has of its own, what concerns this process alone, and what names its terminal.
+# What sshd sets for every session itself, and what concerns this process or its terminal alone.
 _NOT_FORWARDED = frozenset(
     {"_", "HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER"}
     | {"BERT_TERMINATION_LOG", "K_MPI_JOB_ROLE"}
@@ -41,16 +41,17 @@ _SERVICE_PORT = re.compile(r"(.+)_SERVICE_PORT")
 _LINE_ENDS = ("\n", "\r", "\0")
 
 _POLL_S = 0.2
+# Together well below a pod's grace period, most of which belongs to the ranks' last checkpoint.
 _SESSIONS_TIMEOUT_S = 5.0
 _SSHD_TIMEOUT_S = 5.0
 _WAKING_SIGNALS = (*STOP_SIGNALS, signal.SIGCHLD)
 
 
 def run_worker(*, port: int, key_folder: Path) -> int:
-    """Return the container's exit code: 0 after a stop, 4 if sshd ended by itself.
+    """Serve until the pod is stopped; return the container's exit code: 0 after a stop, 4 if sshd ended by itself.
 
     Raises:
-        InputError: the user, the key or sshd is missing.
+        InputError: The user has no passwd entry, or the key or sshd is missing.
     """
     check_user()
     check_keys(key_folder)
@@ -60,15 +61,17 @@ def run_worker(*, port: int, key_folder: Path) -> int:
         sys.stderr.write(f"bert-pod: {name}: has several lines and does not reach the ranks; mount it as a file\n")
     sys.stderr.flush()
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd insists on it
+        # sshd that runs as root needs its privilege separation folder. Debian's service creates it; nothing does here.
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     adopt_orphans()
     with SignalWaiter() as signals, temporary_folder() as folder:
         config = folder / "sshd_config"
         environment["TMPDIR"] = str(folder / "tmp")
         text = render_config(port=port, key_folder=key_folder, environment=environment)
-        # It holds secrets.
+        # The variables in it include secrets: created with mode 0600, not changed to it later.
         with open(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", errors="surrogateescape") as file:
             file.write(text)
+        # -D: stay in the foreground as our child. -e: errors to the pod's log.
         server = subprocess.Popen([sshd, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL)
         return _watch(server, signals)
 
@@ -91,7 +94,10 @@ def _watch(server: subprocess.Popen[bytes], signals: SignalWaiter) -> int:
 
 
 def _stop_ranks(server: subprocess.Popen[bytes], signals: SignalWaiter) -> None:
-    """Ask every rank once, and wait until they are gone or somebody insists."""
+    """Send SIGUSR1 to every rank once and wait until all are gone; on a second stop request SIGTERM.
+
+    The pod's own SIGTERM reaches process 1 alone. Waiting has no limit of its own: the pod's grace period is one.
+    """
     asked: set[int] = set()
     while ranks := find_ranks(os.getpid()):
         if signals.stop_count > 1:
@@ -100,13 +106,13 @@ def _stop_ranks(server: subprocess.Popen[bytes], signals: SignalWaiter) -> None:
             return
         for rank in set(ranks) - asked:
             signal_process(rank, signal.SIGUSR1)
-        asked |= set(ranks)
+        asked |= set(ranks)  # ranks that are still starting appear later, and are asked then
         _reap(server)
         signals.wait(_POLL_S)
 
 
 def _end_sessions(server: subprocess.Popen[bytes], signals: SignalWaiter) -> None:
-    """Let mpirun's helpers report how the ranks ended: one that vanishes is a lost worker to mpirun."""
+    """Give mpirun's daemons time to report how the ranks ended: to mpirun one that vanishes is a lost worker."""
     deadline_s = time.monotonic() + _SESSIONS_TIMEOUT_S
     while others := set(find_descendants(os.getpid())) - {os.getpid(), server.pid}:
         if time.monotonic() > deadline_s or signals.stop_count > 1:
@@ -118,7 +124,7 @@ def _end_sessions(server: subprocess.Popen[bytes], signals: SignalWaiter) -> Non
 
 
 def _reap(server: subprocess.Popen[bytes]) -> bool:
-    """Take note of every child that has ended, adopted ones too; return whether sshd is among them."""
+    """Reap every child that has ended, adopted orphans included; return whether sshd has ended."""
     while server.returncode is None:
         ended, status = os.waitpid(-1, os.WNOHANG)
         if ended == 0:
@@ -129,10 +135,14 @@ def _reap(server: subprocess.Popen[bytes]) -> bool:
 
 
 class SignalWaiter:
-    """Sleeps until a signal comes: a wish to stop, or the end of a child."""
+    """Waits for signals: a request to stop, or the end of a child.
+
+    Through a pipe that Python's signal handler writes to (set_wakeup_fd): a signal that arrives between a check of
+    ``stop_count`` and the wait is in the pipe and ends the wait. With ``signal.pause`` it would be lost.
+    """
 
     def __init__(self) -> None:
-        """Handlers are installed while the object is entered."""
+        """Install no handlers yet; ``with`` does."""
         self.stop_count = 0
 
     def __enter__(self) -> Self:
@@ -150,7 +160,7 @@ class SignalWaiter:
         os.close(self._writer)
 
     def wait(self, limit_s: float | None) -> None:
-        """Sleep until the next signal, limit_s at most."""
+        """Wait for the next signal, limit_s at most; None: without limit."""
         if select.select([self._reader], [], [], limit_s)[0]:
             os.read(self._reader, 4096)
 
@@ -160,9 +170,10 @@ class SignalWaiter:
 
 
 def choose_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the variables that a session gets, and the names of those that cannot be carried: several lines.
+    """Return the variables for sessions, and the names of those that a configuration line cannot hold.
 
-    Kubernetes adds seven or more variables for every service of the namespace; nobody here needs them.
+    Left out are variables for the services of the namespace: Kubernetes adds seven or more for each, and nothing here
+    needs them.
     """
     services = {
         match[1]
@@ -189,9 +200,12 @@ def _is_of_service(name: str, services: set[str]) -> bool:
 
 
 def render_config(*, port: int, key_folder: Path, environment: Mapping[str, str]) -> str:
-    """Return a configuration for sshd that lets in whoever has the job's key, and nobody else.
+    """Return a configuration for sshd that accepts the job's key and nothing else.
 
-    environment: of the sessions; its values hold no line ends.
+    Args:
+        port: To listen on.
+        key_folder: With ``id_rsa``, which is the host key as well, and ``authorized_keys``.
+        environment: Of the sessions; without line ends in its values.
     """
     lines = [
         f"Port {port}",
@@ -208,27 +222,27 @@ def render_config(*, port: int, key_folder: Path, environment: Mapping[str, str]
         "AllowTcpForwarding no",
         "X11Forwarding no",
         "PrintMotd no",
-        # The default turns connections away at random when many come at once, as at the start of a job they do.
+        # The default (10:30:100) drops connections at random when many arrive at once, as they do when mpirun starts.
         "MaxStartups 1000",
         "LogLevel ERROR",
     ]
     if environment:
-        # Only the first SetEnv counts, so all of them stand in one.
+        # sshd takes the first SetEnv line alone, so all variables stand in one.
         lines.append("SetEnv " + " ".join(quote(f"{name}={value}") for name, value in environment.items()))
     return "\n".join(lines) + "\n"
 
 
 def quote(word: str) -> str:
-    """Return one word of a configuration line, whatever characters it has."""
+    """Return a word of a configuration line, quoted; it may hold anything but line ends."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def check_keys(folder: Path) -> None:
-    """Make sure that the job's key is there.
+    """Check that the job's key is there; what sshd itself reports names no remedy.
 
     Raises:
-        InputError: a file is missing or cannot be read.
+        InputError: A file is missing or cannot be read.
     """
     for name in ("id_rsa", "authorized_keys"):
         path = folder / name
@@ -241,10 +255,10 @@ def check_keys(folder: Path) -> None:
 
 
 def find_sshd() -> str:
-    """Return sshd's path, which has to be absolute: sshd starts itself again for every connection.
+    """Return sshd's absolute path: sshd executes itself again for every connection, and refuses a relative path.
 
     Raises:
-        InputError: it is not installed.
+        InputError: It is not installed.
     """
     found = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
     if found is None:
