@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bert_operator.api.crd import render_crd
-from bert_operator.api.rules import cel
-from bert_operator.api.rules.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
+from bert_operator.api.rules.job_rules import JOB_RULES
+from bert_operator.api.rules.pod_rules import POD_RULES
+from bert_operator.api.rules.section_rules import SECTION_RULES
 from bert_operator.api.rules.size_bound import spec_size_expression
+from bert_operator.api.rules.stage_rules import STAGE_RULES, one_kind
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, Stage
 
 Schema = dict[str, Any]
@@ -83,8 +85,8 @@ def test_every_text_and_list_of_the_spec_is_bounded() -> None:
 
 
 def test_every_rule_stands_where_its_section_does() -> None:
-    expected = {rule.expression for rules in cel.CEL_RULES.values() for rule in rules}
-    expected |= {rule.cel for rules in SECTION_RULES.values() for rule in rules if rule.cel != COMPLETED_BY_PROFILES}
+    expected = {cel.expression for rule in (*JOB_RULES, *POD_RULES, *STAGE_RULES) for cel in rule.cel}
+    expected |= {cel.expression for rules in SECTION_RULES.values() for rule in rules for cel in rule.to_cel()}
     found = {
         rule["rule"]
         for _, inner in walk(root()["properties"]["spec"], "spec")
@@ -108,8 +110,8 @@ def test_every_field_but_the_run_policy_is_kept_once_the_job_has_started() -> No
 
 
 def test_stages_know_all_their_kinds() -> None:
-    (rule,) = cel.CEL_RULES[Stage]
-    assert all(f"has(self.{kind})" in rule.expression for kind in Stage.model_fields if kind != "name")
+    (cel,) = one_kind.cel
+    assert all(f"has(self.{kind})" in cel.expression for kind in Stage.model_fields if kind != "name")
 
 
 def test_it_fits_into_what_kubectl_apply_remembers() -> None:

@@ -12,8 +12,10 @@ from typing import Any
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import normalise
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.api.rules import job_rules, stage_rules
+from bert_operator.api.rules.job_rules import JOB_RULES
+from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES
+from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob, Problem
@@ -85,15 +87,15 @@ def test_every_rule_inside_a_section_is_kept_and_broken() -> None:
 def test_every_rule_between_sections_is_kept_and_broken() -> None:
     seen: Counter[tuple[str, bool]] = Counter()
     for job in jobs():
-        for job_rule in job_rules.JOB_RULES:
+        for job_rule in (*JOB_RULES, *POD_RULES):
             seen[job_rule.check.__name__, not list(job_rule.check(job.spec))] += 1
         trained = None
         for stage in job.spec.stages:
-            view = stage_rules.StageView("", stage, job.spec, trained)
-            for stage_rule in stage_rules.STAGE_RULES:
+            view = StageView(stage, job.spec, trained)
+            for stage_rule in STAGE_RULES:
                 seen[stage_rule.check.__name__, not list(stage_rule.check(view))] += 1
             trained = stage.pretrain or trained
-    rules = [rule.check.__name__ for rule in (*job_rules.JOB_RULES, *stage_rules.STAGE_RULES)]
+    rules = [rule.check.__name__ for rule in (*JOB_RULES, *POD_RULES, *STAGE_RULES)]
     assert {(rule, holds) for rule in rules for holds in (True, False)} - seen.keys() == set()
 
 

@@ -115,7 +115,7 @@ FROM_BERT_SCRIPTS: dict[str, Mistake] = {
     "batch of one GPU": Mistake(
         both(put("workers", value=16), put("slotsPerWorker", value=8)),
         f"{P1}.globalBatchSize",
-        ("stages[].pretrain.globalBatchSize", "workers x slotsPerWorker", "multiply it by their number"),
+        ("stages[].pretrain.globalBatchSize", "workers x slotsPerWorker", "multiply it by the number of ranks"),
         ("got 64", "at least 128"),
         server_path="spec",
     ),

@@ -1,7 +1,7 @@
 """The API server and our own reader accept the same jobs, and read the same out of them.
 
 Jobs are drawn by chance (``job_documents``) and sent as ``dryRun``, so that nothing is stored. What only our reader
-refuses is listed in ``cel.CONTROLLER_ONLY``.
+refuses is what ``is_for_the_controller`` lists; why stands at the rules.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MAY_COME_FROM_A_PROFILE = re.compile(
 
 
 def is_for_the_controller(problems: list[str]) -> bool:
-    """Tell whether all that is wrong is what ``CONTROLLER_ONLY`` lists."""
+    """Tell whether all that is wrong is what the API server cannot see, or cannot judge."""
     return all(
         (problem.startswith("spec.stages[") and ".evaluate.maxPredictionsPerSequence: got" in problem)
         or problem.startswith("spec.slotsPerWorker: got 1; allowed: a multiple of cpu.")

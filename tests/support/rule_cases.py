@@ -1,7 +1,7 @@
 """For every rule between fields one change to the sample job that keeps it and one that breaks it, and no other.
 
-Sections as ``api`` groups them: rules inside one section (``section_rules``), those of the whole job (``job_rules``)
-and those inside a stage (``stage_rules``). Cases of data preparation are in ``preparation_cases``.
+Grouped as in ``api.rules``: rules inside one section (``section_rules``), those of the whole job (``job_rules``,
+``pod_rules``) and those inside a stage (``stage_rules``). Cases of data preparation are in ``preparation_cases``.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ JOB_CASES: dict[str, RuleCase] = {
         ),
         put("dataset", value={"vocabularyFile": "vocab.txt"}),
         "spec.stages[0].prepare.vocabularySize",
-        ("one of the two",),
+        ("this or dataset.vocabularyFile",),
     ),
     "folders of data and results": RuleCase(
         put("dataset", value={"path": "runs/demo/data"}),
@@ -487,7 +487,7 @@ CONTROLLER_CASES: dict[str, RuleCase] = {
         ("at most 125",),
     ),
 }
-"""Rules that the API server is not told of: ``cel.CONTROLLER_ONLY``."""
+"""Rules that the operator alone checks; why CEL cannot stands at each of them."""
 
 RULE_CASES: dict[str, RuleCase] = {
     **PREPARATION_CASES,

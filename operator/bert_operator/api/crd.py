@@ -6,19 +6,19 @@ here: no references, no unions with null, exclusive limits as booleans, defaults
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from bert_operator import names
 from bert_operator.api.parsing.profiles import PLATFORM_FIELDS
-from bert_operator.api.rules import size_bound
-from bert_operator.api.rules.cel import CEL_RULES, CelRule, immutability_rules
-from bert_operator.api.rules.section_rules import COMPLETED_BY_PROFILES, SECTION_RULES
+from bert_operator.api.rules.all_rules import cel_rules
+from bert_operator.api.rules.cel import CelRule, describe
+from bert_operator.api.rules.immutability import immutability_rules
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.api.schema.scheduling import QUALIFIED_NAME_PATTERN
-from bert_operator.api.schema.section import NAME_PATTERN, Section
+from bert_operator.api.schema.section import NAME_PATTERN
 from bert_operator.api.schema.status import JobStatus
 
 Document = dict[str, Any]
@@ -42,7 +42,7 @@ _LISTS_BY_NAME = frozenset({"stages", "env", "volumes"})
 
 _KEYS = CelRule(
     f"self.all(key, key.size() <= 317 && key.matches('{QUALIFIED_NAME_PATTERN}'))",
-    "allowed: keys as Kubernetes writes labels, such as example.com/pool; next: correct the key",
+    describe("keys as Kubernetes writes labels, such as example.com/pool", "correct the key"),
 )
 
 _COLUMNS = (
@@ -125,7 +125,6 @@ class _Translator:
     def __init__(self, model: type[BaseModel]) -> None:
         self._root = model.model_json_schema(by_alias=True)
         self._definitions = self._root.get("$defs", {})
-        self._rules = {kind.__name__: list(_rules_of(kind)) for kind in {*CEL_RULES, *SECTION_RULES}}
 
     def translate_root(self) -> Document:
         return self._object(self._root)
@@ -201,8 +200,7 @@ class _Translator:
         }
         if schema.get("required"):
             result["required"] = sorted(schema["required"])
-        rules = self._rules.get(schema.get("title", ""), [])
-        if rules:
+        if rules := list(cel_rules(schema.get("title", ""))):
             result["x-kubernetes-validations"] = [_validation(rule) for rule in rules]
         return result
 
@@ -210,16 +208,6 @@ class _Translator:
     def _has_defaults(schema: Document) -> bool:
         """Tell whether an empty object would be filled with anything."""
         return any("default" in field for field in schema.get("properties", {}).values())
-
-
-def _rules_of(kind: type[Section]) -> Iterator[CelRule]:
-    if kind is JobSpec:
-        yield CelRule(size_bound.spec_size_expression(), f"allowed: {size_bound.ALLOWED}; next: {size_bound.NEXT_STEP}")
-    yield from CEL_RULES.get(kind, ())
-    for rule in SECTION_RULES.get(kind, ()):
-        if rule.cel == COMPLETED_BY_PROFILES:
-            continue
-        yield CelRule(rule.cel, f"allowed: {rule.allowed}; next: {rule.next_step}", rule.field)
 
 
 def _validation(rule: CelRule) -> Document:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import normalise
-from bert_operator.api.rules import job_rules, section_rules, size_bound, stage_rules
+from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob, Path, Problem, render_path
@@ -66,7 +66,7 @@ def check_rules(job: BertPretrainJob) -> None:
     Raises:
         InvalidJob: with all problems at once.
     """
-    if problems := _rule_problems(job, Soundness()):
+    if problems := list(all_rules.find_problems(job, Soundness())):
         raise InvalidJob(problems)
 
 
@@ -105,7 +105,7 @@ def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Prob
         except ValidationError as error:
             errors = schema_problems.own_errors(error)
         else:
-            found = _rule_problems(job, Soundness.of(broken))
+            found = all_rules.find_problems(job, Soundness.of(broken))
             return [*problems, *(problem for problem in found if not _is_about(problem, broken))]
     return problems
 
@@ -113,11 +113,3 @@ def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Prob
 def _is_about(problem: Problem, broken: set[Path]) -> bool:
     """Tell whether a problem is one of values that were put in place of the user's."""
     return any(f"{problem.path}.".startswith((f"{render_path(path)}.", f"{render_path(path)}[")) for path in broken)
-
-
-def _rule_problems(job: BertPretrainJob, soundness: Soundness) -> list[Problem]:
-    return [
-        *section_rules.section_problems(job, soundness),
-        *job_rules.job_problems(job, soundness),
-        *stage_rules.stage_problems(job, soundness),
-    ]

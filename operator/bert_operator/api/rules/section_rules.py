@@ -1,7 +1,8 @@
 """Rules inside one section of the job, each in two languages: Python for us, CEL for the API server.
 
 A rule stands at its section's class and holds wherever that section appears. tests/api_server holds the two
-languages together on generated documents. Rules between sections are in ``job_rules`` and ``stage_rules``.
+languages together on generated documents. Rules between sections are in ``job_rules``, ``pod_rules`` and
+``stage_rules``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from bert_operator.api.rules.cel import CelRule, describe
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema import cluster, preparation, profiling, scheduling
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, InitialCheckpointSpec, PretrainSpec
@@ -62,6 +64,11 @@ class SectionRule:
     got: Callable[[Any], str]
     field: str = ""
     """Name (camelCase) of the field to blame; empty: the section."""
+
+    def to_cel(self) -> Iterator[CelRule]:
+        """Yield what the API server checks: the rule, unless profiles may complete the section."""
+        if self.cel != COMPLETED_BY_PROFILES:
+            yield CelRule(self.cel, describe(self.allowed, self.next_step), self.field)
 
 
 COMPLETED_BY_PROFILES = ""

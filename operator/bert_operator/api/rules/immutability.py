@@ -1,0 +1,37 @@
+"""The rule that a spec stays as it is once its job has started. The API server alone can check it: it knows both specs.
+
+The controller does not look: it runs what the first attempt has frozen (``render.frozen``).
+"""
+
+from __future__ import annotations
+
+from bert_operator.api.rules.cel import CelRule, describe
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+
+MUTABLE = ("runPolicy",)
+"""Fields of the spec that may change once the job has started."""
+
+_STARTED = "has(oldSelf.status) && has(oldSelf.status.attempt) && oldSelf.status.attempt > 0"
+# Lists whose entries have names are equal in any order, but stages are done in theirs.
+_SAME_ORDER = "self.spec.stages.map(stage, stage.name) == oldSelf.spec.stages.map(stage, stage.name)"
+
+
+def immutability_rules() -> tuple[CelRule, ...]:
+    """Return one rule per field of the spec that must not change; over the root, where the status is in sight."""
+    # A rule with oldSelf is evaluated on updates alone. One rule for each field, so that the message names it.
+    fields = [field.alias or name for name, field in JobSpec.model_fields.items()]
+    return tuple(
+        CelRule(
+            f"!({_STARTED}) || (has(self.spec.{name}) == has(oldSelf.spec.{name}) && "
+            f"(!has(self.spec.{name}) || self.spec.{name} == oldSelf.spec.{name}))"
+            + (f" && {_SAME_ORDER}" if name == "stages" else ""),
+            describe(
+                "the value that the job was started with",
+                "change runPolicy only, or delete the job and create another one",
+            ),
+            f"spec.{name}",
+            "FieldValueForbidden",
+        )
+        for name in fields
+        if name not in MUTABLE
+    )

@@ -1,0 +1,238 @@
+"""Rules for what a job asks of its pods: ranks and where they are pinned, devices, precision, volumes, variables.
+
+Pure, like ``job_rules``. A profile may fill in most of these fields, and the API server does not see it: in CEL every
+one of them needs ``has()``, and a rule says nothing where the job leaves a field to its profile. The operator checks
+the completed job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bert_operator.api.rules import mounts
+from bert_operator.api.rules.cel import RANKS_PER_WORKER, Cel, has_cpu, is_pinned
+from bert_operator.api.rules.rule import Rule, Violation, rule
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.errors import render_value
+
+
+def _fills(places: str, place: str) -> str:
+    """Return the expression for ranks pinned to a place.
+
+    Where the job leaves slotsPerWorker to its profile, the operator alone can judge.
+    """
+    ranks_are_known = f"({has_cpu('ranksPerNode')} || has(self.slotsPerWorker))"
+    applies = f"({is_pinned(place)} && {has_cpu(places)} && {ranks_are_known})"
+    return f"!{applies} || {RANKS_PER_WORKER} % self.cpu.{places} == 0"
+
+
+def _uneven_ranks(spec: JobSpec, places: str, count: int | None) -> Iterator[Violation]:
+    if count is not None and spec.ranks_per_worker % count:
+        yield Violation(
+            "slotsPerWorker",
+            str(spec.slots_per_worker),
+            allowed=f"a multiple of cpu.{places} {count}, since pinning: {spec.cpu.pinning} spreads ranks evenly",
+            next_step=f"write slotsPerWorker: {count}, or choose another pinning",
+        )
+
+
+@rule(
+    Cel(JobSpec, _fills("sockets", "socket"), "slotsPerWorker"),
+    allowed="a multiple of cpu.sockets with pinning: socket",
+    next_step="write slotsPerWorker as the number of sockets, or choose another pinning",
+    reads=(("cpu",), ("slotsPerWorker",)),
+)
+def slots_fill_sockets(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse ranks that cannot be spread evenly over sockets: some would share theirs, and the others wait for them."""
+    if spec.cpu.pinning == "socket":
+        yield from _uneven_ranks(spec, "sockets", spec.cpu.sockets)
+
+
+@rule(
+    Cel(JobSpec, _fills("numaNodes", "numa"), "slotsPerWorker"),
+    allowed="a multiple of cpu.numaNodes with pinning: numa",
+    next_step="write slotsPerWorker as the number of NUMA nodes, or choose another pinning",
+    reads=(("cpu",), ("slotsPerWorker",)),
+)
+def slots_fill_numa_nodes(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse ranks that cannot be spread evenly over NUMA nodes."""
+    if spec.cpu.pinning == "numa":
+        yield from _uneven_ranks(spec, "numaNodes", spec.cpu.numa_nodes)
+
+
+@rule(
+    Cel(
+        JobSpec,
+        # 1 is the default: read back, a job that writes it is the same as one that leaves it out.
+        f"!{has_cpu('ranksPerNode')} || !has(self.slotsPerWorker) || self.slotsPerWorker == 1",
+        "slotsPerWorker",
+    ),
+    allowed="none with cpu.ranksPerNode: auto, which counts sockets or NUMA nodes",
+    next_step="leave one of the two out",
+    reads=(("cpu",), ("slotsPerWorker",)),
+)
+def ranks_are_counted_once(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse slotsPerWorker together with cpu.ranksPerNode."""
+    if spec.cpu.ranks_per_node is not None and spec.slots_per_worker != 1:
+        yield Violation("slotsPerWorker", str(spec.slots_per_worker))
+
+
+_HAS_ACCELERATOR = (
+    "has(self.worker) && has(self.worker.resources) ? has(self.worker.resources.accelerator) : "
+    "has(self.resources) && has(self.resources.accelerator)"
+)
+"""A role's section replaces the job's as a whole (``RoleSpec``)."""
+
+
+@rule(
+    Cel(JobSpec, f"!(self.precision in ['bf32', 'avx-fp32']) || !({_HAS_ACCELERATOR})", "precision"),
+    allowed="tf32, bf16, fp16 or fp32 where the workers have GPUs",
+    next_step="write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
+    reads=(("resources",), ("worker",), ("precision",)),
+)
+def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse precisions of CPUs on GPUs. The reverse is found when the rank starts: a CPU may have AMX or not."""
+    resources = spec.worker.resources or spec.resources
+    if spec.precision in ("bf32", "avx-fp32") and resources.accelerator is not None:
+        yield Violation("precision", render_value(spec.precision))
+
+
+@rule(
+    Cel(
+        JobSpec,
+        "!has(self.profileSteps) || !has(self.profileSteps.stage) || self.stages.exists(stage, "
+        "has(stage.pretrain) && stage.name == self.profileSteps.stage)",
+        "profileSteps.stage",
+    ),
+    allowed="the name of a pretrain stage",
+    next_step="correct it, or leave it out for every pretrain stage",
+    reads=(("profileSteps",),),
+    reads_kinds=True,
+)
+def profiled_stage_trains(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse to trace a stage that is not there or has no steps."""
+    stage = None if spec.profile_steps is None else spec.profile_steps.stage
+    trained = [entry.name for entry in spec.stages if entry.pretrain is not None]
+    if stage is not None and stage not in trained:
+        known = f"the name of a pretrain stage: {', '.join(trained) or 'there is none'}"
+        yield Violation("profileSteps.stage", render_value(stage), allowed=known)
+
+
+@rule(
+    Cel(JobSpec, "self.precision != 'fp64' || self.reduction.compression == 'none'", "reduction"),
+    allowed="none with precision fp64, which is for exact comparisons",
+    next_step="leave it out, or choose another precision",
+    reads=(("precision",), ("reduction",)),
+)
+def exact_arithmetic_is_not_compressed(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse fp64, which is for exact comparisons, with sums in fp16."""
+    if spec.precision == "fp64" and spec.reduction.compression != "none":
+        yield Violation("reduction.compression", render_value(spec.reduction.compression))
+
+
+def _device_for_every_rank(*sections: str) -> Cel:
+    """Return the expression for the devices of the resources at this path."""
+    steps = ("self", *sections, "accelerator", "perWorker")
+    given = [f"has({'.'.join(steps[:end])})" for end in range(2, len(steps) + 1)]
+    devices = ".".join(steps)
+    return Cel(JobSpec, f"!({' && '.join(given)}) || {devices} >= {RANKS_PER_WORKER}", devices.removeprefix("self."))
+
+
+@rule(
+    _device_for_every_rank("resources"),
+    _device_for_every_rank("worker", "resources"),
+    allowed="at least slotsPerWorker, since every rank drives a device of its own",
+    next_step="leave the field out for one device per slot",
+    reads=(("resources",), ("worker",), ("slotsPerWorker",)),
+)
+def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse ranks that would share a GPU: NCCL refuses two ranks on one device."""
+    ranks = spec.ranks_per_worker
+    for path, resources in (("resources", spec.resources), ("worker.resources", spec.worker.resources)):
+        accelerator = None if resources is None else resources.accelerator
+        if accelerator is not None and (accelerator.per_worker or ranks) < ranks:
+            yield Violation(
+                f"{path}.accelerator.perWorker",
+                str(accelerator.per_worker),
+                allowed=f"at least slotsPerWorker {ranks}, since every rank drives a device of its own",
+            )
+
+
+@rule(
+    # The server says it by the lists' type: keys of x-kubernetes-list-map-keys are unique.
+    allowed="a name that no other entry has",
+    next_step="remove one of them",
+    reads=(("env",), ("volumes",)),
+)
+def names_differ(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse variables and volumes that are named twice: one of the two values would be lost."""
+    named = {"env": [entry.name for entry in spec.env], "volumes": [entry.name for entry in spec.volumes]}
+    for field, entries in named.items():
+        seen: set[str] = set()
+        for number, name in enumerate(entries):
+            if name in seen:
+                yield Violation(f"{field}[{number}].name", render_value(name))
+            seen.add(name)
+
+
+# Where sections are absent, words that no path can be equal to stand in for their mounts.
+_DATASET_MOUNT = (
+    "(has(self.dataset) && has(self.dataset.volume) ? "
+    f"(has(self.dataset.volume.mountPath) ? self.dataset.volume.mountPath : '{mounts.DATASET_MOUNT}') : 'no dataset')"
+)
+_OUTPUT_MOUNT = (
+    "(has(self.output.volume) ? "
+    f"(has(self.output.volume.mountPath) ? self.output.volume.mountPath : '{mounts.OUTPUT_MOUNT}') : 'no output')"
+)
+_WORKSPACE_MOUNT = (
+    "(has(self.workspace) ? (has(self.workspace.volume.mountPath) ? "
+    f"self.workspace.volume.mountPath : '{mounts.WORKSPACE_MOUNT}') : 'no workspace')"
+)
+
+
+@rule(
+    Cel(
+        JobSpec,
+        f"{_DATASET_MOUNT} != {_OUTPUT_MOUNT} && {_DATASET_MOUNT} != {_WORKSPACE_MOUNT} && "
+        f"{_OUTPUT_MOUNT} != {_WORKSPACE_MOUNT}",
+        subject="mountPath of dataset, output and workspace",
+    ),
+    Cel(
+        JobSpec,
+        "!has(self.volumes) || !self.volumes.exists(entry, has(entry.source.mountPath) && "
+        f"entry.source.mountPath in [{_DATASET_MOUNT}, {_OUTPUT_MOUNT}, {_WORKSPACE_MOUNT}])",
+        subject="volumes[].source.mountPath",
+    ),
+    Cel(
+        JobSpec,
+        # A loop in a loop costs the square of the list's limit, here 16.
+        "!has(self.volumes) || self.volumes.all(entry, !has(entry.source.mountPath) || "
+        "self.volumes.exists_one(other, has(other.source.mountPath) && "
+        "other.source.mountPath == entry.source.mountPath))",
+        subject="volumes[].source.mountPath",
+    ),
+    allowed="a folder of its own for every volume",
+    next_step="choose another folder",
+    reads=(("dataset",), ("output",), ("workspace",), ("volumes",)),
+)
+def mounts_differ(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse two volumes in one place: Kubernetes refuses such a pod."""
+    seen: dict[str, str] = {}
+    for path, mount in mounts.list_mounts(spec):
+        if mount in seen:
+            taken = f"a folder of its own; spec.{seen[mount]} is mounted there"
+            yield Violation(f"{path}.mountPath", render_value(mount), allowed=taken)
+        seen.setdefault(mount, path)
+
+
+POD_RULES: tuple[Rule[JobSpec], ...] = (
+    slots_fill_sockets,
+    slots_fill_numa_nodes,
+    ranks_are_counted_once,
+    precision_fits_the_device,
+    profiled_stage_trains,
+    exact_arithmetic_is_not_compressed,
+    every_rank_has_a_device,
+    names_differ,
+    mounts_differ,
+)

@@ -1,0 +1,87 @@
+"""What a rule between fields is made of: a check in Python, the same in CEL, and what to say where it does not hold.
+
+All of it stands in one place, at the rule: in ``job_rules`` and ``pod_rules`` over the whole spec, in ``stage_rules``
+over one stage. ``section_rules`` has a shorter form for rules inside one section. tests/api_server holds the two
+languages together on generated documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from bert_operator.api.rules.cel import Cel, CelRule
+from bert_operator.errors import Path, Problem
+
+Subject = TypeVar("Subject")
+"""What a check looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One place where a rule does not hold."""
+
+    path: str
+    """Below the spec, or below the stage; empty: that itself."""
+    got: str
+    allowed: str = ""
+    """The rule's words with the numbers of this job. Empty: as they are."""
+    next_step: str = ""
+    """The same for the next step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[Subject]):
+    """A check in both languages, and the fields that have to be sound for it to make sense."""
+
+    check: Callable[[Subject], Iterator[Violation]]
+    cel: tuple[Cel, ...]
+    """Several where it stands at several fields. What the API server is not given of a rule is said at that rule."""
+    allowed: str
+    next_step: str
+    reads: tuple[Path, ...]
+    """Paths below the spec, or below the stage. A field that is missing or wrong was replaced to go on with the check
+    of the others (``schema_problems.repair``): a rule that reads it would judge what nobody wrote."""
+    reads_job: tuple[Path, ...]
+    """Of a rule over a stage: paths below the spec."""
+    reads_kinds: bool
+    """Whether the stage's kind, or that of every stage, has to be known."""
+
+    def problems(self, subject: Subject, path: str) -> Iterator[Problem]:
+        """Yield what is wrong with a subject that stands at ``path``."""
+        for found in self.check(subject):
+            yield Problem(
+                path=f"{path}.{found.path}" if found.path else path,
+                got=found.got,
+                allowed=found.allowed or self.allowed,
+                next_step=found.next_step or self.next_step,
+            )
+
+    def cel_at(self, section: str) -> Iterator[CelRule]:
+        """Yield what the API server checks of the rule at a section, given by the name of its class."""
+        return (cel.with_message(self.allowed, self.next_step) for cel in self.cel if cel.section.__name__ == section)
+
+
+def rule(
+    *cel: Cel,
+    allowed: str,
+    next_step: str,
+    reads: tuple[Path, ...] = (),
+    reads_job: tuple[Path, ...] = (),
+    reads_kinds: bool = False,
+) -> Callable[[Callable[[Subject], Iterator[Violation]]], Rule[Subject]]:
+    """Make a rule of the check below it."""
+
+    def make(check: Callable[[Subject], Iterator[Violation]]) -> Rule[Subject]:
+        return Rule(
+            check=check,
+            cel=cel,
+            allowed=allowed,
+            next_step=next_step,
+            reads=reads,
+            reads_job=reads_job,
+            reads_kinds=reads_kinds,
+        )
+
+    return make
