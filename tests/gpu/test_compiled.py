@@ -16,7 +16,7 @@ from bert_trainer.model.backends.gpu import compilation, functions
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, fill
 from bert_trainer.model.backends.gpu.compilation import find_obstacle, let_vary
-from bert_trainer.model.backends.gpu.encoder import Functions, GpuPath, _keys_at, _weights_of
+from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend, _keys_at, _weights_of
 from bert_trainer.model.backends.gpu.functions import LayerSettings
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
 
@@ -41,12 +41,12 @@ def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_featur
         pytest.skip(f"nothing can be compiled here: {obstacle}")
     model = make_model(torch.float32, hidden_dropout_prob=0.1)
     counters.clear()
-    compiled = GpuPath("padded", torch.float32, Functions.compiled(), not_compiled=None)
+    compiled = GpuBackend("padded", torch.float32, Functions.compiled(), not_compiled=None)
     for recompute in (False, True):
         model.activation_checkpointing = recompute
         for seed, lengths in enumerate([(30, 7, 19), (40,) * 12, (2, 3)]):
             batch = fill(make_batch(lengths, seed), SHAPE)
-            plain = run(monkeypatch, model, batch, GpuPath("padded", torch.float32), step=seed)
+            plain = run(monkeypatch, model, batch, GpuBackend("padded", torch.float32), step=seed)
             found = run(monkeypatch, model, batch, compiled, step=seed)
             assert found.losses == pytest.approx(plain.losses, rel=1e-5)
             assert found.correct == plain.correct
@@ -81,9 +81,9 @@ def test_a_layer_is_one_graph_for_all_layers_and_token_counts(attention: Attenti
         for layer in model.layers:
             rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
             keys = _keys_at(batch.dropout_keys(1, 2), layer.first_site, 64)
-            kept_K = let_vary(torch.cat([batch.masked_index_M, batch.row_starts_B])) if layer is last else None
-            y_ND = compiled(let_vary(y_ND), rows, _weights_of(layer), keys, kept_K, settings)
-        assert (y_ND.shape, y_ND.dtype) == ((len(kept_K), 64), dtype)
+            output_index_K = let_vary(torch.cat([batch.masked_index_M, batch.row_starts_B])) if layer is last else None
+            y_ND = compiled(let_vary(y_ND), rows, _weights_of(layer), keys, output_index_K, settings)
+        assert (y_ND.shape, y_ND.dtype) == ((len(output_index_K), 64), dtype)
         parameters = list(model.layers.parameters())
         gradients = torch.autograd.grad(y_ND.float().sum(), [x_ND, *parameters])
         assert [(one.shape, one.dtype) for one in gradients] == [(of.shape, of.dtype) for of in [x_ND, *parameters]]

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from bert_trainer.model import bert as model_module
-from bert_trainer.model.backends.gpu import encoder as gpu_path
+from bert_trainer.model.backends.eager import EagerBackend
+from bert_trainer.model.backends.gpu import encoder as gpu_encoder
 from bert_trainer.model.backends.gpu.attention import (
     ATTENTIONS,
     Attention,
@@ -23,7 +24,7 @@ from bert_trainer.model.backends.gpu.attention import (
 )
 from bert_trainer.model.backends.gpu.bucket_padding import Staging, fill
 from bert_trainer.model.backends.gpu.compilation import find_obstacle
-from bert_trainer.model.backends.gpu.encoder import Functions, GpuPath
+from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend
 from bert_trainer.model.backends.gpu.self_test import find_fault, make_rows
 from confidence import FIVE_SIGMA, share_z
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
@@ -82,11 +83,11 @@ def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
     if compiled and (obstacle := find_obstacle(GPU)) is not None:
         pytest.fail(obstacle)
     batch = make_batch()
-    expected = run(monkeypatch, make_model(hidden_dropout_prob=0.1), batch, None, step=3)
-    path = GpuPath(attention, dtype, Functions.compiled() if compiled else Functions())
+    expected = run(monkeypatch, make_model(hidden_dropout_prob=0.1), batch, EagerBackend(), step=3)
+    backend = GpuBackend(attention, dtype, Functions.compiled() if compiled else Functions())
     model = make_model(FP32, hidden_dropout_prob=0.1).to(GPU)
     for filled in (fill(batch, SHAPE), batch):
-        found = run(monkeypatch, model, filled.to(GPU), path, step=3)
+        found = run(monkeypatch, model, filled.to(GPU), backend, step=3)
         assert found.losses == pytest.approx(expected.losses, rel=TOLERANCES[dtype])
         assert largest_difference(found, expected) < TOLERANCES[dtype]
 
@@ -94,18 +95,18 @@ def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
 def test_activation_checkpointing_drops_the_same(
     monkeypatch: pytest.MonkeyPatch, way: tuple[Attention, torch.dtype]
 ) -> None:
-    path = GpuPath(*way, Functions.compiled())
+    backend = GpuBackend(*way, Functions.compiled())
     model = make_model(FP32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.3).to(GPU)
     batch = fill(make_batch(), SHAPE).to(GPU)
-    plain = run(monkeypatch, model, batch, path, step=3)
+    plain = run(monkeypatch, model, batch, backend, step=3)
     model.activation_checkpointing = True
-    recomputed = run(monkeypatch, model, batch, path, step=3)
+    recomputed = run(monkeypatch, model, batch, backend, step=3)
     assert recomputed.losses == pytest.approx(plain.losses, rel=1e-6)
     assert largest_difference(recomputed, plain) < TOLERANCES[way[1]] / 10
 
 
 @pytest.mark.parametrize("attend", [attend_flash, attend_efficient])
-def test_as_many_weights_are_dropped_as_asked_for(attend: gpu_path.Attention) -> None:
+def test_as_many_weights_are_dropped_as_asked_for(attend: gpu_encoder.Attention) -> None:
     if torch.cuda.get_device_capability(GPU) < (8, 0):
         pytest.skip("this card is older than that")
     dropped = []
@@ -161,7 +162,7 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
     if not compiled:
         monkeypatch.setenv("BERT_TRAINER_COMPILE", "off")
     find_obstacle.cache_clear()
-    gpu_path.find.cache_clear()
+    gpu_encoder.find.cache_clear()
     dataset = write_dataset(tmp_path / "data")
     stage = pretrain_stage(length={"steps": 20}, micro_batch_size=5)
     model = {
@@ -175,9 +176,9 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
         curves.append(losses(tmp_path / device))
     assert curves[1] == pytest.approx(curves[0], rel=2e-3)
     find_obstacle.cache_clear()
-    gpu_path.find.cache_clear()
+    gpu_encoder.find.cache_clear()
 
 
 def test_every_way_is_tested_here() -> None:
     assert {attention for attention, _ in NEEDED} == set(ATTENTIONS)
-    assert model_module.choose_fast_path(make_model(FP32).to(GPU)) is not None
+    assert isinstance(model_module.choose_backend(make_model(FP32).to(GPU)), GpuBackend)

@@ -27,7 +27,7 @@ def draw(seed: int, scale: float) -> Tensor:
 
 def steps(monkeypatch: pytest.MonkeyPatch, functions: Functions) -> list[Tensor]:
     """Take four steps whose factor, corrections and learning rate all differ; return values, moments and last norms."""
-    monkeypatch.setattr(update, "usable", lambda _: None)
+    monkeypatch.setattr(update, "usable", lambda *_: None)
     monkeypatch.setattr(update, "_functions", lambda _: functions)
     values, first, second, norms = draw(1, 0.02), torch.zeros(ROWS, ROW), torch.zeros(ROWS, ROW), torch.empty(0)
     for step in (1, 2, 3, 4):

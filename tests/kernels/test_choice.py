@@ -9,10 +9,15 @@ import pytest
 import torch
 
 from bert_trainer.checkpoints.store import Environment
+from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.cpu import build, encoder, library
 from bert_trainer.model.backends.cpu.capability import describe_kernels
+from bert_trainer.model.backends.cpu.encoder import CpuBackend
+from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.bert import Bert
 from random_rows import model_config, random_batch
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +39,7 @@ def test_the_best_one_that_this_processor_runs_is_taken_and_named() -> None:
 def test_a_variable_turns_them_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.SWITCH, "off")
     assert describe_kernels("fp32") == "none (BERT_TRAINER_KERNELS=off)"
-    assert encoder.kernels_for(torch.zeros(1), 64) is None
+    assert encoder.find(CPU, torch.float32, 64) is None
 
 
 def test_a_run_that_goes_on_without_them_is_told_that_its_bits_will_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,11 +70,13 @@ def test_heads_that_fill_no_vector_take_the_plain_operations(head_size: int) -> 
     model = Bert(model_config(2 * head_size, num_attention_heads=2), 50)
     model.initialize(1)
     batch = random_batch([5, 9], sequence_length=9, predictions=2, vocabulary_size=50, seed=1)
-    assert encoder.kernels_for(torch.zeros(1), head_size) is None
+    assert isinstance(choose_backend(model), EagerBackend)
     assert torch.isfinite(model(batch, batch.dropout_keys(1, 1)).masked_lm)
 
 
 def test_half_precision_of_the_other_kind_takes_the_plain_operations() -> None:
+    model = Bert(model_config(32), 50)
+    assert isinstance(choose_backend(model), CpuBackend)
     with torch.autocast("cpu", dtype=torch.float16):
-        assert encoder.kernels_for(torch.zeros(1), 64) is None
-    assert encoder.kernels_for(torch.zeros(1, dtype=torch.float64), 64) is None
+        assert isinstance(choose_backend(model), EagerBackend)
+    assert isinstance(choose_backend(model.double()), EagerBackend)

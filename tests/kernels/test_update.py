@@ -21,7 +21,7 @@ def draw(seed: int, scale: float) -> Tensor:
 def steps(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, *, kernels: bool, decayed: int) -> list[Tensor]:
     """Take three steps; return values, moments and the last norms."""
     if not kernels:
-        monkeypatch.setattr(update, "usable", lambda _: None)
+        monkeypatch.setattr(update, "usable", lambda *_: None)
     values, first, second = (
         draw(1, 0.02).to(dtype),
         torch.zeros(ROWS, ROW, dtype=dtype),

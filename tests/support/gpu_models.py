@@ -1,4 +1,4 @@
-"""Models that take a GPU's path on any device, and what they compute: losses, counts and gradients."""
+"""Models that a GPU's backend computes on any device, and what they compute: losses, counts and gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.model import bert as model_module
-from bert_trainer.model.backends.choice import FastPath
+from bert_trainer.model.backends.choice import Backend
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
@@ -46,15 +46,13 @@ def make_batch(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> Batch:
     return random_batch(lengths, sequence_length=LONGEST, predictions=6, vocabulary_size=VOCABULARY, seed=seed)
 
 
-def run(
-    patch: pytest.MonkeyPatch, model: Bert, batch: Batch, path: FastPath | None, *, step: int | None = None
-) -> Found:
-    """Run a forward and a backward pass on a path; None for plain operations. step: drops; None for no dropout.
+def run(patch: pytest.MonkeyPatch, model: Bert, batch: Batch, backend: Backend, *, step: int | None = None) -> Found:
+    """Run a forward and a backward pass by a backend. step: drops; None for no dropout.
 
-    Under autocast where the path computes in half precision, as a run would.
+    Under autocast where the backend computes in half precision, as a run would.
     """
-    patch.setattr(model_module, "choose_fast_path", lambda _: path)
-    dtype = getattr(path, "dtype", torch.float32)
+    patch.setattr(model_module, "choose_backend", lambda _: backend)
+    dtype = getattr(backend, "dtype", torch.float32)
     device = batch.tokens_N.device.type
     model.zero_grad()
     with torch.autocast(device, dtype=dtype, enabled=dtype in (torch.float16, torch.bfloat16)):

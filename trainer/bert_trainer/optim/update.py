@@ -75,7 +75,7 @@ def gradients_to_update_(
 
 
 def _kernels(rows: Tensor) -> Library | None:
-    return usable(rows) if rows.dtype == torch.float32 else None
+    return usable(rows.device, rows.dtype) if rows.dtype == torch.float32 else None
 
 
 def _on_device(numbers: list[float], like: Tensor) -> Tensor:

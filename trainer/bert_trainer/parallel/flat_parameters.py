@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bert_trainer.model.main_grad import attach_sum
+from bert_trainer.model.backends.cpu.linear import attach_main_grad
 
 ROW = 4096
 """Elements of one row of a flat buffer: the unit in which norms are taken and in which the buffers are split."""
@@ -62,7 +62,7 @@ class FlatParameters:
             self.view(self.values, span).copy_(span.parameter.data)
             span.parameter.data = self.view(self.values, span)
             span.parameter.grad = self.view(self.gradients, span)
-            attach_sum(span.parameter, span.parameter.grad)
+            attach_main_grad(span.parameter, span.parameter.grad)
 
     @property
     def num_rows(self) -> int:

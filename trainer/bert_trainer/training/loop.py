@@ -16,9 +16,9 @@ from types import FrameType
 from bert_trainer.checkpoints.huggingface_export import export
 from bert_trainer.config.run_config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig, Stage
 from bert_trainer.errors import Stopped, TrainerError
-from bert_trainer.model.backends.choice import gpu_path_of
+from bert_trainer.model.backends.choice import gpu_backend
 from bert_trainer.model.backends.cpu.capability import describe_processor
-from bert_trainer.model.backends.cpu.functions import kept_weights
+from bert_trainer.model.backends.cpu.linear import cached_weights
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.model.backends.gpu.encoder import describe_gpu
 from bert_trainer.model.batch import Batch
@@ -85,7 +85,7 @@ def _describe_device(session: Session) -> str:
     if session.device.type == "cpu":
         return describe_processor(rank, precision)
     with session.autocast():
-        return describe_gpu(rank, session.device, precision, gpu_path_of(session.model))
+        return describe_gpu(rank, session.device, precision, gpu_backend(session.model))
 
 
 def run_stages(session: Session, stop: StopRequest) -> None:
@@ -212,7 +212,7 @@ def train_step(
     config, world = session.config, session.world
     passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
     session.parameters.gradients.zero_()
-    with kept_weights():
+    with cached_weights():
         for number, batch in enumerate(batches, start=1):
             # The stage's number in the high bits: no two phases drop the same elements.
             dropout = batch.dropout_keys(config.seed, (index << 32) + step)
@@ -240,7 +240,7 @@ def train_step(
 def evaluate_and_tell(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
     """Measure accuracy on the held-out samples and report it beside the unigram baseline."""
     held_out = session.held_out[index]
-    with session.autocast(), kept_weights():
+    with session.autocast(), cached_weights():
         accuracy = evaluate(session.model, held_out, stage, session.world, session.device)
     if session.keeper is not None:
         trained = list(session.training_data.values())

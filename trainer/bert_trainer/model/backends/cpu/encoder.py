@@ -1,96 +1,84 @@
-"""The model's parts made of kernels: the mathematics of ``bert_trainer.model.bert``, and the same elements dropped."""
+"""The model's parts made of kernels: the mathematics of ``backends.eager``, and the same elements dropped."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from bert_trainer.model.backends.compute_type import compute_dtype
+from bert_trainer.model.backends import eager
 from bert_trainer.model.backends.cpu import functions
 from bert_trainer.model.backends.cpu.functions import Drop
 from bert_trainer.model.backends.cpu.library import Library, usable
-from bert_trainer.model.dropout import EMBEDDINGS_SITE
-
-if TYPE_CHECKING:
-    from bert_trainer.model.batch import Batch
-    from bert_trainer.model.bert import Bert, Layer
-    from bert_trainer.model.dropout import DropoutKeys
+from bert_trainer.model.backends.cpu.linear import linear
+from bert_trainer.model.batch import Batch
+from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
+from bert_trainer.model.layers import BertParameters, Layer, gelu_approximation
 
 _LANES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPath:
-    """A ``fast_path.FastPath``."""
+class CpuBackend:
+    """A ``choice.Backend`` made of kernels."""
 
     library: Library
+    dtype: torch.dtype
+    """Of products and activations: fp32 or bf16."""
 
-    def embed(self, model: Bert, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
-        x_ND = model.embeddings(batch)
-        x_ND = x_ND.to(compute_dtype(x_ND))
-        drop = drop_hidden(dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
+        # In the parameters' type: a sum of three rounded embeddings would lose a bit or two in bf16.
+        x_ND = eager.sum_embeddings(model.embeddings, batch).to(self.dtype)
+        drop = _drop_hidden(dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
         return x_ND if drop is None else functions.dropout(self.library, x_ND, drop)
 
     def encode_layer(
-        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, kept_K: Tensor | None
+        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None
     ) -> Tensor:
-        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens at some places."""
-        return encoder_layer(self.library, layer, x_ND, batch, dropout, kept_K)
+        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for."""
+        library, site, hidden = self.library, layer.first_site, layer.hidden_dropout
+        q, k, v = layer.query, layer.key, layer.value
+        # One product for all three: (N, 3 * D), q, k and v side by side.
+        qkv_N3D = linear(library, x_ND, q.weight, k.weight, v.weight)
+        qkv_N3D = functions.add_bias(library, qkv_N3D, q.bias, k.bias, v.bias)
+        drop_weights = None
+        if dropout is not None and layer.attention_dropout > 0:
+            drop_weights = Drop(dropout.row_keys(site), layer.attention_dropout)
+        y_ND = functions.attention(library, qkv_N3D, batch.row_starts_B, layer.num_heads, drop_weights)
+        if output_index_K is not None:
+            x_ND, y_ND = x_ND.index_select(0, output_index_K), y_ND.index_select(0, output_index_K)
+            dropout = dropout and dropout.of_tokens(output_index_K)
+        y_ND = linear(library, y_ND, layer.attention_output.weight)
+        drop = _drop_hidden(dropout, hidden, site + 1) if layer.drops_attention_output else None
+        x_ND = functions.drop_add_norm(library, y_ND, layer.attention_output.bias, x_ND, layer.attention_norm, drop)
+        inner_NF = linear(library, x_ND, layer.ffn_in.weight)
+        inner_NF = functions.bias_gelu(library, inner_NF, layer.ffn_in.bias, by_tanh=layer.approximate == "tanh")
+        y_ND = linear(library, inner_NF, layer.ffn_out.weight)
+        drop = _drop_hidden(dropout, hidden, site + 2)
+        return functions.drop_add_norm(library, y_ND, layer.ffn_out.bias, x_ND, layer.ffn_norm, drop)
 
-    def masked_lm(self, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+    def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
-        return masked_lm(self.library, model, x_MD, labels_M)
+        library = self.library
+        x_MD = linear(library, x_MD, model.mlm_transform.weight)
+        by_tanh = gelu_approximation(model.config) == "tanh"
+        x_MD = functions.bias_gelu(library, x_MD, model.mlm_transform.bias, by_tanh=by_tanh)
+        # No kernel for it: nothing is dropped or added before this LayerNorm, and M is about 15 % of N.
+        x_MD = model.mlm_norm(x_MD.float()).to(x_MD.dtype)
+        logits_MV = linear(library, x_MD, model.embeddings.tokens.weight)
+        logits_MV = functions.add_bias(library, logits_MV, model.mlm_bias)
+        return functions.cross_entropy(library, logits_MV, labels_M, model.vocabulary_size)
 
 
-def kernels_for(x: Tensor, head_size: int) -> Library | None:
-    """Return the kernels where they can compute a model with heads of this size. x: activations."""
-    return usable(x) if head_size % _LANES == 0 and x.dtype == compute_dtype(x) else None
+def find(device: torch.device, dtype: torch.dtype, head_size: int) -> CpuBackend | None:
+    """Return the backend where the kernels compute a model with heads of this size in this type, else None."""
+    # Attention's tiles are whole vectors of a head's features; see ``native/attention.cpp``.
+    library = usable(device, dtype) if head_size % _LANES == 0 else None
+    return None if library is None else CpuBackend(library, dtype)
 
 
-def drop_hidden(dropout: DropoutKeys | None, probability: float, site: int) -> Drop | None:
+def _drop_hidden(dropout: DropoutKeys | None, probability: float, site: int) -> Drop | None:
     """Return the dropout of features at a site, None where nothing is dropped."""
     return Drop(dropout.token_keys(site), probability) if dropout is not None and probability > 0 else None
-
-
-def encoder_layer(
-    library: Library,
-    layer: Layer,
-    x_ND: Tensor,
-    batch: Batch,
-    dropout: DropoutKeys | None,
-    kept_K: Tensor | None = None,
-) -> Tensor:
-    """x_ND: (N, D) to (N, D) or (K, D), fp32 or bf16, as ``model.Layer``."""
-    site, hidden = layer.first_site, layer.hidden_dropout
-    q, k, v = layer.query, layer.key, layer.value
-    qkv = functions.linear(library, x_ND, q.weight, k.weight, v.weight)
-    qkv = functions.add_bias(library, qkv, q.bias, k.bias, v.bias)
-    drop_weights = None
-    if dropout is not None and layer.attention_dropout > 0:
-        drop_weights = Drop(dropout.row_keys(site), layer.attention_dropout)
-    y_ND = functions.attention(library, qkv, batch.row_starts_B, layer.num_heads, drop_weights)
-    if kept_K is not None:
-        x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
-        dropout = dropout and dropout.of_tokens(kept_K)
-    y_ND = functions.linear(library, y_ND, layer.attention_output.weight)
-    drop = drop_hidden(dropout, hidden, site + 1) if layer.drops_attention_output else None
-    x_ND = functions.drop_add_norm(library, y_ND, layer.attention_output.bias, x_ND, layer.attention_norm, drop)
-    inner = functions.linear(library, x_ND, layer.ffn_in.weight)
-    inner = functions.bias_gelu(library, inner, layer.ffn_in.bias, by_tanh=layer.approximate == "tanh")
-    y_ND = functions.linear(library, inner, layer.ffn_out.weight)
-    drop = drop_hidden(dropout, hidden, site + 2)
-    return functions.drop_add_norm(library, y_ND, layer.ffn_out.bias, x_ND, layer.ffn_norm, drop)
-
-
-def masked_lm(library: Library, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the masked-LM losses in nats and the number of right answers."""
-    x_MD = functions.linear(library, x_MD, model.mlm_transform.weight)
-    by_tanh = model.config.hidden_act == "gelu_new"
-    x_MD = functions.bias_gelu(library, x_MD, model.mlm_transform.bias, by_tanh=by_tanh)
-    x_MD = model.mlm_norm(x_MD.float()).to(x_MD.dtype)
-    logits_MV = functions.linear(library, x_MD, model.embeddings.tokens.weight)
-    logits_MV = functions.add_bias(library, logits_MV, model.mlm_bias)
-    return functions.cross_entropy(library, logits_MV, labels_M, model.vocabulary_size)

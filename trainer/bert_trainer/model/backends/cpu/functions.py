@@ -10,9 +10,7 @@ V logits of a position.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bert_trainer.model.backends.cpu.library import Library, prefers_onednn
-from bert_trainer.model.main_grad import sum_of
+from bert_trainer.model.backends.cpu.library import Library
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,80 +39,6 @@ _NO_DROP = (None, 0, 1.0)
 
 def _arguments(drop: Drop | None) -> tuple[Tensor | None, int, float]:
     return _NO_DROP if drop is None else drop.arguments
-
-
-def _times(a: Tensor, b: Tensor) -> Tensor:
-    """Return a times the transposed b."""
-    if a.dtype == torch.float32 and prefers_onednn() and a.numel() > 0:  # of nothing, oneDNN makes an error
-        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")  # type: ignore[no-any-return]
-    return a @ b.t()
-
-
-_Kept = dict[tuple[torch.dtype, tuple[int, ...]], tuple[Sequence[Tensor], Tensor]]
-
-
-class _Keeper(threading.local):
-    """What one thread keeps: weights, by their identity, which therefore must live as long, and what became of them."""
-
-    weights: _Kept | None = None
-
-
-_keeper = _Keeper()
-
-
-@contextmanager
-def kept_weights() -> Iterator[None]:
-    """Put weights into the precision and layout of products once while the block lasts, in which none may change."""
-    before, _keeper.weights = _keeper.weights, {}
-    try:
-        yield
-    finally:
-        _keeper.weights = before
-
-
-def _prepare(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Return weights side by side, in the type of products."""
-    key, kept = (dtype, tuple(map(id, weights))), _keeper.weights
-    if kept is not None and key in kept:
-        return kept[key][1]
-    prepared = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach().to(dtype)
-    if kept is not None:
-        kept[key] = weights, prepared
-    return prepared
-
-
-class _Linear(Function):
-    @staticmethod
-    def forward(ctx: Any, library: Library, x: Tensor, *weights: Tensor) -> Tensor:
-        weight = _prepare(weights, x.dtype)
-        ctx.save_for_backward(x, weight)
-        ctx.library, ctx.weights = library, weights
-        return _times(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        parts = _times(grad.t(), x.t()).split([one.shape[0] for one in ctx.weights])  # type: ignore[no-untyped-call]
-        wanted = ctx.needs_input_grad[2:]
-        left = [
-            _add_up(ctx.library, one, part) if is_wanted else None
-            for one, part, is_wanted in zip(ctx.weights, parts, wanted, strict=True)
-        ]
-        return None, _times(grad, weight.t()), *left
-
-
-def _add_up(library: Library, weight: Tensor, grad: Tensor) -> Tensor | None:
-    """Add a weight's bf16 gradient to its sum in one pass; where there is no sum for it, leave it to autograd."""
-    total = sum_of(weight)
-    if total is None or grad.dtype != torch.bfloat16:
-        return grad
-    library.call("add_to", grad.dtype, total, grad, grad.numel())
-    return None
-
-
-def linear(library: Library, x_ND: Tensor, *weights: Tensor) -> Tensor:
-    """Return x times the transposed weights, laid side by side: (N, sum of their rows). No bias."""
-    return _Linear.apply(library, x_ND, *weights)  # type: ignore[no-any-return]
 
 
 class _AddBias(Function):

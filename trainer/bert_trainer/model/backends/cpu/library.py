@@ -96,9 +96,9 @@ def identity() -> str:
     return build.library_path(found.flavour).stem.removeprefix("kernels-") + products
 
 
-def usable(x: Tensor) -> Library | None:
-    """Return the kernels where they can run on a tensor like this."""
-    return find()[0] if x.device.type == "cpu" and x.dtype in _SUFFIXES else None
+def usable(device: torch.device, dtype: torch.dtype) -> Library | None:
+    """Return the kernels where they can run on tensors of this device and type."""
+    return find()[0] if device.type == "cpu" and dtype in _SUFFIXES else None
 
 
 @cache

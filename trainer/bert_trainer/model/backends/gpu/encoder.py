@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
@@ -21,11 +20,9 @@ from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, cho
 from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle, let_vary
 from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, LayerWeights, Linear, Norm
 from bert_trainer.model.backends.gpu.self_test import find_fault
+from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys, spread_places
-
-if TYPE_CHECKING:
-    from bert_trainer.model.batch import Batch
-    from bert_trainer.model.bert import Bert, Layer
+from bert_trainer.model.layers import BertParameters, Layer, gelu_approximation
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +49,8 @@ class Functions:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuPath:
-    """A ``fast_path.FastPath``. Nothing in it waits for the device."""
+class GpuBackend:
+    """A ``choice.Backend``. Nothing in it waits for the device."""
 
     attention: Attention
     dtype: torch.dtype
@@ -62,7 +59,7 @@ class GpuPath:
     not_compiled: str | None = "not asked for"
     """Why the functions are plain; None where they are compiled."""
 
-    def embed(self, model: Bert, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return the sum of embeddings, normalised and dropped, (N, D)."""
         embeddings, config = model.embeddings, model.config
         summed = (
@@ -84,9 +81,9 @@ class GpuPath:
             )
 
     def encode_layer(
-        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, kept_K: Tensor | None
+        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None
     ) -> Tensor:
-        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens at some places, as ``model.Layer``.
+        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for.
 
         The generator is seeded for every layer, so that computing it again (activation checkpointing) drops the same.
         """
@@ -105,10 +102,10 @@ class GpuPath:
             seed_generator(x_ND.device, (dropout.generator_seed + layer.first_site * _MULTIPLIER) & (2**63 - 1))
         keys = _keys_at(dropout, layer.first_site, x_ND.shape[1])
         with _given_types(x_ND.device):
-            kept_K = kept_K if kept_K is None else let_vary(kept_K)
-            return self.functions.encode_layer(let_vary(x_ND), rows, _weights_of(layer), keys, kept_K, settings)
+            output_index_K = output_index_K if output_index_K is None else let_vary(output_index_K)
+            return self.functions.encode_layer(let_vary(x_ND), rows, _weights_of(layer), keys, output_index_K, settings)
 
-    def masked_lm(self, model: Bert, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+    def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
         with _given_types(x_MD.device):
             return self.functions.masked_lm(
@@ -118,14 +115,14 @@ class GpuPath:
                 _norm_of(model.mlm_norm),
                 Linear(model.embeddings.tokens.weight, model.mlm_bias),
                 model.vocabulary_size,
-                "tanh" if model.config.hidden_act == "gelu_new" else "none",
+                gelu_approximation(model.config),
                 model.mlm_norm.eps,
             )
 
 
 @cache
-def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuPath:
-    """Return the fastest path that works on a GPU. The first call tries it out, which takes seconds.
+def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuBackend:
+    """Return the fastest backend that works on a GPU. The first call tries it out, which takes seconds.
 
     Raises:
         TrainerError: none works.
@@ -142,11 +139,11 @@ def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuPath:
         raise TrainerError(f"{device}: {fault}", hint="use another build of PyTorch, another GPU or device 'cpu'")
     obstacle = find_obstacle(device)
     if obstacle is not None:
-        return GpuPath(attention, dtype, not_compiled=obstacle)
-    return GpuPath(attention, dtype, Functions.compiled(), not_compiled=None)
+        return GpuBackend(attention, dtype, not_compiled=obstacle)
+    return GpuBackend(attention, dtype, Functions.compiled(), not_compiled=None)
 
 
-def describe_gpu(rank: int, device: torch.device, precision: str, path: GpuPath) -> str:
+def describe_gpu(rank: int, device: torch.device, precision: str, backend: GpuBackend) -> str:
     """Return what a rank has really got, in one line."""
     card = torch.cuda.get_device_properties(device)
     return render_gpu(
@@ -155,18 +152,18 @@ def describe_gpu(rank: int, device: torch.device, precision: str, path: GpuPath)
         (card.major, card.minor),
         card.total_memory,
         precision,
-        path,
+        backend,
     )
 
 
 def render_gpu(
-    place: str, name: str, capability: tuple[int, int], memory_bytes: int, precision: str, path: GpuPath
+    place: str, name: str, capability: tuple[int, int], memory_bytes: int, precision: str, backend: GpuBackend
 ) -> str:
     """Put a GPU, and how it computes, into words."""
-    compiled = "compiled" if path.not_compiled is None else f"not compiled ({path.not_compiled})"
+    compiled = "compiled" if backend.not_compiled is None else f"not compiled ({backend.not_compiled})"
     return (
         f"{place} {name} (sm_{capability[0]}{capability[1]}), {memory_bytes / 2**30:.1f} GiB, precision {precision}, "
-        f"attention {path.attention}, layers {compiled}"
+        f"attention {backend.attention}, layers {compiled}"
     )
 
 

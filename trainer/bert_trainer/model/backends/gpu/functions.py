@@ -1,4 +1,4 @@
-"""The parts of the step that torch.compile fuses on a GPU: the mathematics of ``bert_trainer.model.bert`` as functions.
+"""The parts of the step that torch.compile fuses on a GPU: the mathematics of ``backends.eager`` as functions.
 
 Functions of tensors and constants alone, so that one compiled encoder layer serves all layers: what differs between
 layers (weights, dropout sites) comes as tensors. Products and what is kept between them are in the compute type;
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
+from bert_trainer.model.backends.eager import at_least_fp32
 from bert_trainer.model.backends.gpu.attention import Attend, Rows
 from bert_trainer.model.dropout import drop_features, site_token_keys
 
@@ -103,9 +104,9 @@ def embed(
 
 
 def encode_layer(
-    x_ND: Tensor, rows: Rows, w: LayerWeights, keys: Keys | None, kept_K: Tensor | None, settings: LayerSettings
+    x_ND: Tensor, rows: Rows, w: LayerWeights, keys: Keys | None, output_index_K: Tensor | None, settings: LayerSettings
 ) -> Tensor:
-    """One post-LayerNorm layer, (N, D) to (N, D), or to (K, D) of the tokens at some places, int64.
+    """One post-LayerNorm layer, (N, D) to (N, D), or to (K, D) of the tokens asked for, int64.
 
     keys: sites of attention (unused), its output, the feed-forward.
     """
@@ -115,9 +116,9 @@ def encode_layer(
     qkv = _linear(x_ND, joined).view(x_ND.shape[0], 3, s.num_heads, -1)
     attention_dropout = 0.0 if keys is None else s.attention_dropout
     y_ND = s.attend(qkv, rows, s.longest, attention_dropout).flatten(1)
-    if kept_K is not None:
-        x_ND, y_ND = x_ND.index_select(0, kept_K), y_ND.index_select(0, kept_K)
-        keys = None if keys is None else _keys_of_tokens(keys, kept_K)
+    if output_index_K is not None:
+        x_ND, y_ND = x_ND.index_select(0, output_index_K), y_ND.index_select(0, output_index_K)
+        keys = None if keys is None else _keys_of_tokens(keys, output_index_K)
     y_ND = _linear(y_ND, w.attention_output)
     if s.drops_attention_output:
         y_ND = _drop(y_ND, keys, 1, s.hidden_dropout)
@@ -148,11 +149,6 @@ def masked_lm(
         logits_MV = logits_MV.masked_fill(beyond, -math.inf)
     losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
     return losses, (logits_MV.argmax(-1) == labels_M).sum()
-
-
-def at_least_fp32(x: Tensor) -> Tensor:
-    """Return half precision as fp32; sums over a vocabulary or a row would lose digits in it."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _linear(x: Tensor, w: Linear) -> Tensor:

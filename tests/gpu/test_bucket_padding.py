@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 import torch
 
+from bert_trainer.model.backends.choice import Backend
+from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, fill, stage_for
-from bert_trainer.model.backends.gpu.encoder import GpuPath
+from bert_trainer.model.backends.gpu.encoder import GpuBackend
 from gpu_models import LENGTHS, SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
 
 FP64 = torch.float64
 
 
-@pytest.mark.parametrize("path", [None, GpuPath("padded", FP64)], ids=["plain", "gpu"])
+@pytest.mark.parametrize("backend", [EagerBackend(), GpuBackend("padded", FP64)], ids=["eager", "gpu"])
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_losses_counts_and_gradients_are_those_without_it(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], path: GpuPath | None
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], backend: Backend
 ) -> None:
     model, batch = make_model(**changes), make_batch()
-    expected = run(monkeypatch, model, batch, path)
-    found = run(monkeypatch, model, fill(batch, SHAPE), path)
+    expected = run(monkeypatch, model, batch, backend)
+    found = run(monkeypatch, model, fill(batch, SHAPE), backend)
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
     assert found.correct == expected.correct
     assert largest_difference(found, expected) < 1e-12
@@ -33,8 +35,8 @@ def test_what_it_is_made_of_makes_no_difference(monkeypatch: pytest.MonkeyPatch)
     model, filled = make_model(hidden_dropout_prob=0.2), fill(make_batch(), SHAPE)
     other = dataclasses.replace(filled, tokens_N=filled.tokens_N.clone())
     other.tokens_N[filled.num_tokens :] = 77
-    path = GpuPath("padded", FP64)
-    one, two = (run(monkeypatch, model, batch, path, step=3) for batch in (filled, other))
+    backend = GpuBackend("padded", FP64)
+    one, two = (run(monkeypatch, model, batch, backend, step=3) for batch in (filled, other))
     assert one.losses == two.losses
     assert all(torch.equal(one.gradients[name], two.gradients[name]) for name in one.gradients)
 
@@ -43,7 +45,7 @@ def test_filler_tokens_get_no_gradient_at_all() -> None:
     filled = fill(make_batch(), SHAPE)
     model = make_model()
     states = []
-    model.embeddings.register_forward_hook(lambda _, __, x_ND: states.append(x_ND) or x_ND.retain_grad())
+    model.embeddings.norm.register_forward_hook(lambda _, __, x_ND: states.append(x_ND) or x_ND.retain_grad())
     sums = model(filled)
     (sums.masked_lm + sums.next_sentence).backward()
     gradient = states[0].grad
@@ -88,7 +90,7 @@ def test_a_micro_batch_without_predictions_is_filled_too(monkeypatch: pytest.Mon
     batch = make_batch()
     none = torch.empty(0, dtype=torch.int64)
     bare = dataclasses.replace(batch, masked_index_M=none, masked_labels_M=none, num_masked=0)
-    found = run(monkeypatch, make_model(), fill(bare, SHAPE), GpuPath("padded", FP64))
+    found = run(monkeypatch, make_model(), fill(bare, SHAPE), GpuBackend("padded", FP64))
     assert found.losses[0] == 0
     assert found.losses[1] > 0
 

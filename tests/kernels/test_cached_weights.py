@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bert_trainer.config.run_config import parse_run_config
-from bert_trainer.model.backends.cpu import functions
-from bert_trainer.model.backends.cpu.functions import kept_weights, linear
+from bert_trainer.model.backends.cpu import linear as linear_module
 from bert_trainer.model.backends.cpu.library import find
+from bert_trainer.model.backends.cpu.linear import cached_weights, linear
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.loop import train
 from tiny_run import pretrain_stage, run_document, write_dataset
@@ -30,15 +30,15 @@ def test_a_block_sees_the_weights_of_its_beginning_and_the_next_one_what_they_ha
         return linear(library, x, first, second).detach()
 
     before = product()
-    with kept_weights():
+    with cached_weights():
         assert torch.equal(product(), before)
         assert torch.equal(product(), before)
         assert torch.equal(linear(library, x, second).detach(), before[:, 3:])
     with torch.no_grad():
         first.mul_(2)
-    with kept_weights():
+    with cached_weights():
         assert torch.equal(product()[:, :3], 2 * before[:, :3])
-    assert functions._keeper.weights is None
+    assert linear_module._cache.weights is None
 
 
 def test_threads_keep_their_own() -> None:
@@ -46,24 +46,24 @@ def test_threads_keep_their_own() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with kept_weights():
+        with cached_weights():
             begun.set()
             assert ended.wait(timeout=30)
 
     other = threading.Thread(target=hold)
-    with kept_weights():
+    with cached_weights():
         other.start()
         assert begun.wait(timeout=30)
     ended.set()
     other.join(timeout=30)
-    assert functions._keeper.weights is None
+    assert linear_module._cache.weights is None
 
 
 def test_weights_that_are_gone_are_not_taken_for_others() -> None:
     library, _ = find()
     assert library is not None
     x = torch.ones(1, 16)
-    with kept_weights():
+    with cached_weights():
         for value in range(20):
             weight = torch.nn.Parameter(torch.full((2, 16), float(value)))
             assert linear(library, x, weight, weight).detach().eq(16 * value).all()
@@ -76,7 +76,7 @@ def test_training_goes_on_with_the_weights_of_every_step(tmp_path: Path, monkeyp
     losses = []
     for name, keeps in (("kept", True), ("converted", False)):
         if not keeps:
-            monkeypatch.setattr("bert_trainer.training.loop.kept_weights", nullcontext)
+            monkeypatch.setattr("bert_trainer.training.loop.cached_weights", nullcontext)
         stage = pretrain_stage(global_batch_size=8, micro_batch_size=2, length={"steps": 3})
         train(parse_run_config(run_document(tmp_path / name, dataset, precision="bf16", stages=[stage])), attempt=1)
         losses.append([record["loss"] for record in read_metrics(tmp_path / name) if record["event"] == "progress"])

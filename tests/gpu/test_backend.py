@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bert_trainer.model import bert as model_module
-from bert_trainer.model.backends.gpu import encoder as gpu_path
+from bert_trainer.model.backends.eager import EagerBackend
+from bert_trainer.model.backends.gpu import encoder as gpu_encoder
 from bert_trainer.model.backends.gpu.bucket_padding import fill
-from bert_trainer.model.backends.gpu.encoder import GpuPath, render_gpu
+from bert_trainer.model.backends.gpu.encoder import GpuBackend, render_gpu
 from bert_trainer.model.bert import Bert
 from bert_trainer.training.interval import read_sums
 from gpu_models import SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
@@ -28,9 +29,9 @@ def test_losses_and_gradients_are_those_of_plain_operations(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], dtype: torch.dtype
 ) -> None:
     batch = make_batch()
-    expected = run(monkeypatch, make_model(**changes), batch, None)
+    expected = run(monkeypatch, make_model(**changes), batch, EagerBackend())
     model = make_model(FP64 if dtype == FP64 else torch.float32, **changes)
-    found = run(monkeypatch, model, fill(batch, SHAPE), GpuPath("padded", dtype))
+    found = run(monkeypatch, model, fill(batch, SHAPE), GpuBackend("padded", dtype))
     assert found.losses == pytest.approx(expected.losses, rel=TOLERANCES[dtype])
     assert largest_difference(found, expected) < TOLERANCES[dtype]
     if dtype in (FP64, torch.float32):
@@ -42,55 +43,56 @@ def test_the_same_features_of_a_sample_are_dropped_as_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     model, batch = make_model(hidden_dropout_prob=0.2, **changes), make_batch()
-    expected = run(monkeypatch, model, batch, None, step=7)
-    found = run(monkeypatch, model, fill(batch, SHAPE), GpuPath("padded", FP64), step=7)
+    expected = run(monkeypatch, model, batch, EagerBackend(), step=7)
+    found = run(monkeypatch, model, fill(batch, SHAPE), GpuBackend("padded", FP64), step=7)
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
     assert largest_difference(found, expected) < 1e-12
-    other = run(monkeypatch, model, batch, None, step=8)
+    other = run(monkeypatch, model, batch, EagerBackend(), step=8)
     assert largest_difference(other, expected) > 0.01
 
 
 def test_attention_drops_the_same_weights_in_a_step_that_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a resume: from the seed, the step and the samples, whatever was drawn in between."""
-    model, batch, path = (
+    model, batch, backend = (
         make_model(attention_probs_dropout_prob=0.2),
         fill(make_batch(), SHAPE),
-        GpuPath("padded", FP64),
+        GpuBackend("padded", FP64),
     )
-    first = run(monkeypatch, model, batch, path, step=7)
+    first = run(monkeypatch, model, batch, backend, step=7)
     torch.rand(100)
-    again = run(monkeypatch, model, batch, path, step=7)
+    again = run(monkeypatch, model, batch, backend, step=7)
     assert first.losses == again.losses
     assert all(torch.equal(first.gradients[name], again.gradients[name]) for name in first.gradients)
-    assert run(monkeypatch, model, batch, path, step=8).losses != first.losses
-    assert run(monkeypatch, model, batch, path).losses != first.losses
+    assert run(monkeypatch, model, batch, backend, step=8).losses != first.losses
+    assert run(monkeypatch, model, batch, backend).losses != first.losses
 
 
 def test_layers_draw_different_weights_to_drop(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = []
-    monkeypatch.setattr(gpu_path, "seed_generator", lambda device, seed: seeds.append(seed))
+    monkeypatch.setattr(gpu_encoder, "seed_generator", lambda device, seed: seeds.append(seed))
     model = make_model(attention_probs_dropout_prob=0.2)
     for step in (1, 2):
-        run(monkeypatch, model, make_batch(), GpuPath("padded", FP64), step=step)
+        run(monkeypatch, model, make_batch(), GpuBackend("padded", FP64), step=step)
     assert len(set(seeds)) == 4
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_activation_checkpointing_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2)
-    batch, path = fill(make_batch(), SHAPE), GpuPath("padded", FP64)
-    plain = run(monkeypatch, model, batch, path, step=7)
+    batch, backend = fill(make_batch(), SHAPE), GpuBackend("padded", FP64)
+    plain = run(monkeypatch, model, batch, backend, step=7)
     model.activation_checkpointing = True
-    recomputed = run(monkeypatch, model, batch, path, step=7)
+    recomputed = run(monkeypatch, model, batch, backend, step=7)
     assert recomputed.losses == plain.losses
     assert all(torch.equal(recomputed.gradients[name], plain.gradients[name]) for name in plain.gradients)
 
 
 def test_autocast_of_the_caller_changes_nothing_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch, path = make_model(torch.float32, objective="mlm"), make_batch(), GpuPath("padded", torch.float32)
-    without = run(monkeypatch, model, batch, path)
+    model, batch = make_model(torch.float32, objective="mlm"), make_batch()
+    backend = GpuBackend("padded", torch.float32)
+    without = run(monkeypatch, model, batch, backend)
     with torch.autocast("cpu", dtype=BF16):
-        monkeypatch.setattr(model_module, "choose_fast_path", lambda _: path)
+        monkeypatch.setattr(model_module, "choose_backend", lambda _: backend)
         inside = model(batch)
     assert float(inside.masked_lm.detach()) == without.losses[0]
 
@@ -102,7 +104,7 @@ def test_autocast_of_the_caller_changes_nothing_inside(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_pass_never_asks_the_device_for_a_value(
     monkeypatch: pytest.MonkeyPatch,
-    attention: gpu_path.Attention,
+    attention: gpu_encoder.Attention,
     dtype: torch.dtype,
     objective: str,
     recompute: bool,
@@ -112,7 +114,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
     model = make_model(torch.float32, objective=objective, **drops).to("meta")
     model.activation_checkpointing = recompute
     batch = fill(make_batch(), SHAPE).to(torch.device("meta"))
-    monkeypatch.setattr(model_module, "choose_fast_path", lambda _: GpuPath(attention, dtype))
+    monkeypatch.setattr(model_module, "choose_backend", lambda _: GpuBackend(attention, dtype))
     sums = model(batch, batch.dropout_keys(1, 2))
     (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows).backward()
     for parameter in model.parameters():
@@ -123,7 +125,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
 
 
 def test_losses_of_an_interval_are_read_at_once_and_sum_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "choose_fast_path", lambda _: None)
+    monkeypatch.setattr(model_module, "choose_backend", lambda _: EagerBackend())
     model: Bert = make_model(torch.float32)
     with torch.no_grad():
         sums = [model(make_batch(seed=seed)) for seed in range(3)]
@@ -138,16 +140,16 @@ def test_losses_of_an_interval_are_read_at_once_and_sum_as_before(monkeypatch: p
 
 def test_a_rank_says_what_it_has_got() -> None:
     place = ("rank 1 on node-7: cuda:1", "NVIDIA H200", (9, 0), 139 * 2**30, "bf16")
-    assert render_gpu(*place, GpuPath("flash", BF16, not_compiled=None)) == (
+    assert render_gpu(*place, GpuBackend("flash", BF16, not_compiled=None)) == (
         "rank 1 on node-7: cuda:1 NVIDIA H200 (sm_90), 139.0 GiB, precision bf16, attention flash, layers compiled"
     )
-    plain = GpuPath("padded", BF16, not_compiled="BERT_TRAINER_COMPILE=off")
+    plain = GpuBackend("padded", BF16, not_compiled="BERT_TRAINER_COMPILE=off")
     assert render_gpu(*place, plain).endswith("attention padded, layers not compiled (BERT_TRAINER_COMPILE=off)")
 
 
 def test_a_table_of_three_segments_has_the_second_one_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = make_model(type_vocab_size=3), make_batch()
-    plain = run(monkeypatch, model, batch, None)
-    found = run(monkeypatch, model, fill(batch, SHAPE), GpuPath("padded", torch.float64))
+    plain = run(monkeypatch, model, batch, EagerBackend())
+    found = run(monkeypatch, model, fill(batch, SHAPE), GpuBackend("padded", torch.float64))
     assert found.losses == pytest.approx(plain.losses, rel=1e-12)
     assert largest_difference(found, plain) < 1e-10

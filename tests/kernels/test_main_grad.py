@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from bert_trainer.config.run_config import ModelConfig, OptimizerConfig
+from bert_trainer.model.backends.cpu.linear import main_grad
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
-from bert_trainer.model.main_grad import sum_of
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel import zero1
 from bert_trainer.parallel.flat_parameters import FlatParameters
@@ -50,8 +50,8 @@ def run_backward(model: Bert, batch: Batch) -> None:
 def test_sums_are_those_of_autograd_to_the_bit() -> None:
     plain, flat = make_model(), make_model()
     parameters = FlatParameters(flat)
-    assert sum_of(flat.layers[0].query.weight) is not None
-    assert sum_of(plain.layers[0].query.weight) is None
+    assert main_grad(flat.layers[0].query.weight) is not None
+    assert main_grad(plain.layers[0].query.weight) is None
     for batch in make_batches():
         run_backward(plain, batch)
         run_backward(flat, batch)

@@ -1,0 +1,103 @@
+"""The model in plain PyTorch operations: any device, any floating-point type. The reference for the other backends.
+
+Rows are concatenated to their real tokens before the embeddings; only attention sees rows, and none sees another.
+
+Letters: N real tokens of a micro-batch, B rows, T longest row, D hidden size, H heads, E = D / H, M masked positions,
+K tokens whose output is asked for, V entries of the padded vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
+from torch import Tensor
+
+from bert_trainer.model.batch import Batch
+from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
+from bert_trainer.model.layers import BertParameters, Embeddings, Layer, gelu_approximation
+
+
+class EagerBackend:
+    """Plain PyTorch operations."""
+
+    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+        """Return embeddings, normalised and dropped, (N, D)."""
+        x_ND = sum_embeddings(model.embeddings, batch)
+        return _drop(x_ND, dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)
+
+    def encode_layer(
+        self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None
+    ) -> Tensor:
+        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for."""
+        y_ND = _attend(layer, x_ND, batch, dropout)
+        if output_index_K is not None:
+            # Everything behind attention works on single tokens: the rest of the layer is computed for K of them.
+            x_ND, y_ND = x_ND.index_select(0, output_index_K), y_ND.index_select(0, output_index_K)
+            dropout = dropout and dropout.of_tokens(output_index_K)
+        attended_ND = layer.attention_output(y_ND)
+        if layer.drops_attention_output:
+            attended_ND = _drop(attended_ND, dropout, layer.hidden_dropout, layer.first_site + 1)
+        x_ND = layer.attention_norm(x_ND + attended_ND)
+        inner_NF = F.gelu(layer.ffn_in(x_ND), approximate=layer.approximate)
+        fed_ND = _drop(layer.ffn_out(inner_NF), dropout, layer.hidden_dropout, layer.first_site + 2)
+        return layer.ffn_norm(x_ND + fed_ND)  # type: ignore[no-any-return]
+
+    def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the masked-LM losses in nats and the number of right answers."""
+        # In fp32 at least: half-precision sums over a vocabulary lose digits.
+        logits_MV = at_least_fp32(masked_lm_logits(model, x_MD))
+        losses = F.cross_entropy(logits_MV, labels_M, reduction="sum")
+        return losses, (logits_MV.argmax(-1) == labels_M).sum()
+
+
+def sum_embeddings(embeddings: Embeddings, batch: Batch) -> Tensor:
+    """Return the sum of token, position and segment embeddings, normalised, (N, D)."""
+    x_ND: Tensor = embeddings.tokens(batch.tokens_N) + embeddings.positions(batch.positions_N)
+    if embeddings.segments is not None:
+        x_ND = x_ND + embeddings.segments(batch.segments_N)
+    return embeddings.norm(x_ND)  # type: ignore[no-any-return]
+
+
+def masked_lm_logits(model: BertParameters, x_MD: Tensor) -> Tensor:
+    """Return (M, V); columns of the vocabulary's padding are -inf."""
+    x_MD = model.mlm_norm(F.gelu(model.mlm_transform(x_MD), approximate=gelu_approximation(model.config)))
+    logits_MV = F.linear(x_MD, model.embeddings.tokens.weight, model.mlm_bias)
+    if logits_MV.shape[-1] > model.vocabulary_size:
+        beyond_V = torch.arange(logits_MV.shape[-1], device=logits_MV.device) >= model.vocabulary_size
+        logits_MV = logits_MV.masked_fill(beyond_V, -math.inf)
+    return logits_MV
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return half precision as fp32, in which sums over a vocabulary or a row keep their digits; fp64 as it is."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _drop(x_ND: Tensor, dropout: DropoutKeys | None, probability: float, site: int) -> Tensor:
+    return x_ND if dropout is None or probability == 0 else dropout.hidden(x_ND, probability, site)
+
+
+def _attend(layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    """Softmax attention inside each row, (N, D) to (N, D), on rows padded to the longest of the micro-batch."""
+    q_BHTE, k_BHTE, v_BHTE = (
+        _pad_rows(projection(x_ND), batch, layer.num_heads) for projection in (layer.query, layer.key, layer.value)
+    )
+    mask_B11T = batch.row_mask_BT[:, None, None, :]
+    if dropout is None or layer.attention_dropout == 0:
+        y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, attn_mask=mask_B11T)
+    else:
+        # Written out, because PyTorch's function draws its dropout from a generator instead of from these keys.
+        scores_BHTT = (q_BHTE @ k_BHTE.transpose(-1, -2)) / math.sqrt(q_BHTE.shape[-1])
+        weights_BHTT = scores_BHTT.masked_fill(~mask_B11T, -math.inf).softmax(-1)
+        y_BHTE = dropout.attention(weights_BHTT, layer.attention_dropout, layer.first_site) @ v_BHTE
+    y_BTD = y_BHTE.transpose(1, 2).flatten(2)
+    return y_BTD.flatten(0, 1)[batch.padded_index_N]
+
+
+def _pad_rows(x_ND: Tensor, batch: Batch, num_heads: int) -> Tensor:
+    """(N, D) to (B, H, T, E), zeros where a row has no token."""
+    rows, length = batch.row_mask_BT.shape
+    padded = x_ND.new_zeros(rows * length, x_ND.shape[-1]).index_copy(0, batch.padded_index_N, x_ND)
+    return padded.view(rows, length, num_heads, -1).transpose(1, 2)

@@ -1,0 +1,105 @@
+"""BERT's parameters, without anything that computes with them: what checkpoints hold and every backend reads.
+
+Devlin et al. 2019: embeddings, post-LayerNorm encoder, pooler, masked-LM head tied to the token embeddings,
+next-sentence head. DistilBERT (Sanh et al. 2019) is the same without segments, pooler and the dropout after
+attention. ``backends`` computes; none of the modules here has a ``forward``.
+
+Attribute names are the keys of the state dict, and the order of their assignment is the order of ``parameters()``:
+checkpoints, the flat buffers (``parallel.flat_parameters``) and the draw of initial weights depend on both.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from bert_trainer.config.run_config import ModelConfig
+
+# Dropout sites: the embeddings' is 0; layer i uses three numbers from 1 + 3 * i.
+_SITES_PER_LAYER = 3
+
+
+class Embeddings(nn.Module):
+    """Tables of tokens, positions and segments, whose sum is normalised."""
+
+    def __init__(self, config: ModelConfig, padded_vocabulary: int) -> None:
+        """padded_vocabulary: rows of the token table."""
+        super().__init__()
+        size = config.hidden_size
+        self.tokens = nn.Embedding(padded_vocabulary, size)
+        self.positions = nn.Embedding(config.max_position_embeddings, size)
+        self.segments = None
+        if config.architecture == "bert":
+            self.segments = nn.Embedding(config.type_vocab_size, size)
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+
+
+class Layer(nn.Module):
+    """One encoder layer: self-attention and feed-forward, each followed by dropout, residual, LayerNorm."""
+
+    def __init__(self, config: ModelConfig, number: int) -> None:
+        """number: counted from 0; the layer's dropout sites follow from it."""
+        super().__init__()
+        size, eps = config.hidden_size, config.layer_norm_eps
+        self.num_heads = config.num_attention_heads
+        self.hidden_dropout = config.hidden_dropout_prob
+        self.attention_dropout = config.attention_probs_dropout_prob
+        # DistilBERT's authors left it out.
+        self.drops_attention_output = config.architecture == "bert"
+        self.approximate = gelu_approximation(config)
+        self.first_site = 1 + _SITES_PER_LAYER * number
+        self.query = nn.Linear(size, size)
+        self.key = nn.Linear(size, size)
+        self.value = nn.Linear(size, size)
+        self.attention_output = nn.Linear(size, size)
+        self.attention_norm = nn.LayerNorm(size, eps=eps)
+        self.ffn_in = nn.Linear(size, config.intermediate_size)
+        self.ffn_out = nn.Linear(config.intermediate_size, size)
+        self.ffn_norm = nn.LayerNorm(size, eps=eps)
+
+
+class BertParameters(nn.Module):
+    """The parameters of the encoder and both heads."""
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
+        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
+        super().__init__()
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        multiple = config.vocab_pad_multiple
+        padded = -(-vocabulary_size // multiple) * multiple
+        size = config.hidden_size
+        self.embeddings = Embeddings(config, padded)
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
+        self.mlm_transform = nn.Linear(size, size)
+        self.mlm_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        # The head's weight is ``embeddings.tokens.weight``: one parameter with two gradients.
+        self.mlm_bias = nn.Parameter(torch.zeros(padded))
+        self.pooler: nn.Linear | None = None
+        self.nsp: nn.Linear | None = None
+        if config.objective == "mlm+nsp":
+            self.pooler = nn.Linear(size, size)
+            self.nsp = nn.Linear(size, 2)
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Weights from N(0, initializer_range), biases 0, LayerNorm 1 and 0 (Devlin et al. 2019, appendix A).
+
+        A function of the seed and the shapes alone: drawn in fp32 on the CPU whatever device and precision.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        deviation = self.config.initializer_range
+        # One generator for all: a parameter that is added, moved or reshaped changes every weight drawn after it.
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)
+            else:
+                drawn = torch.empty(parameter.shape, dtype=torch.float32).normal_(0, deviation, generator=generator)
+                parameter.copy_(drawn)
+        # After the draw, in which rows of padding take part: another ``vocab_pad_multiple`` gives other weights.
+        self.embeddings.tokens.weight[self.vocabulary_size :] = 0.0
+
+
+def gelu_approximation(config: ModelConfig) -> str:
+    """Return what ``torch.nn.functional.gelu`` calls the activation of a model: ``none`` or ``tanh``."""
+    return "tanh" if config.hidden_act == "gelu_new" else "none"
