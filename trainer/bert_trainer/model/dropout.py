@@ -18,12 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bert_trainer.system.random_bits import mix64
+
 EMBEDDINGS_SITE = 0
 """Number of the first place where features are dropped, behind the embeddings; those of layers follow it."""
 
 _FIRST_MULTIPLIER = 0x7FEB352D
 _SECOND_MULTIPLIER = 0x846CA68B - (1 << 32)  # the same 32 bits as a signed integer
+# About 2**32 and 2**64 divided by the golden ratio: odd, so that multiples of consecutive numbers are all different.
 _GOLDEN_RATIO = 0x9E3779B1 - (1 << 32)
+_GOLDEN_RATIO_64 = 0x9E3779B97F4A7C15
 
 
 def _shift_right(bits: Tensor, count: int) -> Tensor:
@@ -51,17 +55,10 @@ def generator_seed(seed: int, step: int, first_sample: int) -> int:
 
 
 def _row_states(seed: int, step: int, sample_numbers_B: NDArray[np.int64]) -> NDArray[np.uint64]:
+    # Scalars of NumPy warn when they wrap around, arrays do not.
     with np.errstate(over="ignore"):
-        state = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step)
-        return _splitmix64(sample_numbers_B.astype(np.uint64) + _splitmix64(np.atleast_1d(state)))
-
-
-def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    # Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, figure 13.
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+        state = np.uint64(seed) * np.uint64(_GOLDEN_RATIO_64) + np.uint64(step)
+        return mix64(sample_numbers_B.astype(np.uint64) + mix64(np.atleast_1d(state)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,10 @@ class DropoutKeys:
     generator_seed: int = 0
     """63 bits, for operators that draw from a generator of the device's own; fixed by the same numbers, as far as the
     micro-batch's first sample goes."""
+
+    def site_seed(self, site: int) -> int:
+        """Return ``generator_seed`` for one site, 63 bits: what a GPU's attention is seeded with."""
+        return (self.generator_seed + site * _GOLDEN_RATIO_64) & (2**63 - 1)
 
     def row_keys(self, site: int) -> Tensor:
         """Return one key per row at a site: int32 (B,).

@@ -27,7 +27,6 @@ from bert_trainer.model.layers import BertParameters, Layer, gelu_approximation
 logger = logging.getLogger(__name__)
 
 _SITES_PER_CALL = 3
-_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class GpuBackend:
         )
         rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
         if dropout is not None and layer.attention_dropout > 0:
-            seed_generator(x_ND.device, (dropout.generator_seed + layer.first_site * _MULTIPLIER) & (2**63 - 1))
+            seed_generator(x_ND.device, dropout.site_seed(layer.first_site))
         keys = _keys_at(dropout, layer.first_site, x_ND.shape[1])
         with _given_types(x_ND.device):
             output_index_K = output_index_K if output_index_K is None else let_vary(output_index_K)
