@@ -267,14 +267,16 @@ def measure_rank() -> None:
 
 def measure_optimizer(num_parameters: int = 2**25) -> tuple[float, float]:
     """Return seconds of the trainer's LAMB step and of copying as many fp32 values, the fastest of ten turns."""
-    from bert_trainer.config.run_config import OptimizerConfig
     from bert_trainer.optim.optimizer import Optimizer
     from bert_trainer.parallel.flat_parameters import FlatParameters
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
+    from whole_configs import optimizer_settings  # after the path
 
     width = 2048
     model = torch.nn.Linear(width, num_parameters // width, bias=False)
     parameters = FlatParameters(model)
-    optimizer = Optimizer(OptimizerConfig(name="lamb"), parameters)
+    optimizer = Optimizer(optimizer_settings(), parameters)
     source, target = torch.ones(num_parameters), torch.empty(num_parameters)
     steps, copies = [], []
     for _ in range(10):

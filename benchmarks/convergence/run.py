@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from installed_docs import write_installed_docs
 
-from bert_trainer.config.run_config import load_run_config
+from bert_trainer.config.checks import load_run_config
 from bert_trainer.dataset.shards import ShardFolder, find_shard_folder
 from bert_trainer.output.metrics import read_metrics
 

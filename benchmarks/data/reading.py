@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import sentencex
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.corpus.python_docs import read_python_docs

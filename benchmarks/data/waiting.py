@@ -25,6 +25,11 @@ from bert_trainer.dataset.shards import LAYOUTS, shard_folder_name, write_shard
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
 from bert_trainer.output.metrics import read_metrics
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+from whole_configs import whole_document  # noqa: E402 - after the path
+
 LENGTH, PREDICTIONS = 128, 20
 SHARDS, ROWS_PER_SHARD = 4, 512
 _EVERY_STEPS = 5
@@ -89,9 +94,8 @@ def _write_dataset(root: Path, layout: Any) -> None:
 
 
 def _configuration(folder: Path, arguments: argparse.Namespace, *, on_gpu: bool) -> dict[str, Any]:
-    return {
-        "contract_version": 1,
-        "job": {"name": "waiting", "namespace": "default", "uid": "bench"},
+    document = {
+        "job": {"name": "waiting", "uid": "bench"},
         "output_folder": str(folder / "run"),
         "device": "auto",
         "precision": "bf16" if on_gpu else "fp32",
@@ -112,6 +116,7 @@ def _configuration(folder: Path, arguments: argparse.Namespace, *, on_gpu: bool)
         "checkpoint": {},
         "logging": {"every_steps": _EVERY_STEPS, "tensorboard": False},
     }
+    return whole_document(document)
 
 
 if __name__ == "__main__":

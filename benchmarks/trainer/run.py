@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining
 
-from bert_trainer.config.run_config import ModelConfig, OptimizerConfig
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.model.backends.cpu.capability import describe_processor, prepare_processor
@@ -37,6 +36,10 @@ from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+from whole_configs import model_settings, optimizer_settings, whole_document  # noqa: E402 - after the path
+
 LAYERS, SIZE, HEADS, INNER, ENTRIES = 12, 768, 12, 3072, 30522
 ACCUMULATION = 128
 """Micro-batches of a step in NVIDIA's recipe: 8,192 sequences per GPU in micro-batches of 64."""
@@ -118,13 +121,13 @@ class Ours:
 
     def __init__(self, precision: str) -> None:
         """precision: bf16 or fp32."""
-        config = ModelConfig(
+        config = model_settings(
             hidden_size=SIZE, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=INNER
         )
         self.model = Bert(config, ENTRIES)
         self.model.initialize(1)
         self.parameters = FlatParameters(self.model)
-        self.optimizer = Optimizer(OptimizerConfig(name="adamw"), self.parameters)
+        self.optimizer = Optimizer(optimizer_settings(name="adamw"), self.parameters)
         self.is_bf16 = precision == "bf16"
         self.optimizer_s = 0.0
 
@@ -238,8 +241,7 @@ def train_rate(dataset: Path, output: Path, *, ranks: int, threads: int) -> floa
         "schedule": {"learning_rate": 1e-5, "warmup": {"steps": 1}, "decay": "linear"},
     }
     document = {
-        "contract_version": 1,
-        "job": {"name": "bench", "namespace": "default", "uid": "bench"},
+        "job": {"name": "bench", "uid": "bench"},
         "output_folder": str(output),
         "world": {"ranks": ranks, "hosts": 1},
         "seed": 7,
@@ -258,7 +260,7 @@ def train_rate(dataset: Path, output: Path, *, ranks: int, threads: int) -> floa
         "logging": {"every_steps": 1, "tensorboard": False},
     }
     file = output.with_suffix(".json")
-    file.write_text(json.dumps(document))
+    file.write_text(json.dumps(whole_document(document)))
     command = [sys.executable, "-m", "bert_trainer", "--config", str(file)]
     if ranks > 1:
         mpirun = Path(sys.executable).with_name("mpirun")

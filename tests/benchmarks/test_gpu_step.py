@@ -12,9 +12,9 @@ import torch
 from gpu_step import Kernels, Micro, Preset
 from torch import Tensor, nn
 
-from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
+from whole_configs import optimizer_settings
 
 SMALL = Preset(layers=2, hidden=32, heads=2, vocabulary=150, positions=64)
 CPU = torch.device("cpu")
@@ -117,7 +117,7 @@ class _Named(nn.Module):
 def test_lamb_is_that_of_the_trainer() -> None:
     weights = gpu_step.Weights(SMALL, CPU, torch.float32)
     model = _Named(weights.seen)
-    config = OptimizerConfig(name="lamb", weight_decay=0.01, beta1=0.9, beta2=0.999, epsilon=1e-6)
+    config = optimizer_settings(name="lamb", weight_decay=0.01, beta1=0.9, beta2=0.999, epsilon=1e-6)
     reference = Optimizer(config, FlatParameters(model))
     lamb = gpu_step.Lamb(weights, compiled=False, learning_rate=0.01, decay=0.01)
     generator = torch.Generator().manual_seed(2)

@@ -17,7 +17,9 @@ import pytest
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.render.run_config import render_run_config
-from bert_trainer.config.run_config import PretrainStage, RunConfig, parse_run_config
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.stages import PretrainStage
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.training.data_loader import num_micro_batches
 

@@ -6,7 +6,7 @@ import json
 
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.render.frozen import RUN_CONFIG_KEY, read_frozen
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from kept_release import read_manifest
 
 

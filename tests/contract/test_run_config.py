@@ -17,6 +17,7 @@ from bert_operator.api.schema import bert_pretrain_job
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.schema.preparation import CorpusSpec, PrepareSpec
 from bert_operator.render import run_config
+from bert_trainer.config import checks, stages
 from bert_trainer.config import run_config as trainer
 from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
 
@@ -28,7 +29,7 @@ Spec = dict[str, Any]
 def load(job: bert_pretrain_job.BertPretrainJob) -> trainer.RunConfig:
     """Render for two ranks on one host and read the JSON text back as the trainer does."""
     document = run_config.render_run_config(job, uid="uid-1", ranks=job.spec.ranks, hosts=1, output_folder="/out")
-    return trainer.parse_run_config(json.loads(json.dumps(document)))
+    return checks.parse_run_config(json.loads(json.dumps(document)))
 
 
 def pretrain(**fields: object) -> Callable[[Spec], None]:
@@ -107,7 +108,7 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("case", JOBS)
 def test_every_job_loads_in_the_trainer(case: str) -> None:
     config = load(sample_job(JOBS[case]))
-    assert config.world == trainer.World(ranks=2, hosts=1)
+    assert config.world == trainer.WorldConfig(ranks=2, hosts=1)
     assert config.model.vocab_size is None
 
 
@@ -121,13 +122,13 @@ def test_identity_and_folders_arrive() -> None:
 def test_defaults_are_resolved() -> None:
     config = load(sample_job())
     prepare, phase1, evaluate, export = config.stages
-    assert isinstance(prepare, trainer.PrepareStage)
-    assert isinstance(phase1, trainer.PretrainStage)
-    assert isinstance(evaluate, trainer.EvaluateStage)
-    assert isinstance(export, trainer.ExportStage)
+    assert isinstance(prepare, stages.PrepareStage)
+    assert isinstance(phase1, stages.PretrainStage)
+    assert isinstance(evaluate, stages.EvaluateStage)
+    assert isinstance(export, stages.ExportStage)
     assert prepare.vocabulary_size == 4096
     assert (phase1.max_predictions_per_sequence, phase1.micro_batch_size) == (20, 32)
-    assert phase1.schedule.warmup == trainer.Warmup(proportion=0.1)
+    assert phase1.schedule.warmup == stages.Warmup(proportion=0.1)
     assert (evaluate.sequence_length, evaluate.max_predictions_per_sequence) == (128, 20)
     assert (config.checkpoint.every_steps, config.checkpoint.every_seconds) == (None, 600)
 
@@ -149,7 +150,7 @@ def test_warm_moments_keep_their_step_count_with_adamw(optimizer: str, given: st
             pretrain(optimizerState=given)(spec)
 
     phase1 = load(sample_job(change)).stages[PHASE1]
-    assert isinstance(phase1, trainer.PretrainStage)
+    assert isinstance(phase1, stages.PretrainStage)
     assert phase1.optimizer_state == rendered
 
 
@@ -164,8 +165,8 @@ def test_an_evaluation_takes_the_lengths_of_the_phase_before_it() -> None:
         spec["stages"].append({"name": "again", "evaluate": {"sequenceLength": 128}})
 
     *_, evaluate, _, again = load(sample_job(change)).stages
-    assert isinstance(evaluate, trainer.EvaluateStage)
-    assert isinstance(again, trainer.EvaluateStage)
+    assert isinstance(evaluate, stages.EvaluateStage)
+    assert isinstance(again, stages.EvaluateStage)
     assert (evaluate.sequence_length, evaluate.max_predictions_per_sequence) == (512, 76)
     assert (again.sequence_length, again.max_predictions_per_sequence) == (128, 20)
 
@@ -182,7 +183,7 @@ def test_paths_of_corpora_are_placed_and_their_defaults_are_both_sides_s() -> No
         "builtin:python-docs",
     ]
     assert corpora[3]["checksums"] == "/mnt/data/md5.txt"
-    ours, theirs = CorpusSpec(path="x"), trainer.CorpusConfig(path="x")
+    ours, theirs = CorpusSpec(path="x"), stages.CorpusConfig(path="x")
     assert ours.model_dump() == theirs.model_dump()
 
 
@@ -210,11 +211,41 @@ def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
         ("optimizer", trainer.OptimizerConfig, document["optimizer"]),
         ("checkpoint", trainer.CheckpointConfig, document["checkpoint"]),
         ("logging", trainer.LoggingConfig, document["logging"]),
-        ("prepare", trainer.PrepareStage, document["stages"][0]),
-        ("pretrain", trainer.PretrainStage, document["stages"][1]),
-        ("evaluate", trainer.EvaluateStage, document["stages"][2]),
+        ("prepare", stages.PrepareStage, document["stages"][0]),
+        ("pretrain", stages.PretrainStage, document["stages"][1]),
+        ("evaluate", stages.EvaluateStage, document["stages"][2]),
     ):
         assert set(model.model_fields) - set(section) <= open_ones, path
+
+
+def test_what_the_operator_renders_has_no_default_in_the_trainer() -> None:
+    """Two defaults of one field could differ; those of ``bert-data``, which runs without an operator, are compared."""
+    document = run_config.render_run_config(
+        sample_job(JOBS["steps to trace"]), uid="u", ranks=2, hosts=1, output_folder="/o"
+    )
+    _, pretrain_stage, evaluate, export = document["stages"]
+    for model, section in (
+        (trainer.RunConfig, document),
+        (trainer.JobIdentity, document["job"]),
+        (trainer.WorldConfig, document["world"]),
+        (trainer.ModelConfig, document["model"]),
+        (trainer.OptimizerConfig, document["optimizer"]),
+        (trainer.ReductionConfig, document["reduction"]),
+        (trainer.CheckpointConfig, document["checkpoint"]),
+        (trainer.LoggingConfig, document["logging"]),
+        (trainer.ProfileSteps, document["profile_steps"]),
+        (stages.PretrainStage, pretrain_stage),
+        (stages.Schedule, pretrain_stage["schedule"]),
+        (stages.DataRange, pretrain_stage["data_range"]),
+        (stages.EvaluateStage, evaluate),
+        (stages.ExportStage, export),
+    ):
+        with_default = {name for name, field in model.model_fields.items() if not field.is_required()}
+        assert with_default & section.keys() <= {"kind"}, model
+    ours, theirs = PrepareSpec(text="x").model_dump(), stages.PrepareStage(text="x").model_dump()
+    assert {key: ours[key] for key in ours.keys() & theirs.keys() if ours[key] is not None} == {
+        key: theirs[key] for key in ours.keys() & theirs.keys() if ours[key] is not None
+    }
 
 
 def choices(model: type[BaseModel], field: str) -> set[str]:
@@ -236,18 +267,18 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (OptimizerSpec, "name", trainer.OptimizerConfig, "name"),
         (OptimizerSpec, "partitioning", trainer.OptimizerConfig, "partitioning"),
         (ReductionSpec, "compression", trainer.ReductionConfig, "compression"),
-        (bert_pretrain_job.PretrainSpec, "decay", trainer.Schedule, "decay"),
-        (bert_pretrain_job.PretrainSpec, "after_warmup", trainer.Schedule, "after_warmup"),
-        (bert_pretrain_job.PretrainSpec, "optimizer_state", trainer.PretrainStage, "optimizer_state"),
-        (bert_pretrain_job.PretrainSpec, "loss_normalization", trainer.PretrainStage, "loss_normalization"),
-        (bert_pretrain_job.PretrainSpec, "masking", trainer.PretrainStage, "masking"),
-        (PrepareSpec, "recipe", trainer.PrepareStage, "recipe"),
-        (PrepareSpec, "layout", trainer.PrepareStage, "layout"),
-        (PrepareSpec, "masking", trainer.PrepareStage, "masking"),
-        (CorpusSpec, "format", trainer.CorpusConfig, "format"),
-        (CorpusSpec, "lines", trainer.CorpusConfig, "lines"),
-        (CorpusSpec, "documents", trainer.CorpusConfig, "documents"),
-        (bert_pretrain_job.ExportSpec, "format", trainer.ExportStage, "format"),
+        (bert_pretrain_job.PretrainSpec, "decay", stages.Schedule, "decay"),
+        (bert_pretrain_job.PretrainSpec, "after_warmup", stages.Schedule, "after_warmup"),
+        (bert_pretrain_job.PretrainSpec, "optimizer_state", stages.PretrainStage, "optimizer_state"),
+        (bert_pretrain_job.PretrainSpec, "loss_normalization", stages.PretrainStage, "loss_normalization"),
+        (bert_pretrain_job.PretrainSpec, "masking", stages.PretrainStage, "masking"),
+        (PrepareSpec, "recipe", stages.PrepareStage, "recipe"),
+        (PrepareSpec, "layout", stages.PrepareStage, "layout"),
+        (PrepareSpec, "masking", stages.PrepareStage, "masking"),
+        (CorpusSpec, "format", stages.CorpusConfig, "format"),
+        (CorpusSpec, "lines", stages.CorpusConfig, "lines"),
+        (CorpusSpec, "documents", stages.CorpusConfig, "documents"),
+        (bert_pretrain_job.ExportSpec, "format", stages.ExportStage, "format"),
     ],
 )
 def test_both_sides_offer_the_same_choices(

@@ -19,6 +19,7 @@ from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.commands.build import wanted_lengths
 from relayout import relayout
 from small_dumps import multistream, page
+from whole_configs import whole_document
 
 SMALL = ["--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
 
@@ -29,7 +30,6 @@ def build(text: Path, root: Path, *options: str) -> int:
 
 def run_config(text: Path, folder: Path, **changes: object) -> RunConfig:
     document = {
-        "contract_version": 1,
         "job": {"name": "tiny", "uid": "uid-1"},
         "output_folder": str(folder),
         "model": {
@@ -62,7 +62,7 @@ def run_config(text: Path, folder: Path, **changes: object) -> RunConfig:
         ],
         **changes,
     }
-    return RunConfig.model_validate(document)
+    return RunConfig.model_validate(whole_document(document))
 
 
 def write_config(path: Path, config: RunConfig) -> Path:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.config.run_config import DatasetConfig
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.corpus import corpora
 from bert_trainer.dataset.shards.dataset_info import DatasetRecord, read_record

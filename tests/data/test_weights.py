@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_trainer.config.run_config import CorpusConfig, DatasetConfig, PrepareStage
+from bert_trainer.config.run_config import DatasetConfig
+from bert_trainer.config.stages import CorpusConfig, PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.commands.terminal import ProgressBar
 from bert_trainer.dataset.corpus.weights import chance_of, count_draws, walks_in_pass

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.world import Alone, PeerFailed, connect, on_rank_0, prepare_environment
@@ -85,7 +85,7 @@ def test_a_run_that_another_run_has_taken_over_ends_and_is_not_tried_again(tmp_p
         assert process.stdout is not None
         assert any("event=checkpoint" in line for line in process.stdout)
         RunFolder.claim(
-            parse_run_config({**document, "job": {"name": "tiny", "uid": "uid-2"}, "if_exists": "Resume"}), attempt=1
+            parse_run_config({**document, "job": {**document["job"], "uid": "uid-2"}, "if_exists": "Resume"}), attempt=1
         )
         process.communicate(timeout=60)
     assert process.returncode in (1, 2)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.commands.fetch import describe_progress
 from bert_trainer.dataset.corpus.corpora import open_corpora

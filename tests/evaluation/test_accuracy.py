@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bert_trainer.config.run_config import EvaluateStage
+from bert_trainer.config.stages import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder, write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import make_batch
@@ -75,6 +75,8 @@ def model() -> Bert:
 
 def stage(micro_batch_size: int = 4, max_samples: int | None = None) -> EvaluateStage:
     return EvaluateStage(
+        name="evaluate",
+        shards=None,
         sequence_length=SEQUENCE_LENGTH,
         max_predictions_per_sequence=PREDICTIONS,
         micro_batch_size=micro_batch_size,

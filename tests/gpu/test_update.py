@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle
 from bert_trainer.optim import update
 from bert_trainer.parallel.flat_parameters import ROW
+from whole_configs import optimizer_settings
 
 pytestmark = pytest.mark.usefixtures("compiled_anew")
 ROWS, DECAYED = 7, 5
@@ -32,7 +32,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, functions: Functions) -> list[Tensor]
     values, first, second, norms = draw(1, 0.02), torch.zeros(ROWS, ROW), torch.zeros(ROWS, ROW), torch.empty(0)
     for step in (1, 2, 3, 4):
         gradients = draw(1 + step, 1e-3)
-        numbers = update.Coefficients.of(OptimizerConfig(), step, 1 / step)
+        numbers = update.Coefficients.of(optimizer_settings(), step, 1 / step)
         norms = update.gradients_to_update_(gradients, first, second, values, numbers, DECAYED)
         update.apply_update_(values, gradients, 1e-2 / step, torch.linspace(0.5, 2.0, DECAYED))
     return [values, first, second, norms]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.model.backends.cpu import linear as linear_module
 from bert_trainer.model.backends.cpu.library import find
 from bert_trainer.model.backends.cpu.linear import cached_weights, linear

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.config.run_config import ModelConfig, OptimizerConfig
+from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.backends.cpu.linear import main_grad
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
@@ -22,6 +22,7 @@ from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import Alone, Done, Pending
 from random_rows import random_batch
+from whole_configs import optimizer_settings
 
 pytestmark = pytest.mark.usefixtures("flavour")
 VOCABULARY = 101
@@ -80,7 +81,7 @@ def test_a_chunk_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(mon
     monkeypatch.setattr(zero1, "CHUNK_ROWS", 1)
     model, world = make_model(), Snapshots()
     parameters = FlatParameters(model)
-    optimizer = Optimizer(OptimizerConfig(), parameters, zero1.Partition(parameters.num_rows, world, split=False))
+    optimizer = Optimizer(optimizer_settings(), parameters, zero1.Partition(parameters.num_rows, world, split=False))
     reduction = GradientReduction(parameters, optimizer.gradients, optimizer.partition, world, compressed=False)
     first, last = make_batches()
     run_backward(model, first)

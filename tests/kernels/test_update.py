@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.optim import update
 from bert_trainer.parallel.flat_parameters import ROW
+from whole_configs import optimizer_settings
 
 pytestmark = pytest.mark.usefixtures("flavour")
 ROWS, DECAYED = 7, 5
@@ -31,7 +31,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, *, kernels: bool,
     for step in (1, 2, 3):
         gradients = draw(1 + step, 1e-3).to(dtype)
         gradients[3] = 0.0  # as of a row of padding
-        numbers = update.Coefficients.of(OptimizerConfig(), step, 0.5)
+        numbers = update.Coefficients.of(optimizer_settings(), step, 0.5)
         norms = update.gradients_to_update_(gradients, first, second, values, numbers, decayed)
         ratios = torch.linspace(0.5, 2.0, decayed, dtype=dtype) if decayed else None
         update.apply_update_(values, gradients, 1e-2, ratios)
@@ -53,7 +53,7 @@ def test_what_is_not_finite_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = draw(2, 1e-3)
     gradients[2, 17] = float("nan")
     norms = update.gradients_to_update_(
-        gradients, first, second, values, update.Coefficients.of(OptimizerConfig(), 1, 1.0), DECAYED
+        gradients, first, second, values, update.Coefficients.of(optimizer_settings(), 1, 1.0), DECAYED
     )
     assert norms[2, 1].isnan()
     assert gradients.isnan().sum() == 1

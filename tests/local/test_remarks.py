@@ -12,17 +12,11 @@ import pytest
 from rich.console import Console
 
 from bert_operator.api.schema.status import Condition, Failure, JobStatus
-from bert_operator.local.display import (
-    BarDisplay,
-    PlainDisplay,
-    Terminal,
-    describe_record,
-    render_duration,
-    render_figures,
-)
+from bert_operator.local.display import BarDisplay, PlainDisplay, Terminal, describe_record, render_figures
 from bert_operator.local.outcomes import JobOutcome, describe_outcome, exit_code
 from bert_operator.local.summary import print_summary, read_report
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
+from bert_operator.timestamps import render_duration
 from sample_job import sample_job
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.parallel.world import World
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import MetricsWriter, read_metrics
 from bert_trainer.output.progress import Reporter, format_line
+from whole_configs import logging_settings
 
 RECORD = {
     "stage": "phase1",
@@ -27,7 +27,7 @@ RECORD = {
 
 def test_a_record_reaches_the_file_and_the_line(tmp_path: Path) -> None:
     line = io.StringIO()
-    writer = MetricsWriter(tmp_path, LoggingConfig(tensorboard=False), Reporter("uid-1", 2, line))
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 2, line))
     writer.progress({**RECORD, "gradient_norm": 0.5})
     writer.close()
     (record,) = read_metrics(tmp_path)
@@ -42,7 +42,7 @@ def test_a_record_reaches_the_file_and_the_line(tmp_path: Path) -> None:
 def test_tensorboard_gets_the_scalars(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    writer = MetricsWriter(tmp_path, LoggingConfig(), Reporter("uid-1", 1, None))
+    writer = MetricsWriter(tmp_path, logging_settings(), Reporter("uid-1", 1, None))
     writer.progress(dict(RECORD))
     writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -52,7 +52,7 @@ def test_tensorboard_gets_the_scalars(tmp_path: Path) -> None:
 
 
 def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
-    config = LoggingConfig(tensorboard=False, prometheus_port=0)
+    config = logging_settings(tensorboard=False, prometheus_port=0)
     writer = MetricsWriter(tmp_path, config, Reporter("uid-1", 1, None))
     try:
         writer.progress(dict(RECORD))
@@ -67,14 +67,14 @@ def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        config = LoggingConfig(tensorboard=False, prometheus_port=port)
+        config = logging_settings(tensorboard=False, prometheus_port=port)
         with pytest.raises(InputError, match=f"prometheus_port: got {port}; metrics cannot be served there"):
             MetricsWriter(tmp_path, config, Reporter("uid-1", 1, None))
 
 
 def test_a_number_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     line = io.StringIO()
-    writer = MetricsWriter(tmp_path, LoggingConfig(tensorboard=False), Reporter("uid-1", 1, line))
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 1, line))
     writer.progress({**RECORD, "loss": float("nan")})
     writer.close()
     assert "loss" not in json.loads((tmp_path / "metrics.jsonl").read_text())
@@ -83,7 +83,7 @@ def test_a_number_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
 
 def test_a_line_cut_by_a_kill_is_passed_over_and_ended(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"event": "progress", "st')
-    writer = MetricsWriter(tmp_path, LoggingConfig(tensorboard=False), Reporter("uid-1", 1, None))
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), Reporter("uid-1", 1, None))
     writer.event("succeeded")
     writer.close()
     assert [record["event"] for record in read_metrics(tmp_path)] == ["succeeded"]

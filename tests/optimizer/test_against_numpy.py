@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim.adamw import adamw
 
-from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
+from whole_configs import optimizer_settings
 
 Arrays = dict[str, NDArray[np.float64]]
 STEPS = 20
@@ -107,7 +107,7 @@ class Pair:
     def create(cls, dtype: torch.dtype = torch.float64, **settings: Any) -> Pair:
         model = Model(dtype)
         weights = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
-        optimizer = Optimizer(OptimizerConfig(**settings), FlatParameters(model))
+        optimizer = Optimizer(optimizer_settings(**settings), FlatParameters(model))
         return cls(optimizer, Reference(weights, **settings), np.random.default_rng(2))
 
     def gradients(self, norm: float) -> Arrays:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.optim.update import row_norms
 from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
+from whole_configs import optimizer_settings
 
 ELEMENTS = 1 << 24  # torch's own fp32 norm of as many numbers is 8e-4 too low on a CPU
 
@@ -21,7 +21,7 @@ def test_the_norm_of_gradients_is_their_norm(length: int, dtype: torch.dtype) ->
     parameters = FlatParameters(model)
     drawn = torch.randn(length, dtype=dtype, generator=torch.Generator().manual_seed(1))
     parameters.gradients[:length] = drawn
-    found = Optimizer(OptimizerConfig(), parameters).step(0.0).gradient_norm
+    found = Optimizer(optimizer_settings(), parameters).step(0.0).gradient_norm
     assert found == pytest.approx(float(drawn.double().square().sum().sqrt()), rel=1e-7)
 
 
@@ -40,7 +40,7 @@ def test_a_long_tensor_is_clipped_and_moved_by_its_true_norm() -> None:
     with torch.no_grad():
         model.weight.normal_(0, 0.02, generator=generator)
     parameters = FlatParameters(model)
-    optimizer = Optimizer(OptimizerConfig(beta1=0.0), parameters)
+    optimizer = Optimizer(optimizer_settings(beta1=0.0), parameters)
     parameters.gradients.normal_(0, 1e-2, generator=generator)
 
     def norm(x: torch.Tensor) -> float:

@@ -10,6 +10,7 @@ from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from random_rows import model_config, random_batch
+from whole_configs import model_settings
 
 CONFIGS = {
     "bert": model_config(128),
@@ -34,7 +35,7 @@ def test_bert_large_has_as_many_decayed_and_undecayed_parameters_as_published() 
     """Counts from the log of Intel's BERT-large training."""
     with torch.device("meta"):
         model = Bert(
-            ModelConfig(
+            model_settings(
                 hidden_size=1024,
                 num_hidden_layers=24,
                 num_attention_heads=16,

@@ -47,7 +47,7 @@ def test_the_command_loads(name: str) -> None:
         ("bert_operator", {"torch", "h5py", "horovod", "bert_trainer", "matplotlib"}),
         ("bert_operator.__main__", {"torch", "h5py", "horovod", "bert_trainer", "matplotlib"}),
         ("bert_trainer", {"torch", "h5py", "horovod", "bert_operator", "kopf"}),
-        ("bert_trainer.config.run_config", {"torch", "h5py", "horovod", "bert_operator", "kopf"}),
+        ("bert_trainer.config.checks", {"torch", "h5py", "horovod", "bert_operator", "kopf"}),
         ("bert_trainer.dataset.__main__", {"torch", "horovod", "bert_operator", "kopf"}),
     ],
 )

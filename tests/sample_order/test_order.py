@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bert_trainer.training.data_loader as data_module
-from bert_trainer.config.run_config import DataRange
+from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError
 from bert_trainer.training.data_loader import SampleOrder, StageReader

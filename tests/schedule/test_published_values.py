@@ -9,12 +9,13 @@ import math
 
 import pytest
 
-from bert_trainer.config.run_config import Length, Schedule, Warmup
+from bert_trainer.config.stages import Length, Warmup
 from bert_trainer.optim.schedule import learning_rate, num_steps, warmup_proportion
+from whole_configs import schedule_settings
 
-PHASE_1 = Schedule(learning_rate=6e-3, warmup=Warmup(proportion=0.2843))
+PHASE_1 = schedule_settings(learning_rate=6e-3, warmup=Warmup(proportion=0.2843))
 PHASE_1_STEPS = 7038
-PHASE_2 = Schedule(learning_rate=4e-3, warmup=Warmup(proportion=0.128))
+PHASE_2 = schedule_settings(learning_rate=4e-3, warmup=Warmup(proportion=0.128))
 PHASE_2_STEPS = 1563
 
 
@@ -53,24 +54,24 @@ def test_the_peak_of_a_published_schedule_is_where_the_drop_is() -> None:
 @pytest.mark.parametrize("update", [1, 2, 100, 3000, 6700])
 def test_without_warm_up_a_linear_decay_is_mlperfs(update: int) -> None:
     """NVIDIA's 8 A100: 6,700 steps at 4.25e-4; the rate falls from the first step on, in equal parts."""
-    schedule = Schedule(learning_rate=4.25e-4, decay="linear")
+    schedule = schedule_settings(learning_rate=4.25e-4, decay="linear")
     assert learning_rate(schedule, update - 1, 6700) == pytest.approx(4.25e-4 * (6700 - update) / 6700, abs=1e-18)
 
 
 def test_a_linear_decay_with_warm_up_drops_as_published() -> None:
-    schedule = Schedule(learning_rate=1.0, warmup=Warmup(proportion=0.25), decay="linear")
+    schedule = schedule_settings(learning_rate=1.0, warmup=Warmup(proportion=0.25), decay="linear")
     rates = [learning_rate(schedule, step, 10) for step in range(10)]
     assert rates == pytest.approx([0.4, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
 
 
 def test_where_the_warm_up_ends_on_a_step_that_step_already_decays_as_published() -> None:
-    schedule = Schedule(learning_rate=1.0, warmup=Warmup(steps=2), decay="linear")
+    schedule = schedule_settings(learning_rate=1.0, warmup=Warmup(steps=2), decay="linear")
     rates = [learning_rate(schedule, step, 8) for step in range(8)]
     assert rates == [0.5, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
 
 
 def test_constant_stays_at_the_peak_to_the_end() -> None:
-    schedule = Schedule(learning_rate=2e-4, warmup=Warmup(steps=2), decay="constant")
+    schedule = schedule_settings(learning_rate=2e-4, warmup=Warmup(steps=2), decay="constant")
     assert [learning_rate(schedule, step, 5) for step in range(5)] == pytest.approx([1e-4, 2e-4, 2e-4, 2e-4, 2e-4])
 
 
@@ -79,7 +80,9 @@ def test_constant_stays_at_the_peak_to_the_end() -> None:
 def test_the_continuous_form_reaches_the_peak_and_never_drops_by_more_than_its_own_slope(
     decay: str, warmup_steps: int
 ) -> None:
-    schedule = Schedule(learning_rate=6e-3, warmup=Warmup(steps=warmup_steps), decay=decay, after_warmup="continuous")
+    schedule = schedule_settings(
+        learning_rate=6e-3, warmup=Warmup(steps=warmup_steps), decay=decay, after_warmup="continuous"
+    )
     rates = [learning_rate(schedule, step, PHASE_1_STEPS) for step in range(PHASE_1_STEPS)]
     assert rates[warmup_steps - 1] == 6e-3
     assert rates[:warmup_steps] == pytest.approx([6e-3 * (n + 1) / warmup_steps for n in range(warmup_steps)])
@@ -105,7 +108,7 @@ def test_a_continuous_warm_up_by_proportion_does_not_drop_either() -> None:
 def test_rates_are_never_negative_nor_above_the_peak(
     after_warmup: str, decay: str, total: int, proportion: float
 ) -> None:
-    schedule = Schedule(
+    schedule = schedule_settings(
         learning_rate=1e-3, warmup=Warmup(proportion=proportion), decay=decay, after_warmup=after_warmup
     )
     rates = [learning_rate(schedule, step, total) for step in range(total)]

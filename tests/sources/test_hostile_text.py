@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.document import LONGEST_DOCUMENT
 from bert_trainer.dataset.corpus.formats import streams
@@ -32,7 +32,7 @@ PAGE_MB = float(os.environ.get("BERT_TEST_HOSTILE_PAGE_MB", "0.5"))
 
 CHILD = """
 import sys
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.tokens.block_files import write_text_blocks
 from bert_trainer.dataset.tokens.block_tasks import SurveyTask, survey_block

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from bert_trainer.dataset.corpus.formats.mlperf_text import LIST_NAME, PUBLISHED, read_checksums
 from bert_trainer.errors import InputError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.corpus.corpora import open_corpora
 from small_dumps import dump, page

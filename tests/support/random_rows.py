@@ -16,6 +16,7 @@ from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
+from whole_configs import model_settings
 
 MASK, FIRST_WORD = 4, 5
 
@@ -66,7 +67,7 @@ def model_config(hidden_size: int = 32, **changes: Any) -> ModelConfig:
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
-    return ModelConfig(**{**settings, **changes})
+    return model_settings(**{**settings, **changes})
 
 
 def random_model(config: ModelConfig, vocabulary_size: int, *, seed: int, dtype: torch.dtype) -> Bert:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel import zero1
@@ -22,6 +21,7 @@ from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import Horovod, Pending, lost_peer
 from random_rows import model_config, random_batch, random_model
+from whole_configs import optimizer_settings
 
 VOCABULARY = 997
 CHUNK_ROWS = 5
@@ -51,7 +51,7 @@ class Rank:
         self.model = random_model(model_config(64), VOCABULARY, seed=1, dtype=torch.float32)
         self.parameters = FlatParameters(self.model)
         own = zero1.Partition(self.parameters.num_rows, world, split=split)
-        self.optimizer = Optimizer(OptimizerConfig(), self.parameters, own)
+        self.optimizer = Optimizer(optimizer_settings(), self.parameters, own)
         self.reduction = GradientReduction(
             self.parameters, self.optimizer.gradients, self.optimizer.partition, world, compressed=compressed
         )

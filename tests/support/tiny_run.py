@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from bert_trainer.config.run_config import RunConfig, parse_run_config
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
+from whole_configs import whole_document, whole_stage
 
 VOCABULARY_SIZE = 61
 SEQUENCE_LENGTH = 32
@@ -88,16 +90,14 @@ def pretrain_stage(name: str = "phase1", **changes: Any) -> dict[str, Any]:
         "length": {"steps": 6},
         "schedule": {"learning_rate": 1e-3, "warmup": {"steps": 2}, "decay": "linear"},
     }
-    return {**stage, **changes}
+    return whole_stage({**stage, **changes})
 
 
 def run_document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
     """Return a whole run configuration that writes to ``folder``; top-level entries can be replaced."""
     document = {
-        "contract_version": 1,
-        "job": {"name": "tiny", "namespace": "default", "uid": "uid-1"},
+        "job": {"name": "tiny", "uid": "uid-1"},
         "output_folder": str(folder),
-        "world": {"ranks": 1, "hosts": 1},
         "seed": 7,
         "device": "cpu",
         "model": {
@@ -109,13 +109,12 @@ def run_document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
             "hidden_dropout_prob": 0.1,
             "attention_probs_dropout_prob": 0.1,
         },
-        "optimizer": {"name": "lamb"},
         "dataset": {"folder": str(dataset)},
         "stages": [pretrain_stage()],
-        "checkpoint": {"every_steps": 2, "keep": 3},
+        "checkpoint": {"every_steps": 2},
         "logging": {"every_steps": 1, "tensorboard": False},
     }
-    return {**copy.deepcopy(document), **changes}
+    return whole_document({**document, **copy.deepcopy(changes)})
 
 
 def run_config(folder: Path, dataset: Path, **changes: Any) -> RunConfig:

@@ -11,17 +11,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from bert_trainer.config.run_config import ModelConfig, parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.training.loop import train
 from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, VOCABULARY_SIZE, make_samples, run_document, write_dataset
+from whole_configs import model_settings
 
 LAYERS = 6
 
 
 def model(*, recompute: bool) -> Bert:
-    config = ModelConfig(
+    config = model_settings(
         hidden_size=32,
         num_hidden_layers=LAYERS,
         num_attention_heads=4,

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from bert_trainer.__main__ import main
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.dataset.shards import LayoutName, read_shard, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError
@@ -25,6 +25,7 @@ from bert_trainer.training.loop import run_stages, train
 from bert_trainer.training.session import Session, StageData
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import FIRST_WORD, PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_document, write_dataset
+from whole_configs import whole_stage
 
 SAMPLES = 110
 STEPS = 25
@@ -186,7 +187,7 @@ def test_a_run_on_files_without_masks_is_evaluated_beside_a_baseline(tmp_path: P
     bare = relayout(write_dataset(tmp_path / "masked", held_out_rows=200), tmp_path / "data", "compact", masked=False)
     run = document(tmp_path / "out", bare, length={"steps": 2}, schedule={"learning_rate": 1e-3})
     evaluate = {"kind": "evaluate", "sequence_length": SEQUENCE_LENGTH, "max_predictions_per_sequence": PREDICTIONS}
-    run["stages"].append(evaluate)
+    run["stages"].append(whole_stage(evaluate))
     train(parse_run_config(run), attempt=1)
     evaluated = [record for record in read_metrics(tmp_path / "out") if record["event"] == "evaluated"]
     assert len(evaluated) == 2

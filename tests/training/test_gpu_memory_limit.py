@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.session import choose_device, memory_fraction

@@ -34,6 +34,9 @@ from tiny_run import VOCABULARY_SIZE, pretrain_stage, run_config, run_document, 
 SAMPLES = random_samples([24, 5, 17], sequence_length=24, predictions=4, vocabulary_size=VOCABULARY_SIZE, seed=1)
 MODEL = run_document(Path("unused"), Path("unused"))["model"]
 MASKED_WORDS = {**MODEL, "objective": "mlm"}
+BERT_SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings"
+)  # fmt: skip
 DISTILBERT = {**MASKED_WORDS, "architecture": "distilbert"}
 PHASE1, PHASE2 = pretrain_stage(), pretrain_stage("phase2", length={"steps": 4})
 
@@ -217,7 +220,7 @@ def save_huggingface(folder: Path, kind: Any, *, safe: bool = True, **changes: A
             vocab_size=VOCABULARY_SIZE, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
         )
     else:
-        same = {key: value for key, value in MODEL.items() if not key.endswith("prob")}
+        same = {key: MODEL[key] for key in BERT_SIZES}
         config = BertConfig(**{"vocab_size": VOCABULARY_SIZE, **same, **changes})
     torch.manual_seed(3)
     model = kind(config).eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.loop import train
 from tiny_run import pretrain_stage, run_document, write_dataset

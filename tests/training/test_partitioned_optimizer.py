@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import Stopped
 from bert_trainer.parallel import zero1
 from bert_trainer.parallel.world import PeerFailed, World

@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_trainer.config.profile_steps import ProfileSteps, parse_profile_steps
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_profile_steps, parse_run_config
+from bert_trainer.config.run_config import ProfileSteps
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.loop import train
@@ -119,7 +119,7 @@ def test_a_stage_that_ends_early_leaves_what_there_is(tmp_path: Path, dataset: P
 def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int) -> None:
     told: list[StepTimes] = []
     profiler = StepProfiler(
-        ProfileSteps(first=1, last=9),
+        ProfileSteps(first=1, last=9, stage=None, all_ranks=False),
         tmp_path,
         rank=0,
         device=torch.device("cpu"),
@@ -170,8 +170,8 @@ def test_steps_that_cannot_be_read_are_refused(text: str) -> None:
 
 
 def test_steps_are_read() -> None:
-    assert parse_profile_steps("10-12") == ProfileSteps(first=10, last=12)
-    assert parse_profile_steps("7") == ProfileSteps(first=7, last=7)
+    assert parse_profile_steps("10-12") == ProfileSteps(first=10, last=12, stage=None, all_ranks=False)
+    assert parse_profile_steps("7") == ProfileSteps(first=7, last=7, stage=None, all_ranks=False)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_off_there_is_nothing_to_pay_for(tmp_path: Path) -> None:
     off = open_profiler(None, tmp_path, rank=0, device=cpu, tell=None)
     assert isinstance(off, NoProfiler)
     assert off.part("forward") is off.part("backward")
-    steps = ProfileSteps(first=1, last=2)
+    steps = ProfileSteps(first=1, last=2, stage=None, all_ranks=False)
     assert isinstance(open_profiler(steps, tmp_path, rank=1, device=cpu, tell=None), NoProfiler)
     on = open_profiler(steps, tmp_path, rank=0, device=cpu, tell=None)
     assert isinstance(on, StepProfiler)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from bert_trainer.checkpoints.store import CheckpointStore
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.training.data_loader import num_micro_batches
 from bert_trainer.training.loop import run_stages

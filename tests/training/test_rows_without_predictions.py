@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_trainer.config.run_config import parse_run_config
+from bert_trainer.config.checks import parse_run_config
 from bert_trainer.dataset.shards import read_shard, write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary

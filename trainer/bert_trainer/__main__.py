@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.config.profile_steps import parse_profile_steps
-from bert_trainer.config.run_config import load_run_config, parse_run_config
+from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.output.termination import tell_error, write_termination
 

@@ -1,4 +1,4 @@
-"""What all sections of the run configuration share: validation, numbers with limits, names of shard layouts.
+"""The base of all sections of the run configuration, and the types of values that several of them hold.
 
 Imports nothing heavy: worker processes of a build start with it.
 """
@@ -10,13 +10,22 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
+RecipeName = Literal["nvidia", "mlperf"]
 
 
 class Section(BaseModel):
-    """A part of the document: unknown keys are refused, values never change."""
+    """A part of the document: unknown keys are refused, values never change.
+
+    A field that the operator renders has no default: the operator resolves it, and a second default here could only
+    disagree. Every document that release 0.1.0 froze holds these fields. One that is added later does need a default,
+    as long as runs that were frozen without it may resume.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from bert_trainer.config.run_config import Length, Schedule, Warmup
+from bert_trainer.config.stages import Length, Schedule, Warmup
 
 _POWER = {"poly": 0.5, "linear": 1.0, "constant": 0.0}
 

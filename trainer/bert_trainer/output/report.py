@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.run_config import EvaluateStage, PretrainStage, RunConfig
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.stages import EvaluateStage, PretrainStage
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.run_config import RunConfig, parse_run_config
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 from bert_trainer.system.atomic_files import disk_errors, write_atomically, write_json_atomically
 

@@ -20,7 +20,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.run_config import DataRange
+from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
@@ -62,7 +62,7 @@ class SampleOrder:
 
     def __init__(self, rows: tuple[int, ...], seed: int, data_range: DataRange | None = None) -> None:
         """rows: samples of every shard. data_range: the part of all samples, in shard order, that is used."""
-        data_range = data_range or DataRange()
+        data_range = data_range or DataRange(start=0.0, end=1.0)
         self._arguments = (rows, seed, data_range)
         total = sum(rows)
         first, last = round(data_range.start * total), round(data_range.end * total)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bert_trainer.config.run_config import EvaluateStage
+from bert_trainer.config.stages import EvaluateStage
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.model.batch import Batch, make_batch

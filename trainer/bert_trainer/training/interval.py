@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from bert_trainer.checkpoints.store import Position
-from bert_trainer.config.run_config import PretrainStage
+from bert_trainer.config.stages import PretrainStage
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import LossSums
 from bert_trainer.optim.optimizer import StepResult

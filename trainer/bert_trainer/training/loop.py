@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from bert_trainer.checkpoints.huggingface_export import export
-from bert_trainer.config.run_config import EvaluateStage, ExportStage, PrepareStage, PretrainStage, RunConfig, Stage
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.model.backends.choice import gpu_backend
 from bert_trainer.model.backends.cpu.capability import describe_processor

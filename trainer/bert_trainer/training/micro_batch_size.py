@@ -23,7 +23,8 @@ import psutil
 import torch
 
 from bert_trainer.checkpoints.store import Environment
-from bert_trainer.config.run_config import LoggingConfig, PrepareStage, PretrainStage, RunConfig, World
+from bert_trainer.config.run_config import RunConfig, WorldConfig
+from bert_trainer.config.stages import PrepareStage, PretrainStage
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError, OutOfDeviceMemory
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
@@ -291,10 +292,10 @@ def show_sizes(config: RunConfig) -> list[str]:
         alone = config.model_copy(
             update={
                 "output_folder": folder,
-                "world": World(),
+                "world": WorldConfig(ranks=1, hosts=1),
                 "initial_checkpoint": None,
                 "profile_steps": None,
-                "logging": LoggingConfig(tensorboard=False),
+                "logging": config.logging.model_copy(update={"tensorboard": False, "prometheus_port": None}),
                 "stages": tuple(stage for stage in config.stages if not isinstance(stage, PrepareStage)),
             }
         )

@@ -23,7 +23,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bert_trainer.config.profile_steps import ProfileSteps
+from bert_trainer.config.run_config import ProfileSteps
 from bert_trainer.system.atomic_files import disk_errors
 
 Part = Literal["data", "forward", "backward", "reduction", "optimizer", "checkpoint"]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from bert_trainer.checkpoints import initial_weights
 from bert_trainer.checkpoints.store import Checkpoint, CheckpointStore, Environment, Position
-from bert_trainer.config.run_config import EvaluateStage, PretrainStage, RunConfig
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.stages import EvaluateStage, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.config.run_config import PrepareStage
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.conversion import RewriteTask, is_done, plan_cut, rewrite
 from bert_trainer.dataset.build.progress import BuildProgress
 from bert_trainer.dataset.build.recipes import balanced_cut, loader_layout

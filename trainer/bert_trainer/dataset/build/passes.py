@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.run_config import PrepareStage
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.estimates import LEAST_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.build.progress import BuildProgress
 from bert_trainer.dataset.corpus.corpora import AnyCorpus

@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.config.run_config import DatasetConfig
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.balancing import num_balanced, plan_balanced
 from bert_trainer.dataset.build.estimates import LEAST_SHARDS, check_needs, estimate_needs, free_disk
 from bert_trainer.dataset.build.passes import Preparation, Prepared, token_path

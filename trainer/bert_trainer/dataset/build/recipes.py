@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from bert_trainer.config.run_config import PrepareStage, RecipeName
-from bert_trainer.config.section import LayoutName
+from bert_trainer.config.section import LayoutName, RecipeName
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.shards import Split
 
 _DEFAULT_CORPUS = "corpus"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_trainer.config.run_config import DatasetConfig, PrepareStage
+from bert_trainer.config.run_config import DatasetConfig
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.recipes import (
     balanced_cut,
     corpus_name,

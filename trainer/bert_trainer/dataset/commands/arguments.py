@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.corpus.languages import check_language
 from bert_trainer.dataset.quality.inspection import find_shards

@@ -14,14 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.run_config import (
-    DatasetConfig,
-    EvaluateStage,
-    PrepareStage,
-    PretrainStage,
-    RunConfig,
-    load_run_config,
-)
+from bert_trainer.config.checks import load_run_config
+from bert_trainer.config.run_config import DatasetConfig, RunConfig
+from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.dataset.build.pipeline import OpenPool, build_dataset
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.commands.build_options import add_options, parse_lengths, parse_stage

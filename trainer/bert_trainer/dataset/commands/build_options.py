@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_trainer.config.run_config import PrepareStage
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.recipes import RECIPES
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.commands.arguments import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.commands.arguments import parse_corpus
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.corpus.corpora import Corpora, open_corpora

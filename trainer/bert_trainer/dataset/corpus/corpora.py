@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_trainer.config.run_config import CorpusConfig
+from bert_trainer.config.stages import CorpusConfig
 from bert_trainer.dataset.corpus.document import Document, digest_sentences
 from bert_trainer.dataset.corpus.formats.json_lines import read_json_lines
 from bert_trainer.dataset.corpus.formats.mlperf_text import check_parts, find_checksums

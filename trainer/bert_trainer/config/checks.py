@@ -1,0 +1,188 @@
+"""Reads run configurations: loading, parsing, and the rules between fields that types cannot express.
+
+All mistakes of a document are reported together, each with its path, what was found and what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, ModelConfig, ProfileSteps, RunConfig
+from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
+from bert_trainer.errors import InputError
+
+MAX_PROFILED_STEPS = 100
+"""Of one trace: a step of BERT-large leaves some ten thousand events in it."""
+
+
+def load_run_config(path: Path) -> RunConfig:
+    """Read and check a document.
+
+    Raises:
+        InputError: the file is missing, not JSON, of another contract version, or holds values or
+            combinations that cannot work; the message lists all of them.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the run configuration ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not a JSON document ({error})") from error
+    return parse_run_config(document, source=str(path))
+
+
+def parse_run_config(document: Any, *, source: str = "run configuration") -> RunConfig:
+    """Check a document that is already in memory; raises InputError as ``load_run_config`` does."""
+    version = document.get("contract_version") if isinstance(document, dict) else None
+    if version != CONTRACT_VERSION:
+        raise InputError(
+            f"{source}: contract_version is {version!r}, this trainer reads {CONTRACT_VERSION}",
+            hint="use an operator and a trainer image of the same release",
+        )
+    try:
+        config = RunConfig.model_validate(document)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: got {item['input']!r}; {item['msg']}" for item in error.errors()]
+    else:
+        lines = find_problems(config)
+        if not lines:
+            return config
+    raise InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def parse_profile_steps(text: str) -> ProfileSteps:
+    """Read ``FIRST-LAST`` or ``STEP``, the command-line form of ``profile_steps``.
+
+    Raises:
+        InputError: it is neither.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text)
+    if match is None:
+        raise InputError(f"--profile: got {text!r}; allowed: steps as FIRST-LAST, such as 10-12, counted from 1")
+    return ProfileSteps(first=int(match[1]), last=int(match[2] or match[1]), stage=None, all_ranks=False)
+
+
+def find_problems(config: RunConfig) -> list[str]:
+    """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
+    return [
+        *_model_problems(config.model),
+        *_reduction_problems(config),
+        *_start_problems(config.initial_checkpoint),
+        *_stage_problems(config),
+        *_profile_problems(config),
+    ]
+
+
+def _model_problems(model: ModelConfig) -> list[str]:
+    problems = []
+    if model.hidden_size % model.num_attention_heads:
+        problems.append(
+            f"model.num_attention_heads: got {model.num_attention_heads}; "
+            f"allowed: a divisor of hidden_size {model.hidden_size}"
+        )
+    if model.architecture == "distilbert" and model.objective != "mlm":
+        problems.append(f"model.objective: got {model.objective!r}; allowed with distilbert: 'mlm', it has no pooler")
+    return problems
+
+
+def _reduction_problems(config: RunConfig) -> list[str]:
+    if config.precision == "fp64" and config.reduction.compression != "none":
+        return [
+            f"reduction.compression: got {config.reduction.compression!r}; allowed with precision fp64: 'none', which "
+            "is for exact comparisons"
+        ]
+    return []
+
+
+def _start_problems(start: InitialCheckpoint | None) -> list[str]:
+    if start is None or start.load != "weights_and_optimizer" or start.format == "bert-trainer":
+        return []
+    return [
+        f"initial_checkpoint.load: got {start.load!r} from {start.format}; allowed: 'weights' or 'none', since only "
+        "this trainer's own checkpoints hold moments"
+    ]
+
+
+def _profile_problems(config: RunConfig) -> list[str]:
+    steps = config.profile_steps
+    if steps is None:
+        return []
+    problems = []
+    if not steps.first <= steps.last < steps.first + MAX_PROFILED_STEPS:
+        problems.append(
+            f"profile_steps: got {steps.first} to {steps.last}; allowed: a first step that is not after the last, "
+            f"and at most {MAX_PROFILED_STEPS} steps"
+        )
+    stages = [stage.name for stage in config.stages if isinstance(stage, PretrainStage)]
+    if steps.stage is not None and steps.stage not in stages:
+        problems.append(f"profile_steps.stage: got {steps.stage!r}; allowed: {', '.join(stages)}, or empty for all")
+    return problems
+
+
+def _stage_problems(config: RunConfig) -> list[str]:
+    problems = []
+    names = [stage.name for stage in config.stages]
+    problems += [f"stages: the name {name!r} is used twice" for name in sorted(set(names)) if names.count(name) > 1]
+    bare = any(isinstance(stage, PrepareStage) and stage.masking == "dynamic" for stage in config.stages)
+    for number, stage in enumerate(config.stages):
+        path = f"stages.{number}"
+        if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
+            got = "neither" if stage.text is None else "both"
+            problems.append(f"{path}: got {got} of text and corpora; allowed: exactly one of them")
+        if isinstance(stage, PrepareStage) and stage.masking == "dynamic" and stage.layout not in (None, "compact"):
+            problems.append(f"{path}.layout: got {stage.layout!r}; allowed with dynamic masking: 'compact'")
+        if isinstance(stage, PretrainStage | EvaluateStage):
+            longest = config.model.max_position_embeddings
+            if stage.sequence_length > longest:
+                problems.append(
+                    f"{path}.sequence_length: got {stage.sequence_length}; "
+                    f"allowed: at most model.max_position_embeddings {longest}"
+                )
+            if stage.max_predictions_per_sequence > stage.sequence_length - 3:
+                problems.append(
+                    f"{path}.max_predictions_per_sequence: got {stage.max_predictions_per_sequence}; "
+                    f"allowed: at most sequence_length - 3 = {stage.sequence_length - 3}"
+                )
+        if isinstance(stage, PretrainStage):
+            problems += _pretrain_problems(path, stage, config.world.ranks)
+            if bare and stage.masking == "static" and stage.shards is None:
+                problems.append(
+                    f"{path}.masking: got 'static'; allowed: 'dynamic', since the prepare stage writes no masks"
+                )
+    return problems
+
+
+def _pretrain_problems(path: str, stage: PretrainStage, ranks: int) -> list[str]:
+    problems = []
+    for name, section, choices in (
+        ("length", stage.length, ("steps", "epochs", "samples")),
+        ("schedule.warmup", stage.schedule.warmup, ("steps", "proportion")),
+    ):
+        given = [choice for choice in choices if getattr(section, choice) is not None]
+        if len(given) != 1:
+            problems.append(f"{path}.{name}: got {given}; allowed: exactly one of {', '.join(choices)}")
+    if stage.global_batch_size < ranks:
+        problems.append(
+            f"{path}.global_batch_size: got {stage.global_batch_size}; allowed: at least one row for each of "
+            f"{ranks} ranks"
+        )
+    if stage.micro_batch_size == "auto" and stage.loss_normalization != "global":
+        problems.append(
+            f"{path}.micro_batch_size: got 'auto'; allowed: a number with loss_normalization 'microBatchMean', whose "
+            "result depends on it"
+        )
+    warmup_steps, steps = stage.schedule.warmup.steps, stage.length.steps
+    if warmup_steps is not None and steps is not None and warmup_steps >= steps:
+        problems.append(
+            f"{path}.schedule.warmup.steps: got {warmup_steps}; allowed: less than the stage's {steps} steps"
+        )
+    if stage.data_range.start >= stage.data_range.end:
+        problems.append(
+            f"{path}.data_range: got {stage.data_range.start} to {stage.data_range.end}; allowed: a start below the end"
+        )
+    return problems

@@ -1,0 +1,182 @@
+"""The stages of a run, in the order in which people write them, and the parts that they are made of.
+
+Numbers that count rows are *global*, over all ranks, unless their name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bert_trainer.config.section import Count, Fraction, LayoutName, Positive, PositiveFloat, RecipeName, Section, Seed
+
+
+class Warmup(Section):
+    """Linear rise of the learning rate; exactly one of the two is set."""
+
+    # The operator renders the one that is set.
+    steps: Count | None = None
+    proportion: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Share of the stage's steps."""
+
+
+class Schedule(Section):
+    """Learning rate over the steps of one stage."""
+
+    learning_rate: PositiveFloat
+    """Peak that the warm-up aims at."""
+    warmup: Warmup
+    decay: Literal["poly", "linear", "constant"]
+    """``poly``: (1 - progress) ** 0.5, NVIDIA's; ``linear``: 1 - progress, Google's and MLPerf's."""
+    after_warmup: Literal["published", "continuous"]
+    """``published``: decay counts from step 0, so the rate drops where the warm-up ends, as in the original
+    scripts; ``continuous``: decay counts from the end of the warm-up."""
+
+
+class Length(Section):
+    """How long a stage trains; exactly one is set."""
+
+    # The operator renders the one that is set.
+    steps: Positive | None = None
+    epochs: PositiveFloat | None = None
+    samples: Positive | None = None
+
+
+class DataRange(Section):
+    """The part of the training samples that a stage uses, as shares of their number."""
+
+    start: Annotated[float, Field(ge=0, lt=1)]
+    end: Annotated[float, Field(gt=0, le=1)]
+
+
+class CorpusConfig(Section):
+    """Text of one origin, and how it is read."""
+
+    # The operator renders these fields as well; the defaults are those of ``bert-data``, which runs without an
+    # operator, and the same as the operator's (tests/contract). So are those of PrepareStage.
+    path: str
+    """A folder, a file, or ``builtin:python-docs``."""
+    format: Literal["auto", "text", "wikipedia", "jsonLines", "mlperf"] = "auto"
+    """``auto``: each file's, by its name or content. ``mlperf``: a folder of parts, compared with the published
+    checksums first."""
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Samples are drawn ``dupe_factor`` x ``weight`` times from every document; where that is no whole number, the
+    documents that are drawn once more are chosen by their text and the seed."""
+    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z]+)*$")] = "en"
+    """ISO 639 code that decides how sentences are split."""
+    lines: Literal["auto", "sentences", "paragraphs", "wrapped"] = "auto"
+    """What a line of text holds. ``auto``: told by each file's first lines; in JSON Lines, a paragraph."""
+    documents: Literal["emptyLines", "files"] = "emptyLines"
+    """What parts documents of plain text besides the ends of files."""
+    text_field: Annotated[str, Field(min_length=1)] = "text"
+    """Of JSON Lines: the field that holds the text."""
+    checksums: str | None = None
+    """Of ``mlperf``: the published list of MD5 sums; empty: looked for in the folder and beside it."""
+
+
+class PrepareStage(Section):
+    """Text to a vocabulary and shards, by ``bert-data build``."""
+
+    kind: Literal["prepare"] = "prepare"
+    name: str = "prepare"
+    text: str | None = None
+    """One corpus by its path alone. Either this or ``corpora``."""
+    corpora: tuple[CorpusConfig, ...] = ()
+    """Corpora that are read one after the other."""
+    vocabulary_size: Annotated[int, Field(ge=64)] = 30522
+    """Entries at most of the WordPiece vocabulary that is trained where the dataset has none."""
+    lower_case: bool = True
+    held_out_fraction: Fraction = 0.1
+    """Share of the documents kept for evaluation."""
+    near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Documents whose 5-word shingles overlap by at least this Jaccard similarity count as one; the later
+    one is dropped before the split. 1 drops exact copies only."""
+    dupe_factor: Positive = 5
+    """Samples are drawn this many times from every document, each time with other masks and pairs."""
+    masked_lm_probability: Fraction = 0.15
+    short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
+    seed: Seed = 12345
+    recipe: RecipeName | None = None
+    """Whose names and layout folders and files get; empty: our own. Other settings are not changed by it."""
+    layout: LayoutName | None = None
+    """Of the files that a loader reads; empty: that of the recipe's loader, ``compact`` without one or without
+    masks."""
+    num_balanced_shards: Positive | None = None
+    """Of ``mlperf``: files that the training parts of a length are cut into again; empty: 2,048."""
+    masking: Literal["static", "dynamic"] = "static"
+    """``static``: training files hold masks; ``dynamic``: they hold the tokens as they are, for pretrain stages that
+    draw masks themselves. Held-out files hold masks either way."""
+    whole_word_masking: bool = False
+    """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
+    num_shards: Positive | None = None
+    """Training files per sequence length. Empty: 8, and more where the text is large, so that the samples of a
+    file, which are held in memory together, stay about 50 MB."""
+    num_processes: Positive | None = None
+    """Empty: one per core."""
+
+    @property
+    def all_corpora(self) -> tuple[CorpusConfig, ...]:
+        """What is read, however it was written."""
+        return self.corpora if self.text is None else (CorpusConfig(path=self.text),)
+
+    @property
+    def source(self) -> str:
+        """What is read, for messages."""
+        return ", ".join(corpus.path for corpus in self.all_corpora)
+
+
+class PretrainStage(Section):
+    """One phase of pretraining at one sequence length."""
+
+    kind: Literal["pretrain"] = "pretrain"
+    name: str
+    sequence_length: Annotated[int, Field(ge=8)]
+    """Tokens, [CLS] and both [SEP] included."""
+    max_predictions_per_sequence: Positive
+    global_batch_size: Positive
+    """Sequences per optimizer step, over all ranks and accumulation passes."""
+    micro_batch_size: Positive | Literal["auto"]
+    """Sequences of one forward and backward pass on one rank, at most; ``auto``: found at the start, by trying."""
+    length: Length
+    schedule: Schedule
+    optimizer_state: Literal["keep", "keepWithStepCount", "reset"]
+    """``keep``: the moments of the stage before, as published; ``keepWithStepCount``: bias correction counts on."""
+    loss_normalization: Literal["global", "microBatchMean"]
+    """``global``: divided by the step's masked tokens and sequences over all ranks; ``microBatchMean``: the
+    mean of each micro-batch's mean, as in the original scripts."""
+    masking: Literal["static", "dynamic"]
+    """``static``: the masks of the files; ``dynamic``: drawn anew in every epoch while the samples are read, from the
+    run's seed, the epoch and the sample's number alone."""
+    masked_lm_probability: Fraction
+    """Of ``dynamic``: share of a row's tokens to predict."""
+    whole_word_masking: bool
+    """Of ``dynamic``: mask all pieces of a word or none."""
+    shards: str | None
+    """Folder of ready shards; empty: the folder of this length below the dataset."""
+    data_range: DataRange
+
+
+class EvaluateStage(Section):
+    """Masked-LM and next-sentence accuracy on held-out documents, before and after training."""
+
+    kind: Literal["evaluate"] = "evaluate"
+    name: str
+    sequence_length: Positive
+    max_predictions_per_sequence: Positive
+    micro_batch_size: Positive
+    max_samples: Positive | None
+    """Empty: all of them."""
+    shards: str | None
+    """Folder of held-out shards; empty: the folder of this length below the dataset."""
+
+
+class ExportStage(Section):
+    """The trained model in a form that other programs load."""
+
+    kind: Literal["export"] = "export"
+    name: str
+    format: Literal["huggingface"]
+
+
+Stage = Annotated[PrepareStage | PretrainStage | EvaluateStage | ExportStage, Field(discriminator="kind")]
