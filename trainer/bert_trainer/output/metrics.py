@@ -1,4 +1,4 @@
-"""What a run tells about itself: one record per logging interval, in four places.
+"""Metrics of a run: one record per logging interval, in four places.
 
 A record is a flat dictionary with units in its keys. It becomes a line of ``metrics.jsonl``, the progress line
 on standard output, TensorBoard scalars and Prometheus gauges. All records of one attempt share a clock that
@@ -31,8 +31,8 @@ Record = dict[str, Value]
 _GAUGES = {
     "step": "Optimizer steps taken in the current stage.",
     "loss": "Masked-LM plus next-sentence loss of the last logging interval, in nats.",
-    "mlm_accuracy": "Share of masked tokens predicted rightly in the last logging interval.",
-    "nsp_accuracy": "Share of sentence pairs classified rightly in the last logging interval.",
+    "mlm_accuracy": "Share of masked tokens predicted correctly in the last logging interval.",
+    "nsp_accuracy": "Share of sentence pairs classified correctly in the last logging interval.",
     "learning_rate": "Learning rate of the last step.",
     "gradient_norm": "Global gradient norm of the last step, before clipping.",
     "sequences_per_s": "Sequences trained per second, over all ranks.",
@@ -112,7 +112,8 @@ class MetricsWriter:
         """Append a record to ``metrics.jsonl`` and print its line.
 
         Raises:
-            TrainerError: the file cannot be written. That a run has failed is told nevertheless: this may be why.
+            TrainerError: the file cannot be written; a ``failed`` event is printed nevertheless, since this may be
+                the cause.
         """
         record: Record = {
             "event": event,
@@ -125,7 +126,7 @@ class MetricsWriter:
         path = self.folder / METRICS_FILE
         try:
             with disk_errors(path), path.open("a") as file:
-                # One write per line: a killed run leaves at most one incomplete last line.
+                # One write per line: a killed run leaves at most one incomplete last line, which _end_cut_line ends.
                 file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
         except TrainerError:
             if event != "failed":
@@ -161,7 +162,7 @@ def _end_cut_line(path: Path) -> None:
 
 
 def read_metrics(folder: Path) -> Iterator[Record]:
-    """Yield the records written so far; a last line that was cut by a kill is passed over."""
+    """Yield the records written so far; a line that was cut by a kill is skipped."""
     try:
         lines = (folder / METRICS_FILE).read_text().splitlines()
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""The lines that a run reports itself with: one logfmt record per line on standard output.
+"""Progress lines: one logfmt record per line on standard output.
 
 ``bert-trainer/1 event=progress job=... attempt=1 stage=phase1 step=120 steps=700 loss=6.104 ...``
 
-They are made for two readers: a person behind ``kubectl logs -f`` and the operator, which turns them into
-status. The prefix carries the version of this contract; job and attempt are the fence that tells a line of
-this attempt from one of its predecessor. Values with spaces, quotes or equals signs are quoted as JSON
-strings; a number that is not finite is left out, its absence being the message.
+They have two readers: people with ``kubectl logs -f``, and the operator, which turns them into status. The prefix
+carries the version of this contract; job and attempt tell a line of this attempt from one of its predecessor. Values
+with spaces, quotes or equals signs are quoted as JSON strings. A number that is not finite is left out: its absence
+says so.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def format_line(fields: dict[str, Value]) -> str:
 def _word(value: str | int | float) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    # Names of files may hold bytes that are no text, and half of a surrogate pair is none that others read.
+    # File names may hold bytes that are not UTF-8: Python keeps those as lone surrogates, which cannot be encoded.
     text = str(value).encode(errors="replace").decode()
     plain = text and text.isprintable() and not any(character in text for character in ' "=')
     return text if plain else json.dumps(text)
 
 
 def parse_line(line: str) -> dict[str, str] | None:
-    """Return the fields of a record; None for any other line, however close it comes, and for one that is too long.
+    """Return the fields of a record; None for any other line, however similar, and for one that is too long.
 
-    As the operator reads it, in time that grows with the length of the line: others than the trainer write lines too.
+    The same rules as the operator's parser, in time linear in the line's length: anything may print to this log.
     """
     if not line.startswith(f"{PREFIX} ") or len(line) > _MAX_LINE:
         return None
@@ -68,7 +68,7 @@ def parse_line(line: str) -> dict[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Writes records of one attempt. Ranks other than 0 are given ``stream=None`` and stay silent."""
+    """Prints the records of one attempt. Ranks other than 0 get ``stream=None`` and print nothing."""
 
     job_uid: str
     attempt: int

@@ -1,7 +1,7 @@
-"""``report.json`` and ``loss.png``: what a finished run has to show, read back from its metrics file.
+"""``report.json`` and ``loss.png`` of a finished run, computed from its metrics file.
 
 Both are functions of the files in the output folder alone, so a run that was resumed ten times reports the
-same as one that ran through.
+same as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
 
 
 def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, float]]:
-    """Return what each attempt took, by uid and number, without those that came after success and trained nothing."""
+    """Return the seconds of each attempt, by uid and number, without those that found the run finished already."""
     attempts: dict[tuple[Any, Any], dict[str, float]] = {}
     late, trained = set(), set()
     is_done = False
@@ -72,7 +72,10 @@ def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, 
 
 
 def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
-    """Count them as logs do, which number those of each start from 1, the preparation's and early deaths included."""
+    """Return how many attempts there were, those included that failed before their first record.
+
+    Attempts are numbered from 1 for each uid, so the highest number of each is its count.
+    """
     newest: dict[Any, int] = {}
     for uid, attempt in keys:
         newest[uid] = max(newest.get(uid, 0), int(attempt))
@@ -80,7 +83,7 @@ def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
 
 
 def _by_step(records: list[Record], stage: str) -> list[Record]:
-    """Return a stage's intervals in order; what was trained again after a kill counts once, the last time."""
+    """Return a stage's intervals in order; a step that was trained again after a kill counts once, the last time."""
     by_step = {
         int(record["step"] or 0): record
         for record in records
@@ -170,6 +173,6 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
 
 
 def _column(records: list[Record], key: str, *, percent: bool = False) -> list[float]:
-    """Return one value of every record; what was not finite, and so not recorded, leaves a gap."""
+    """Return one value of every record; one that was not finite, and so not recorded, leaves a gap in the plot."""
     scale = 100.0 if percent else 1.0
     return [scale * float(value) if (value := record.get(key)) is not None else math.nan for record in records]

@@ -1,8 +1,8 @@
-"""The output folder: who owns it, what was frozen in it, and the fence around every commit.
+"""The output folder: its owner, the frozen configuration, and the fence around every commit.
 
-``run.json`` names the job, its uid, the attempt and the launcher that claimed the folder last. Whoever is
-about to commit or delete anything checks that it still names them, so that a process that came back from the
-dead cannot harm its successor, and two jobs cannot share a folder.
+``run.json`` names the job, its uid, the attempt and the launcher that claimed the folder last. Before anything is
+committed or deleted, its writer checks that it still owns the folder: an attempt that was declared lost and comes back
+cannot harm its successor, and two jobs cannot share a folder.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ _RUN_FILE = "run.json"
 _CONFIG_FILE = "run-config.json"
 _ARCHIVE = "previous"
 _REMEDIES = {
-    _RUN_FILE: "if no other run is using this folder, delete it: the run then goes on from its newest checkpoint; "
-    "otherwise choose another output folder",
-    _CONFIG_FILE: "delete it: it is written anew with the settings of now, which nothing compares then, so they must "
-    "be those that the run began with; otherwise choose another output folder",
+    _RUN_FILE: "if no other run is using this folder, delete the file: the run then resumes from its latest "
+    "checkpoint; otherwise choose another output folder",
+    _CONFIG_FILE: "delete the file: it is written again with the current settings, unchecked, so they must be those "
+    "that the run began with; otherwise choose another output folder",
 }
 AUTOTUNE_FOLDER = "autotune"
-"""What was measured of the hardware; it outlives the run."""
+"""Measurements of the hardware: ``ifExists: New`` keeps them."""
 
-# What may differ between a run and its continuation: who runs it and where, not what is learnt.
+# What may change between attempts: who runs it and where, not what is learnt. The number of ranks may, since sample
+# order and dropout don't depend on it.
 _MUTABLE = (
     "job",
     "output_folder",
@@ -51,11 +52,14 @@ _MUTABLE = (
 
 
 class FencedError(TrainerError):
-    """A newer attempt owns the output folder; this one must not touch it any more."""
+    """A newer attempt owns the output folder; this one must stop writing to it."""
 
 
 class TakenOverError(FencedError):
-    """Another run of the same job owns the output folder; tried again, this one would take it back."""
+    """Another run of the same job owns the output folder.
+
+    Exit code 2, so that it is not retried: a retry would claim the folder back, and the two would take turns.
+    """
 
     exit_code = EXIT_BAD_INPUT
 
@@ -68,16 +72,16 @@ class RunFolder:
     claim_record: str
     """The exact text of ``run.json`` while the folder is ours."""
     config: RunConfig
-    """What the run goes on with."""
+    """The configuration that the run continues with."""
     changed: tuple[str, ...] = ()
-    """Settings that changed since the claim before this one and round sums otherwise, as ``name before -> now``."""
+    """Settings that changed since the last claim and only affect the rounding of sums, as ``name before -> now``."""
 
     @classmethod
     def claim(cls, config: RunConfig, *, attempt: int) -> RunFolder:
-        """Take the folder for one process (rank 0 of a run, or a data build) of one attempt.
+        """Claim the folder for one process (rank 0 of a run, or a data build) of one attempt.
 
-        An earlier run of the same job is resumed, archived under ``previous/`` or refused, as
-        ``config.if_exists`` says; a run with our own uid is always ours to continue.
+        An earlier run of the same job is resumed, archived under ``previous/`` or refused, as ``config.if_exists``
+        says; an earlier attempt with our own uid is always resumed.
 
         Raises:
             InputError: the folder belongs to another job, or to an earlier run that must not be touched, or
@@ -93,14 +97,17 @@ class RunFolder:
             if owner["uid"] != config.job.uid and config.if_exists == "New":
                 _archive(path)
         config, changed = _freeze(path / _CONFIG_FILE, config)
+        # Unique even where host names and process ids repeat, as in containers of one image.
         launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}
         text = json.dumps(record, indent=2) + "\n"
+        # Last: from here on every earlier claimant fails its fence. Two that claim at the same moment both get here;
+        # the later rename wins, and the other one stops at its first commit.
         write_atomically(path / _RUN_FILE, text.encode())
         return cls(path, text, config, changed)
 
     def check_fence(self) -> None:
-        """Make sure that the folder is still ours; to be called right before every commit and deletion.
+        """Check that the folder is still ours; call it right before every commit and deletion.
 
         Raises:
             FencedError: another attempt has claimed it since.
@@ -110,19 +117,19 @@ class RunFolder:
         try:
             current = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise FencedError(f"{path}: cannot be read any more ({error})") from error
+            raise FencedError(f"{path}: can no longer be read ({error})") from error
         if current == self.claim_record:
             return
         owner = _read_owner(path)
         if owner is None:
-            raise FencedError(f"{path}: is gone, so the folder is no longer this attempt's")
+            raise FencedError(f"{path}: was deleted, so the folder is no longer this attempt's")
         claimed = f"{self.path}: claimed by attempt {owner['attempt']} of {owner['job']} ({owner['launcher']})"
         if owner["uid"] != json.loads(self.claim_record)["uid"]:
             raise TakenOverError(
-                f"{claimed}, another run, this one stops without touching it",
-                hint="let that run go on, or stop it first; two runs cannot share an output folder",
+                f"{claimed}, another run; this one stops without touching it",
+                hint="let that run continue, or stop it first; two runs cannot share an output folder",
             )
-        raise FencedError(f"{claimed}, this attempt stops without touching it")
+        raise FencedError(f"{claimed}; this attempt stops without touching it")
 
 
 def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig, attempt: int) -> None:
@@ -137,20 +144,20 @@ def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig,
     elif config.if_exists == "Fail":
         raise InputError(
             f"{path}: already holds a run of {job}",
-            hint="set output.ifExists to Resume (go on from its newest checkpoint) or New (keep it under "
-            f"{_ARCHIVE}/ and start again), or choose another output folder",
+            hint="set output.ifExists to Resume (resume from its latest checkpoint) or New (keep it under "
+            f"{_ARCHIVE}/ and start over), or choose another output folder",
         )
 
 
 def _archive(path: Path) -> None:
-    """Move everything into ``previous/NNN``: starting anew never deletes what was trained."""
+    """Move everything into ``previous/NNN``: starting over never deletes what was trained."""
     archive = path / _ARCHIVE
     with disk_errors(archive):
         archive.mkdir(exist_ok=True)
         last = max((int(old.name) for old in archive.iterdir() if old.name.isdigit()), default=0)
-        # The ownership record goes last: where it is missing, an interrupted move goes on.
-        is_whole = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
-        target = archive / f"{last + is_whole:03d}"
+        # run.json moves last: an archive without it was interrupted, and is completed instead of starting another one.
+        is_complete = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
+        target = archive / f"{last + is_complete:03d}"
         target.mkdir(exist_ok=True)
         entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, AUTOTUNE_FOLDER, _RUN_FILE)]
         for entry in [*entries, path / _RUN_FILE]:
@@ -158,7 +165,14 @@ def _archive(path: Path) -> None:
 
 
 def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Write the configuration, if it goes on with what is there; return it, and changes that round sums otherwise."""
+    """Freeze the configuration, unless it differs from the frozen one in what is learnt.
+
+    Returns:
+        The configuration to continue with, and the changes that only affect the rounding of sums.
+
+    Raises:
+        InputError: the run was made with other settings.
+    """
     frozen = _read_json(path)
     config = config if frozen is None else _as_begun(frozen, config)
     wanted = config.model_dump(mode="json")
@@ -173,14 +187,14 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
         if refused:
             raise InputError(
                 f"{path}: the run in this folder was made with other settings\n" + "\n".join(refused),
-                hint="put them back, or set output.ifExists to New, or choose another output folder",
+                hint="restore them, or set output.ifExists to New, or choose another output folder",
             )
     write_json_atomically(path, wanted)
     return config, tuple(rounding)
 
 
 def _as_begun(frozen: dict[str, Any], config: RunConfig) -> RunConfig:
-    """Let stages that were begun with ``keep`` go on with it: it was the default up to 0.1, of AdamW as well."""
+    """Keep ``optimizer_state: keep`` for stages that began with it: up to 0.1 it was AdamW's default as well."""
     try:
         begun = parse_run_config(frozen).stages
     except InputError:
@@ -198,7 +212,7 @@ def _as_begun(frozen: dict[str, Any], config: RunConfig) -> RunConfig:
 
 
 def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
-    """Add the settings that have come since the run began, with what it ran with; unchanged where it cannot be read."""
+    """Add settings that are newer than the frozen document, with their defaults; unchanged where it does not parse."""
     try:
         return parse_run_config(frozen).model_dump(mode="json")
     except InputError:
@@ -206,7 +220,7 @@ def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _only_rounds(key: str, config: RunConfig) -> bool:
-    """Tell whether a setting changes no result but the rounding of sums: whoever ran out of memory may lower it."""
+    """Return whether a setting only affects the rounding of sums: one that ran out of memory may lower it."""
     match key.split("."):
         case ["stages", number, "micro_batch_size"]:
             return getattr(config.stages[int(number)], "loss_normalization", "global") == "global"
@@ -214,7 +228,7 @@ def _only_rounds(key: str, config: RunConfig) -> bool:
 
 
 def _without_place(document: dict[str, Any]) -> dict[str, Any]:
-    """Name a dataset that lies in the output folder from there: the two may be moved together."""
+    """Make the path of a dataset inside the output folder relative: the two may be moved together."""
     dataset, output = document.get("dataset"), document.get("output_folder")
     if not isinstance(dataset, dict) or not all(isinstance(it, str) for it in (output, dataset.get("folder"))):
         return document
@@ -254,12 +268,12 @@ def _make_folder(path: Path) -> None:
 
 
 def _read_owner(path: Path) -> dict[str, Any] | None:
-    """Return the ownership record; None where the folder has no owner."""
+    """Return the content of ``run.json``; None where the folder has no owner."""
     owner = _read_json(path)
     wanted = {"job": str, "uid": str, "attempt": int, "launcher": str}
     if owner is not None and not all(isinstance(owner.get(name), kind) for name, kind in wanted.items()):
         raise InputError(
-            f"{path}: does not say whose folder this is; it must name job, uid, attempt and launcher",
+            f"{path}: does not name the folder's owner; it must hold job, uid, attempt and launcher",
             hint=_REMEDIES[path.name],
         )
     return owner

@@ -1,4 +1,4 @@
-"""How much memory a process may still take: of the machine, and of its container as cgroups tell it."""
+"""How much memory a process may still take: of the machine, and of its container by cgroups."""
 
 from __future__ import annotations
 

@@ -78,7 +78,11 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether there is a file; a folder that may be listed but not entered does not let anybody know."""
+    """Return whether it is a regular file.
+
+    Raises:
+        InputError: its folder may be listed but not entered.
+    """
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -99,7 +103,12 @@ _PIECE_BYTES = 1 << 20
 
 
 def digest_file(path: Path, algorithm: str, advance: Callable[[int], None] = lambda _: None) -> str:
-    """Return a file's digest, hexadecimal. Memory: a piece. advance: told how many more bytes were read; may raise.
+    """Return a file's digest, hexadecimal, in constant memory.
+
+    Args:
+        path: The file.
+        algorithm: As hashlib names it.
+        advance: Called with the number of bytes after each read; may raise.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,6 +1,6 @@
-"""One builder at a time in a folder, by a lock that dies with its holder.
+"""An exclusive lock on a folder, for data builds; the kernel releases it when its holder dies.
 
-File systems without locks are used without one; then it is up to the user.
+On file systems without locks it does nothing: there, one build at a time is up to the user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made where it is missing.
+    """Hold the lock of a folder, which is created if it is missing.
 
     Raises:
         TrainerError: another process holds it.
@@ -37,7 +37,7 @@ def exclusive(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise TrainerError(
                 f"{folder}: another process is building here",
-                hint="wait until it has ended, then start again",
+                hint="wait until it has finished, then start again",
             ) from error
         except OSError as error:
             if error.errno not in _UNSUPPORTED:

@@ -1,4 +1,4 @@
-"""What this machine is made of: sockets, NUMA nodes, cores. Reads sysfs, as the kernel's documentation describes it.
+"""Sockets, NUMA nodes and cores of this machine, from sysfs as the kernel's documentation describes it.
 
 A container sees the whole machine here, whatever share of it the container may use.
 """
@@ -16,7 +16,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Counts of what has processors; a NUMA node of memory alone is none."""
+    """Counts of sockets and NUMA nodes that have processors; NUMA nodes of memory alone don't count."""
 
     sockets: int
     numa_nodes: int
@@ -29,7 +29,7 @@ class Machine:
 
 
 def read_machine(sysfs: Path = SYSFS) -> Machine:
-    """Look at this machine; what it does not tell counts as one socket and one NUMA node."""
+    """Read this machine's topology; where sysfs lacks it, one socket and one NUMA node are assumed."""
     cores = {}
     for folder in (sysfs / "cpu").glob("cpu[0-9]*"):
         number = folder.name.removeprefix("cpu")

@@ -20,10 +20,10 @@ def read_flags(cpuinfo: str) -> frozenset[str]:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc's allocator keep what is freed; nothing where another one is loaded.
+    """Make glibc's allocator keep freed memory; does nothing where another allocator is loaded.
 
-    It hands large blocks back to the kernel, which clears every page anew when the next layer asks for as much: a
-    fifth of a step's time.
+    By default it returns large blocks to the kernel, which zeroes every page again when the next layer asks for as
+    much: a fifth of a step's time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and find_library(read_text("/proc/self/maps"), ALLOCATORS) is None:
@@ -32,16 +32,18 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Have glibc's allocator give what is free back to the kernel once; nothing where another one is loaded."""
+    """Make glibc's allocator return its free memory to the kernel, once; does nothing with another allocator."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None and find_library(read_text("/proc/self/maps"), ALLOCATORS) is None:
         trim(0)
 
 
 def find_library(maps: str, names: tuple[tuple[str, str], ...]) -> str | None:
-    """Return which of some libraries a process has loaded, with its file's name; the first ones come first.
+    """Return the first of some libraries that a process has loaded, with its file name.
 
-    maps: the text of /proc/PID/maps.
+    Args:
+        maps: The text of /proc/PID/maps.
+        names: Beginnings of file names and what to call them, by precedence.
     """
     files = [os.path.basename(line.split(maxsplit=5)[5]) for line in maps.splitlines() if line.count("/")]
     for beginning, name in names:

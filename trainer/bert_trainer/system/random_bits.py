@@ -33,11 +33,11 @@ class RandomBits:
         return scaled(self.words(len(limits)) >> _HALF, limits)
 
     def hits(self, chance: float, count: int) -> NDArray[np.bool_]:
-        """Return for each of ``count`` draws whether it hit, which it does with this chance."""
+        """Return ``count`` draws that are True with this probability, (count,)."""
         return (self.words(count) >> _HALF) < np.uint64(round(chance * 2**32))
 
     def coins(self, tosses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many of so many fair coins show heads, for each number of tosses, (n,)."""
+        """Return the number of heads for each number of tosses of a fair coin, (n,)."""
         heads = np.zeros(len(tosses), dtype=np.int64)
         rows = np.flatnonzero(tosses > 0)
         left = tosses[rows]
