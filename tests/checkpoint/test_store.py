@@ -66,7 +66,7 @@ def names(store: CheckpointStore) -> list[str]:
 def test_what_was_saved_is_loaded_with_its_position(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 7)
-    found = store.newest_good()
+    found = store.latest_valid()
     assert found is not None
     assert found.position == position(7)
     assert found.environment == ENVIRONMENT
@@ -77,7 +77,7 @@ def test_a_later_stage_is_newer_whatever_its_step(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 90)
     save(store, 3, stage_index=1)
-    found = store.newest_good()
+    found = store.latest_valid()
     assert found is not None
     assert found.position.stage == "phase2"
 
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
         file.write_bytes(content[: len(content) // 2])
     else:
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    found = store.newest_good()
+    found = store.latest_valid()
     assert found is not None
     assert found.position.step == 1
     assert damage == "manifest missing" or "phase1-00000002" in caplog.text
@@ -135,7 +135,7 @@ def test_a_half_written_folder_is_never_found(tmp_path: Path) -> None:
     save(store, 1)
     half = store.root / ".phase1-00000002.4711"
     (store.root / "phase1-00000001").rename(half)
-    assert store.newest_good() is None
+    assert store.latest_valid() is None
 
 
 def test_what_a_killed_attempt_had_begun_to_write_is_removed(tmp_path: Path) -> None:
@@ -198,14 +198,14 @@ def test_what_does_not_verify_pushes_out_nothing_and_is_set_aside_by_name(
 ) -> None:
     spoil(save(make_store(tmp_path, keep=1), 41))
     store = make_store(tmp_path, keep=1, attempt=2)
-    assert store.newest_good() is None
+    assert store.latest_valid() is None
     for step in (10, 20, 30, 32):
         save(store, step)
     assert names(store) == ["phase1-00000032", "refused"]
     assert [path.name for path in (store.root / "refused").iterdir()] == ["phase1-00000041"]
     assert "Set a checkpoint aside: " in caplog.text
     assert "refused/phase1-00000041" in caplog.text
-    found = store.newest_good()
+    found = store.latest_valid()
     assert found is not None
     assert found.position.step == 32
 
@@ -239,7 +239,7 @@ def test_two_damaged_ones_of_a_name_are_both_kept_and_success_leaves_them(tmp_pa
     store = make_store(tmp_path)
     for _ in range(2):
         flip_a_byte(save(store, 7) / "model.safetensors")
-        assert store.newest_good() is None
+        assert store.latest_valid() is None
     save(store, 7)
     store.remove_all()
     assert names(store) == ["refused"]
@@ -257,7 +257,7 @@ def test_an_error_that_may_pass_is_no_damage(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_module, "_sha256", fail)
         with pytest.raises(TrainerError, match="phase1-00000002: cannot be read .*Stale"):
-            make_store(tmp_path, attempt=2).newest_good()
+            make_store(tmp_path, attempt=2).latest_valid()
     assert names(store) == ["phase1-00000001", "phase1-00000002"]
 
 
@@ -278,7 +278,7 @@ def test_a_full_disk_is_named_and_harms_no_earlier_checkpoint(small_disk: Path) 
     assert "free space on the output volume" in str(error.value)
     assert error.value.exit_code == 1
     assert names(store) == ["phase1-00000001"]
-    found = store.newest_good()
+    found = store.latest_valid()
     assert found is not None
     assert found.position.step == 1
 
@@ -318,7 +318,7 @@ def test_on_a_full_disk_nothing_goes_on_the_word_of_a_damaged_one(small_disk: Pa
     (small_disk / "others").write_bytes(bytes(60_000))
     with pytest.raises(TrainerError, match="No space left"):
         save_larger(store, 3)
-    found = store.newest_good()
+    found = store.latest_valid()
     assert found is not None
     assert found.position.step == 1
 

@@ -25,7 +25,7 @@ def train(config: RunConfig) -> Session:
 def run_to_end(session: Session) -> None:
     """Run every stage of a session that a test has opened and perhaps changed."""
     torch.set_num_threads(1)  # fixtures of a module run before the one that sets it for tests
-    # StopRequest would install signal handlers.
+    # StopSignal would install signal handlers.
     never_stopped: Any = SimpleNamespace(received=False, listen=lambda: None)
     run_stages(session, never_stopped)
 

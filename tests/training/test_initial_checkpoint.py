@@ -143,7 +143,7 @@ def test_none_verifies_and_loads_nothing(tmp_path: Path, dataset: Path, written:
     for model in written.glob("**/model.safetensors"):
         model.write_bytes(b"damaged")
     for kind, path in (("bert-trainer", written), ("huggingface", written / "export" / "huggingface")):
-        with pytest.raises(InputError, match="no whole checkpoint|cannot be read"):
+        with pytest.raises(InputError, match="no valid checkpoint|cannot be read"):
             open_session(tmp_path / f"{kind}-damaged", dataset, start_from(path, format=kind, load="none"))
 
 
@@ -458,7 +458,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_although_its_padded_table
 
 
 def test_where_nothing_is_the_error_says_what_may_be_there(tmp_path: Path, dataset: Path, written: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere: got no whole checkpoint there; allowed: a folder that holds"):
+    with pytest.raises(InputError, match=r"nowhere: got no valid checkpoint there; allowed: a folder that holds"):
         open_session(tmp_path / "run-1", dataset, start_from(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"nowhere/config.json: cannot be read(.|\n)*nothing is downloaded"):
         open_session(tmp_path / "run-2", dataset, start_from(tmp_path / "nowhere", format="huggingface"))

@@ -123,7 +123,7 @@ def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int
         tmp_path,
         rank=0,
         device=torch.device("cpu"),
-        tell=lambda times, _: told.append(times),
+        on_profile=lambda times, _: told.append(times),
     )
     for step in range(1, finished + 2):
         profiler.start_step("phase1", step)
@@ -190,12 +190,12 @@ def test_ranges_that_make_no_sense_are_refused(tmp_path: Path, steps: dict[str, 
 
 def test_off_there_is_nothing_to_pay_for(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
-    off = open_profiler(None, tmp_path, rank=0, device=cpu, tell=None)
+    off = open_profiler(None, tmp_path, rank=0, device=cpu, on_profile=None)
     assert isinstance(off, NoProfiler)
     assert off.part("forward") is off.part("backward")
     steps = ProfileSteps(first=1, last=2, stage=None, all_ranks=False)
-    assert isinstance(open_profiler(steps, tmp_path, rank=1, device=cpu, tell=None), NoProfiler)
-    on = open_profiler(steps, tmp_path, rank=0, device=cpu, tell=None)
+    assert isinstance(open_profiler(steps, tmp_path, rank=1, device=cpu, on_profile=None), NoProfiler)
+    on = open_profiler(steps, tmp_path, rank=0, device=cpu, on_profile=None)
     assert isinstance(on, StepProfiler)
     on.start_step("phase1", 3)
     assert on.part("forward") is off.part("forward")  # outside the range it is off as well

@@ -130,11 +130,11 @@ def test_micro_batches_are_counted_over_all_ranks() -> None:
 def test_only_rank_0_holds_the_output_folder(tmp_path: Path, dataset: Path) -> None:
     config = parse_run_config(document(tmp_path / "out", dataset, ranks=2, micro_batch_size=4))
 
-    def keeper_of(world: ThreadedWorld) -> CheckpointStore | None:
+    def store_of(world: ThreadedWorld) -> CheckpointStore | None:
         session = Session.open(config, world, attempt=1)
         session.close()
-        return session.keeper.store if session.keeper else None
+        return session.writer.store if session.writer else None
 
-    stores = run_threads(2, keeper_of)
+    stores = run_threads(2, store_of)
     assert stores[0] is not None
     assert stores[1] is None

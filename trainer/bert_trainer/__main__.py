@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
-from bert_trainer.output.termination import tell_error, write_termination
+from bert_trainer.output.termination import report_error, write_termination
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         train(config, attempt=int(os.environ.get("BERT_ATTEMPT", "1")))
     except TrainerError as error:
-        tell_error("bert-train", error)
+        report_error("bert-train", error)
         return error.exit_code
     except Exception as error:
         # A bug, or a library's error: the traceback goes to the log, its last line to the record.

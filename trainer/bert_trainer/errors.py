@@ -7,12 +7,12 @@
     │   ├── WrongTopology         the machine has other sockets or NUMA nodes than the job says
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
     │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
-    ├── StorageFailed     files could not be read or written after the first step; exit code 4, worth another try
-    └── Stopped           ended on request with everything saved; exit code 3, the next attempt goes on
+    ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
+    └── Stopped           ended on request with everything saved; exit code 3, the next attempt resumes
 
 A message is one sentence that names the file or field, what was found and what is allowed; an optional
 second line begins with ``hint:`` and says what to do next. Anything else that is raised is a bug and keeps
-its traceback. The class is the reason that an operator reads; those in ``NAMED`` are told by name.
+its traceback. The class name is the reason that the operator reads; those in ``NAMED`` are also printed.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from __future__ import annotations
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
-"""Stopped on request with everything saved: the next attempt goes on from there."""
+"""Stopped on request with everything saved: the next attempt resumes from there."""
 EXIT_INFRASTRUCTURE = 4
-"""The infrastructure has failed, not the program: worth another try unchanged."""
+"""The infrastructure failed, not the program: worth retrying unchanged."""
 
 
 class TrainerError(Exception):
-    """The run cannot go on; nothing is wrong with what the user wrote."""
+    """The run cannot continue, and the user's input is not the cause."""
 
     exit_code = EXIT_FAILED
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        """Message: one sentence. hint: what to do next, shown on a line of its own."""
+        """Take a one-sentence message, and a hint at what to do next, which is shown on a line of its own."""
         self.hint = hint
-        self.told = False
-        """Whether the user has seen it; set by ``last_words``."""
+        self.is_reported = False
+        """Whether the user has seen it; set by ``output.termination``."""
         super().__init__(f"{message}\nhint: {hint}" if hint else message)
 
 
 class InputError(TrainerError):
-    """A file, a folder or a setting is wrong; trying again unchanged cannot help."""
+    """A file, a folder or a setting is wrong; retrying unchanged cannot help."""
 
     exit_code = EXIT_BAD_INPUT
 
@@ -67,8 +67,8 @@ class OutOfDeviceMemory(InputError):
 class StorageFailed(TrainerError):
     """Files could not be read or written: a full disk, a volume that is read-only or does not answer.
 
-    Once a step was taken nothing that the user wrote can be the reason. Before that the exit code is that of the error
-    which it stands for.
+    After the first step nothing that the user wrote can be the cause. Before it, the exit code is that of the error
+    that this one replaces.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int = EXIT_INFRASTRUCTURE) -> None:
@@ -81,17 +81,17 @@ NAMED: dict[str, type[TrainerError]] = {
     kind.__name__: kind
     for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision, OutOfDeviceMemory, StorageFailed)
 }
-"""Errors whose name is told, since it says more than the exit code."""
+"""Errors whose name is printed, since it says more than the exit code."""
 
 
 class Stopped(TrainerError):
-    """Ended on request; all that was finished is on disk and the next attempt goes on from there."""
+    """Ended on request; everything is saved and the next attempt resumes from there."""
 
     exit_code = EXIT_STOPPED
 
     def __init__(
         self, message: str, *, stage: str | None = None, step: int | None = None, checkpoint: str | None = None
     ) -> None:
-        """stage, step, checkpoint: where the next attempt goes on."""
+        """stage, step, checkpoint: where the next attempt resumes."""
         super().__init__(message)
         self.stage, self.step, self.checkpoint = stage, step, checkpoint

@@ -1,4 +1,4 @@
-"""The trained model as a Hugging Face model folder, and the names that go with it.
+"""Export of the trained model as a Hugging Face model folder, and the mapping of parameter names.
 
 Writes ``config.json``, ``model.safetensors``, ``vocab.txt`` and ``tokenizer_config.json``, which
 ``transformers`` loads as ``BertForPreTraining`` (or ``BertForMaskedLM``, ``DistilBertForMaskedLM``). Does not
@@ -131,14 +131,18 @@ def huggingface_config(model: Bert) -> dict[str, Any]:
 
 
 def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: bool) -> None:
-    """Write the model folder, aside first, replacing an earlier export.
+    """Write the model folder atomically, replacing an earlier export.
 
-    lower_case: how text must be normalised before it is looked up in the vocabulary.
+    Args:
+        model: The trained model.
+        vocabulary: Of the model.
+        target: The folder to write.
+        lower_case: Whether text has to be lower-cased before it is looked up in the vocabulary.
 
     Raises:
         TrainerError: the disk is full or failing.
     """
-    aside = target.with_name(f".{target.name}.aside")
+    staging = target.with_name(f".{target.name}.aside")
     tensors = {
         name: tensor.float() if tensor.dtype == torch.float64 else tensor
         for name, tensor in huggingface_tensors(model).items()
@@ -149,16 +153,16 @@ def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: boo
         "do_lower_case": lower_case,
         "model_max_length": model.config.max_position_embeddings,
     }
-    remove_folder(aside)
+    remove_folder(staging)
     try:
         with disk_errors(target):
-            aside.mkdir(parents=True)
-            save_tensors(tensors, aside / "model.safetensors")
-            (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            (aside / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
-            (aside / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
+            staging.mkdir(parents=True)
+            save_tensors(tensors, staging / "model.safetensors")
+            (staging / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            (staging / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
+            (staging / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
             remove_folder(target)
-            aside.rename(target)
+            staging.rename(target)
     except TrainerError:
-        remove_folder(aside)
+        remove_folder(staging)
         raise

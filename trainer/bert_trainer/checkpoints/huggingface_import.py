@@ -1,4 +1,4 @@
-"""A Hugging Face model folder as weights under our names: the way back from ``huggingface.export``.
+"""Import of a Hugging Face model folder, the inverse of ``huggingface_export``.
 
 Reads ``config.json`` with ``model.safetensors`` or ``pytorch_model.bin``, as ``save_pretrained`` of
 ``BertForPreTraining``, ``BertForMaskedLM``, ``BertModel`` or ``DistilBertForMaskedLM`` writes them. Downloads
@@ -47,9 +47,9 @@ _SAME_ACTIVATION = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gel
 
 
 def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
-    """Return the folder's tensors by our names, and what turns a name of ours back into the folder's.
+    """Return the folder's tensors by our names, and a function that translates our names into the folder's.
 
-    A tensor that has no name of ours keeps its own.
+    A tensor without a counterpart here keeps its own name.
 
     Raises:
         InputError: no such folder, an unreadable file, or settings that are not this model's.
@@ -101,10 +101,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             return load_file(file)
         file = path / _OLD_WEIGHTS
         if file.exists():
+            # weights_only: a pickle runs code otherwise.
             loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
             if isinstance(loaded, Mapping) and all(isinstance(tensor, Tensor) for tensor in loaded.values()):
                 return dict(loaded)
-            raise InputError(f"initial_checkpoint.path: {file}: holds something else than tensors by name")
+            raise InputError(f"initial_checkpoint.path: {file}: got something other than tensors by name")
     except (OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         # PyTorch's messages go on for paragraphs.
         reason = (str(error) or repr(error)).splitlines()[0]
@@ -119,7 +120,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _without_copies(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under today's names and each of them once.
+    """Return the tensors under today's names, without the copies of tied ones.
 
     Raises:
         InputError: what this model ties together is not the same.

@@ -1,8 +1,8 @@
-"""Weights from elsewhere: another run's checkpoint, or a Hugging Face model folder.
+"""Initial weights of a run: another run's checkpoint, or a Hugging Face model folder.
 
-Only for the start of a run; a run that resumes has weights of its own. Heads that the source does not hold keep
-their random start and are named. Sizes that differ are an error, never a silent cut, with one exception: rows
-of the token table that are no vocabulary entry only round its size up, and every run has its own number of them.
+Only for the start of a run; a run that resumes has a checkpoint of its own. Heads that the source lacks stay as
+initialized and are named. A shape that differs is an error, never truncated, with one exception: the token table's
+padding rows, which round its size up, and whose number differs from run to run.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from torch import Tensor
 
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
-from bert_trainer.checkpoints.store import Checkpoint, find_newest_good, read_checkpoint
+from bert_trainer.checkpoints.store import Checkpoint, find_latest_valid, read_checkpoint
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
 
-# A model that was saved without them is as good a start as one with them.
+# The source may lack these: the encoder is what is expensive to train.
 _HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
 _TOKEN_TABLE = "embeddings.tokens.weight"
 # Their rows are vocabulary entries, and padding behind them.
@@ -33,12 +33,12 @@ _SETTINGS = ("architecture", "num_attention_heads", "hidden_act")
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Tensors as they were found, by our names; what has no name of ours keeps its own."""
+    """The source's tensors, by our names; a tensor without a counterpart here keeps its own name."""
 
     path: Path
     tensors: Mapping[str, Tensor]
     spell: Callable[[str], str]
-    """Turns a name of ours into the source's, for messages."""
+    """Translates our name into the source's, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,10 @@ def load(
     parameters: FlatParameters,
     moments: Mapping[str, Tensor],
 ) -> tuple[str, int]:
-    """Load what ``start`` names into the flat buffers; return a sentence on it, and the updates that moments hold.
+    """Load what ``start`` names into the flat buffers.
+
+    Returns:
+        A sentence for the log, and how many updates the loaded moments have accumulated.
 
     Raises:
         InputError: there is nothing to load there, or it is another model's.
@@ -94,7 +97,7 @@ def _load_checkpoint(
 ) -> tuple[str, int]:
     checkpoint = _find_checkpoint(path)
     if what == "none":
-        return f"{checkpoint.path} is whole; nothing was loaded from it", 0
+        return f"{checkpoint.path} is valid; nothing was loaded from it", 0
     _check_settings(checkpoint.path, model)
     loaded = checkpoint.load()
     source = _Source(checkpoint.path, loaded["model"], str)
@@ -105,13 +108,13 @@ def _load_checkpoint(
         return _describe("weights", checkpoint.path, fitted), 0
     for part, flat in moments.items():
         _copy(_fit(_Source(checkpoint.path, loaded[part], str), model), parameters.named(flat))
-    # Heads that it lacks have cold moments, which need their correction.
+    # Heads that the source lacks start with zero moments, which need bias correction from step 1.
     steps = 0 if fitted.fresh else checkpoint.position.moment_steps or checkpoint.position.num_applied
     return _describe("weights and moments", checkpoint.path, fitted), steps
 
 
 def _find_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint at a path: itself, or the newest good one of a run or of its checkpoints folder."""
+    """Return the checkpoint at a path, or the latest valid one of a run or of its checkpoints folder."""
     if (path / "manifest.json").exists():
         try:
             return read_checkpoint(path)
@@ -120,10 +123,10 @@ def _find_checkpoint(path: Path) -> Checkpoint:
                 f"initial_checkpoint.path: {error}", hint="name another checkpoint, or the output folder of its run"
             ) from error
     for root in (path / "checkpoints", path):
-        if root.is_dir() and (found := find_newest_good(root)) is not None:
+        if root.is_dir() and (found := find_latest_valid(root)) is not None:
             return found
     raise InputError(
-        f"initial_checkpoint.path: {path}: got no whole checkpoint there; allowed: a folder that holds manifest.json, "
+        f"initial_checkpoint.path: {path}: got no valid checkpoint there; allowed: a folder that holds manifest.json, "
         "a checkpoints folder, or the output folder of a run",
         hint="check the path; a model folder of Hugging Face needs initial_checkpoint.format 'huggingface'",
     )
@@ -175,9 +178,9 @@ def _check_vocabulary_file(path: Path, vocabulary: Vocabulary) -> bool:
 
 
 def _check_entries(source: _Source, model: Bert) -> None:
-    """Refuse a token table of another vocabulary size, told from rows that only pad it by their zeros.
+    """Refuse a token table of another vocabulary size; padding rows are recognized by their zeros.
 
-    Padding starts at zero and gets no gradient, so it stays there; no entry's row is all zeros but [PAD]'s.
+    Padding starts at zero and gets no gradient, so it stays zero; of the entries, only [PAD]'s row may be all zeros.
 
     Raises:
         InputError: the numbers of entries differ.
@@ -197,7 +200,7 @@ def _check_entries(source: _Source, model: Bert) -> None:
 
 
 def _fit(source: _Source, model: Bert) -> _Fitted:
-    """Hold a source against the model's parameters.
+    """Match a source with the model's parameters.
 
     Raises:
         InputError: a tensor is missing, of another size, not finite, or nothing that the model has.
@@ -242,7 +245,7 @@ def _fit(source: _Source, model: Bert) -> _Fitted:
 
 def _copy(fitted: _Fitted, views: Mapping[str, Tensor]) -> None:
     for name, tensor in fitted.tensors.items():
-        # The rows behind the last entry stay zero.
+        # The model's own padding rows, behind the last entry, stay zero.
         views[name][: len(tensor)].copy_(tensor)
 
 

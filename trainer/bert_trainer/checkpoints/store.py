@@ -1,12 +1,12 @@
-"""Checkpoints: folders written aside, verified by sums, renamed into place.
+"""Atomic checkpoints: written to a staging folder, synced, renamed into place, verified by checksum before use.
 
 ``checkpoints/<stage>-<step>/`` holds ``model.safetensors``, ``optimizer.safetensors`` and ``manifest.json``
-with the SHA-256 of both and of itself, the position in the run and what the numbers were computed with. A folder with
-that name is complete: it gets it by a rename, after everything in it has reached the disk and after the fence was
-checked. Nothing else is needed to go on: sample order and dropout are functions of seed and position.
+with the SHA-256 of both and of itself, the position in the run and the environment. A folder of that name is complete:
+the rename comes after everything in it has reached the disk and after the fence was checked. Resuming needs nothing
+else: sample order and dropout are functions of seed and position.
 
-What does not verify (damaged, of another contract version, of another job) counts for nothing: it is moved to
-``checkpoints/refused/`` and named in a warning, and what verifies is never deleted on its account.
+A checkpoint that does not verify (damaged, of another contract version, of another job) is ignored: it is moved to
+``checkpoints/refused/`` with a warning, and no valid checkpoint is ever deleted in its favour.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _OPTIMIZER = "optimizer.safetensors"
 _OWN_SUM = "manifest_sha256"
 _REFUSED = "refused"
 
-# What no path of a whole checkpoint answers with. Other errors may pass: then it would be wrong to go on without it.
+# Errors that an intact checkpoint cannot cause. Others (a server that does not answer, missing rights) may be
+# transient: falling back to an older checkpoint would then silently throw training away.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
@@ -84,7 +85,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a bit-identical continuation needs to be the same."""
+    """What has to be the same for a bit-identical resume."""
 
     world_size: int
     precision: str
@@ -92,6 +93,7 @@ class Environment:
     threads: int
     instruction_set: str
     versions: dict[str, str]
+    # With defaults, since manifests of earlier releases may lack them.
     partitioning: str = "none"
     compression: str = "none"
     kernels: str = "none"
@@ -169,7 +171,7 @@ class CheckpointStore:
     _thread: threading.Thread | None = field(default=None, init=False)
     _error: BaseException | None = field(default=None, init=False)
     _verified: dict[Path, object] = field(default_factory=dict, init=False)
-    """Stamps of the files whose sums were found, or made, right by this process."""
+    """Stamps of the files that this process has written or verified. Checksums of gigabytes are computed once."""
 
     @property
     def root(self) -> Path:
@@ -185,23 +187,28 @@ class CheckpointStore:
         position: Position,
         tensors: dict[str, dict[str, Tensor]],
         *,
-        handed_over: frozenset[str] = frozenset(),
+        owned: frozenset[str] = frozenset(),
     ) -> None:
-        """Copy the state now and write it in the background; waits for an earlier one still being written.
+        """Copy the state now and write it in the background; waits for an earlier write first.
 
-        tensors: as ``Checkpoint.load`` returns them. handed_over: parts that nobody will change, taken uncopied.
+        Args:
+            position: Where in the run the state was taken.
+            tensors: As ``Checkpoint.load`` returns them.
+            owned: Parts that the caller hands over and no longer changes: they are written without a copy.
 
         Raises:
             TrainerError: the write before this one failed.
         """
+        # One write at a time: a second copy of the state would not fit where one only just does.
         self.wait()
+        # Copied before this returns: the next step updates these tensors in place while the thread writes.
         copies = {
             part: {
-                name: tensor.detach().to("cpu", copy=part not in handed_over).contiguous()
-                for name, tensor in named.items()
+                name: tensor.detach().to("cpu", copy=part not in owned).contiguous() for name, tensor in named.items()
             }
             for part, named in tensors.items()
         }
+        # Not a daemon: an interpreter that exits in between would wait for the write instead of cutting it.
         self._thread = threading.Thread(target=self._write, args=(position, copies), name="checkpoint")
         self._thread.start()
 
@@ -217,72 +224,79 @@ class CheckpointStore:
         self.raise_if_failed()
 
     def raise_if_failed(self) -> None:
-        """Raise what a background write ended with; costs nothing otherwise."""
+        """Raise the error of the background write, if it failed."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def _write(self, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
         target = self.path_of(position)
-        aside = self.root / f".{target.name}.{os.getpid()}"
+        staging = self.root / f".{target.name}.{os.getpid()}"
         try:
             if target.exists() and (found := self._verify(target)) is not None:
                 if found.position == position:
-                    return  # a stop right after a resume or a save; there is always a good one on disk
+                    return  # a stop right after a resume or a save: this step is on disk already
                 self._set_aside(target, f"{target}: holds another state of this step")
             try:
-                self._write_aside(aside, position, tensors)
+                self._write_files(staging, position, tensors)
             except OSError as error:
-                remove_folder(aside)
-                # What this write would push out, or a lower keep has made surplus, may go first if others are whole.
+                remove_folder(staging)
+                # A full disk: prune first, down to the checkpoints that would remain after this write. At least one
+                # valid checkpoint stays throughout.
                 if not is_full(error) or not self.prune(max(self.keep - 1, 1)):
                     raise
-                self._write_aside(aside, position, tensors)
+                self._write_files(staging, position, tensors)
+            # Order matters. The files and their folder are synced (_write_files), so the rename cannot expose a
+            # checkpoint whose content a power failure would lose. The fence comes last before the rename: an attempt
+            # that was declared dead and comes back must not publish into its successor's folder. In the gap between
+            # the two it still can; what appears then is a valid checkpoint of the same job.
             self.folder.check_fence()
-            aside.rename(target)
+            staging.rename(target)
+            # Without it the new name itself may be lost, after pruning has deleted the checkpoint before.
             _sync_folder(self.root)
             self._verified[target] = _stamp(target)
             self.prune(self.keep)
             self.on_saved(position, target)
         except OSError as error:
-            remove_folder(aside)
+            remove_folder(staging)
             self._error = self._write_error(target, tensors, error)
             self._error.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - raised in the training thread by raise_if_failed
-            remove_folder(aside)
+            remove_folder(staging)
             self._error = error
 
-    def _write_aside(self, aside: Path, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
-        remove_folder(aside)
-        aside.mkdir(parents=True)
+    def _write_files(self, staging: Path, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
+        remove_folder(staging)
+        staging.mkdir(parents=True)
         moments = {
             f"{part}.{name}": tensor
             for part in ("first_moment", "second_moment")
             for name, tensor in tensors[part].items()
         }
-        save_tensors(tensors["model"], aside / _MODEL)
-        save_tensors(moments, aside / _OPTIMIZER)
+        # The manifest comes last: where it exists, everything that it names was written.
+        save_tensors(tensors["model"], staging / _MODEL)
+        save_tensors(moments, staging / _OPTIMIZER)
         manifest = {
             "contract_version": CONTRACT_VERSION,
             "run": json.loads(self.folder.claim_record),
             "position": {name: value for name, value in asdict(position).items() if value is not None},
             "environment": asdict(self.environment),
-            "sha256": {name: _sha256(aside / name) for name in (_MODEL, _OPTIMIZER)},
+            "sha256": {name: _sha256(staging / name) for name in (_MODEL, _OPTIMIZER)},
         }
-        with (aside / _MANIFEST).open("w") as file:
+        with (staging / _MANIFEST).open("w") as file:
             json.dump({**manifest, _OWN_SUM: _sum_of(manifest)}, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(aside)
+        _sync_folder(staging)
 
     def remove_leftovers(self) -> None:
-        """Delete what earlier attempts had begun to write or to delete when they were killed."""
+        """Delete the staging folders of attempts that were killed while they wrote or deleted a checkpoint."""
         self.folder.check_fence()
         for path in self.root.glob(".*"):
             remove_folder(path)
 
     def remove_all(self) -> None:
-        """Delete every checkpoint but those that were set aside; for a run that has written its results."""
+        """Delete every checkpoint but those in ``refused/``; for a run that has written its results."""
         self.wait()
         self.folder.check_fence()
         for path in self.root.glob("*"):
@@ -291,11 +305,11 @@ class CheckpointStore:
         with contextlib.suppress(OSError):
             self.root.rmdir()
 
-    def newest_good(self) -> Checkpoint | None:
-        """Return the newest checkpoint that verifies; what is newer and does not is named and set aside.
+    def latest_valid(self) -> Checkpoint | None:
+        """Return the latest checkpoint that verifies; later ones that do not are moved to ``refused/``.
 
         Raises:
-            TrainerError: one cannot be read for a reason that may pass, so going on without it would lose it.
+            TrainerError: one cannot be read for a reason that may be transient; an older one must not replace it.
         """
         listed, unreadable = _newest_first(self.root)
         for path, error in unreadable:
@@ -303,13 +317,15 @@ class CheckpointStore:
         return next((found for path in listed if (found := self._verify(path)) is not None), None)
 
     def prune(self, keep: int) -> int:
-        """Delete what is older than the newest ``keep`` that verify, but never the last one of a finished stage.
+        """Delete checkpoints older than the latest ``keep`` that verify, except the last one of a finished stage.
 
-        Returns how many have gone. Each is verified once in the life of a process, unless its files change.
+        Returns:
+            How many were deleted.
 
         Raises:
             TrainerError: the folder is no longer ours, or one cannot be read or deleted.
         """
+        # A predecessor that wakes up here would delete what its successor resumes from.
         self.folder.check_fence()
         listed, _ = _newest_first(self.root)
         if all(position.stage_finished for position in list(listed.values())[keep:]):
@@ -317,9 +333,10 @@ class CheckpointStore:
         num_kept = num_gone = 0
         for path, position in listed.items():
             if num_kept < keep:
+                # Only those that verify count: otherwise damaged ones would push out the last good one.
                 num_kept += self._verify(path) is not None
             elif not position.stage_finished:
-                # Renamed first: one that is deleted in part would look damaged.
+                # Renamed first: a kill in the middle of the deletion would leave what looks like a damaged checkpoint.
                 doomed = self.root / f".{path.name}.{os.getpid()}"
                 with disk_errors(path):
                     path.rename(doomed)
@@ -328,8 +345,9 @@ class CheckpointStore:
         return num_gone
 
     def _verify(self, path: Path) -> Checkpoint | None:
-        """Return a checkpoint of this run that is whole; anything else is set aside."""
+        """Return a checkpoint of this run that verifies; any other is moved to ``refused/``."""
         try:
+            # Before the files are read: one that changes meanwhile has another stamp next time, and is read again.
             stamp = _stamp(path)
             found = read_checkpoint(path, with_sums=self._verified.get(path) != stamp)
             own = json.loads(self.folder.claim_record)["job"]
@@ -344,18 +362,18 @@ class CheckpointStore:
         return found
 
     def _refuse(self, path: Path, error: OSError | TrainerError) -> None:
-        """Set a checkpoint aside, or raise where it may be whole."""
+        """Move a checkpoint to ``refused/``, or raise where it may be intact."""
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno not in _DAMAGE:
             raise TrainerError(
                 f"{path}: cannot be read ({cause})",
-                hint="see that the output volume answers and that this user may read it, or move that folder out of "
-                "checkpoints/ to go on from the one before it",
+                hint="check that the output volume responds and that this user may read it, or move that folder out of "
+                "checkpoints/ to resume from the one before it",
             ) from cause
         self._set_aside(path, error)
 
     def _set_aside(self, path: Path, why: object) -> None:
-        """Move a checkpoint out of the way, to be looked at by people, and say so."""
+        """Move a checkpoint to ``refused/``, for people to look at, and log a warning."""
         self.folder.check_fence()
         refused = self.root / _REFUSED
         numbered = (refused / f"{path.name}{suffix}" for suffix in ("", *(f".{number}" for number in range(2, 1000))))
@@ -364,25 +382,28 @@ class CheckpointStore:
             target = next(place for place in numbered if not place.exists())
             path.rename(target)
         except OSError as error:
-            logger.warning("Passed over a checkpoint: %s (it could not be moved to %s: %s)", why, refused, error)
+            logger.warning("Ignored a checkpoint: %s (it could not be moved to %s: %s)", why, refused, error)
         else:
             logger.warning("Set a checkpoint aside: %s; it is now %s", why, target)
 
     def _write_error(self, target: Path, tensors: dict[str, dict[str, Tensor]], error: OSError) -> TrainerError:
-        hint = "check the output volume; the earlier checkpoints are unharmed"
+        hint = "check the output volume; earlier checkpoints are intact"
         if is_full(error):
             needed = sum(tensor.nbytes for named in tensors.values() for tensor in named.values()) / 1e6
-            hint = f"free space on the output volume, {needed:.1f} MB at least; the earlier checkpoints are unharmed"
+            hint = f"free space on the output volume, {needed:.1f} MB at least; earlier checkpoints are intact"
             if self.keep > 2:
                 hint += (
-                    ". Or start the job again with a lower checkpoint.keep and output.ifExists: Resume: it deletes "
-                    "surplus ones before it writes"
+                    ". Or start the job again with a lower checkpoint.keep and output.ifExists: Resume: surplus "
+                    "checkpoints are deleted before it writes"
                 )
         return TrainerError(f"{target}: the checkpoint could not be written ({error})", hint=hint)
 
 
-def find_newest_good(root: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint below a folder, whosever it is; damaged ones are named and passed over."""
+def find_latest_valid(root: Path) -> Checkpoint | None:
+    """Return the latest valid checkpoint below a folder, of any job; damaged ones are logged and skipped.
+
+    Nothing is moved or deleted: the folder may belong to another run.
+    """
     listed, unreadable = _newest_first(root)
     for _, error in unreadable:
         logger.warning("Skipped a checkpoint: %s", error)
@@ -395,7 +416,7 @@ def find_newest_good(root: Path) -> Checkpoint | None:
 
 
 def _newest_first(root: Path) -> tuple[dict[Path, Position], list[tuple[Path, TrainerError]]]:
-    """Return checkpoints by their manifests, which may lie, and those whose manifests cannot be used."""
+    """Return checkpoints by what their manifests claim, latest first, and those without a usable manifest."""
     found, unreadable = {}, []
     for path in [manifest.parent for manifest in root.glob(f"*/{_MANIFEST}")]:
         if path.name.startswith("."):
@@ -447,6 +468,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from error
+    # save_file gives no descriptor to sync; fsync of another one flushes the same file.
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

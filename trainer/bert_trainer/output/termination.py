@@ -1,8 +1,8 @@
-"""What a process says when it ends: a sentence on standard error, a small record for the executor.
+"""How a process reports its end: a message on standard error and a termination record for the executor.
 
 The record goes to the file that ``BERT_TERMINATION_LOG`` names (``/dev/termination-log`` in a pod) as a JSON
-object with ``reason``, ``exitCode``, ``stage``, ``step``, ``checkpoint`` and ``message``. The first process to
-leave takes the others down, so whoever knows the cause must have said it before any other rank may know.
+object with ``reason``, ``exitCode``, ``stage``, ``step``, ``checkpoint`` and ``message``. mpirun kills all ranks when
+the first one exits, so a rank that knows the cause has to report it before any other rank can notice.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from bert_trainer.errors import NAMED, Stopped, TrainerError
 
 
-def tell_error(program: str, error: TrainerError) -> None:
-    """Say once what has ended the run; an error that has been told stays silent the second time."""
-    if error.told:
+def report_error(program: str, error: TrainerError) -> None:
+    """Report the error that ends the run, once: a second call for the same error does nothing."""
+    if error.is_reported:
         return
-    error.told = True
+    error.is_reported = True
     stage, step, checkpoint = (
         (error.stage, error.step, error.checkpoint) if isinstance(error, Stopped) else (None, None, None)
     )
@@ -30,9 +30,9 @@ def tell_error(program: str, error: TrainerError) -> None:
 
 
 def render_error(program: str, error: TrainerError) -> str:
-    """Return the lines that say it; the last one names the reason where that is more than a wrong input.
+    """Return the error's message; a last line names the reason where the exit code does not say it all.
 
-    A launcher in another pod has nothing else to learn it from.
+    A launcher in another pod sees nothing but these lines.
     """
     reason = type(error).__name__
     return f"{program}: {error}\n" + (f"reason: {reason}\n" if reason in NAMED else "")
@@ -47,7 +47,7 @@ def write_termination(
     step: int | None = None,
     checkpoint: str | None = None,
 ) -> None:
-    """Leave the record where the executor looks for it, if it does."""
+    """Write the termination record where the executor reads it; does nothing without an executor."""
     target = os.environ.get("BERT_TERMINATION_LOG")
     if target is None:
         return
@@ -57,10 +57,10 @@ def write_termination(
         "stage": stage,
         "step": step,
         "checkpoint": checkpoint,
-        # A container's termination message is cut at 4096 bytes; cut JSON would be no JSON.
+        # Kubernetes truncates a termination message at 4096 bytes, and truncated JSON cannot be parsed.
         "message": message[:2000],
     }
-    # The disk may be what has failed; then the exit code and standard error have to do.
+    # The disk may be what failed; then exit code and standard error remain.
     with contextlib.suppress(OSError):
         # Written in place, not renamed: in a pod this file is a mount.
         Path(target).write_text(json.dumps(record))

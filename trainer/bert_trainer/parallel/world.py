@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.errors import TrainerError, WrongWorld
-from bert_trainer.output.termination import tell_error
+from bert_trainer.output.termination import report_error
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.system.mpi_variables import SIZE_VARIABLES
 
@@ -251,7 +251,7 @@ class PeerFailed(TrainerError):
         """exit_code: rank 0's."""
         super().__init__("rank 0 has ended the run")
         self.exit_code = exit_code
-        self.told = True
+        self.is_reported = True
 
 
 def lost_peer(error: Exception) -> bool:
@@ -276,7 +276,7 @@ def on_rank_0(world: World, action: Callable[[], T], *, has_trained: bool = Fals
                 outcome = (None, action())
         except TrainerError as raised:
             error, outcome = raised, (raised.exit_code, None)
-            tell_error("bert-train", raised)
+            report_error("bert-train", raised)
     exit_code, result = world.broadcast_object(outcome)
     if error is not None:
         raise error

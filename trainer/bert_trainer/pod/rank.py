@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
-from bert_trainer.output.termination import tell_error
+from bert_trainer.output.termination import report_error
 from bert_trainer.pod.processes import die_with_parent
 from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
@@ -93,7 +93,7 @@ def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_en
                 hint="name a program that the image has, after --",
             ) from error
     except TrainerError as error:
-        tell_error("bert-pod", error)
+        report_error("bert-pod", error)
         return error.exit_code
 
 

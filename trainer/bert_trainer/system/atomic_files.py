@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all, and what a failing disk is called.
+"""Atomic file writes, and errors of disks turned into messages.
 
-Content is written beside its place, flushed to the disk and renamed. Nothing here knows what the files hold.
+Content is written to a temporary file in the same folder, synced and renamed. Nothing here knows what the files hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTIAL_SUFFIX = ".partial"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
-# What a volume answers with that is full, has become read-only, was taken away or cannot be reached.
+# Errors of a volume that is full, became read-only, was detached or cannot be reached: none is the job's fault.
 _TROUBLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
     *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EREMOTEIO),
@@ -28,13 +28,13 @@ _TROUBLE = (
 
 
 def is_full(error: OSError) -> bool:
-    """Tell whether an error says that there is no room."""
+    """Return whether an error means that no space is left."""
     return error.errno in _FULL
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system says while ``path`` is written into an error that names it.
+    """Turn an OSError that is raised while ``path`` is written into an error that names it.
 
     Raises:
         InputError: the place cannot be written at all (rights, read-only, a file where a folder should be).
@@ -59,9 +59,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
-    """Call trouble with files by its name, whichever error it came as; what was told already stays as it is.
+    """Turn errors that a failing volume caused into StorageFailed; those that were reported already pass unchanged.
 
-    has_trained: whether a step was taken, so that neither settings nor rights can be to blame.
+    Args:
+        has_trained: Whether a step was taken, so that neither settings nor permissions can be the cause.
 
     Raises:
         StorageFailed: with exit code 4 after the first step, with that of the error itself before it.
@@ -70,8 +71,8 @@ def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
         yield
     except (TrainerError, OSError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
-        is_told = isinstance(error, TrainerError) and error.told
-        if is_told or not isinstance(cause, OSError) or cause.errno not in _TROUBLE:
+        is_reported = isinstance(error, TrainerError) and error.is_reported
+        if is_reported or not isinstance(cause, OSError) or cause.errno not in _TROUBLE:
             raise
         message, exit_code = str(error), EXIT_FAILED
         if isinstance(error, TrainerError):
@@ -81,16 +82,18 @@ def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def replaced_atomically(path: Path) -> Iterator[Path]:
-    """Give a file beside ``path`` to write; flush it to the disk and rename it, or, on failure, leave nothing behind.
+    """Yield a temporary path in the same folder; sync what was written there and rename it, or delete it on failure.
 
     Raises:
         InputError, TrainerError: as ``disk_errors``.
     """
-    # The process number keeps two writers of the same file apart; their content is the same.
+    # In the same folder, since a rename across file systems is a copy. The process id keeps two writers of the same
+    # file apart; their content is the same.
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     with disk_errors(path):
         try:
             yield partial
+            # Synced before the rename: otherwise a power failure may leave the new name on an empty file.
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             partial.replace(path)
@@ -100,23 +103,9 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file beside its place, flush it to the disk, rename it; on failure nothing is left behind.
-
-    Raises:
-        InputError, TrainerError: as ``disk_errors``.
-    """
-    # The process number keeps two writers of the same file apart; their content is the same.
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
-    with disk_errors(path):
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+    """Write a file through ``replaced_atomically``; raises as that does."""
+    with replaced_atomically(path) as partial:
+        partial.write_bytes(content)
 
 
 def write_json_atomically(path: Path, document: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""From shards to the micro-batches of one rank: order, split over ranks, reading ahead.
+"""Shards to the micro-batches of one rank: sample order, split over ranks, prefetching.
 
-The order of samples is a function of (seed, epoch, sample number) alone: every rank computes the same one and
-takes its part of each global batch, so another number of ranks sees the same samples in the same steps. Which
-rows of a step a rank takes follows from their lengths (``dealing``), which every rank has in memory.
-Nothing is stored but a position. Batches run on over the end of an epoch; every sample is seen once in each.
+The order of samples is a function of seed and epoch alone: every rank computes the same one and takes its part of each
+global batch, so any number of ranks sees the same samples in the same steps. Which rows of a step a rank takes follows
+from their lengths (``parallel.row_balancing``), which every rank has in memory. A checkpoint stores a position and no
+order. Batches continue across epochs; every sample is seen once in each.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from bert_trainer.parallel.row_balancing import deal_rows, rank_slice
 WINDOW_SAMPLES = 65536
 """Samples shuffled together: as many whole shards as fit, at least one. Bounds the reader's memory."""
 
+# One step for the loop to take at once, one in preparation. More would only hold memory: a reader that is slower than
+# the loop stays slower.
 _READ_AHEAD_STEPS = 2
 
 
@@ -80,11 +82,13 @@ class SampleOrder:
                 f"dataRange: {data_range.start} to {data_range.end} of {total} samples holds none",
                 hint="widen the range or build more samples",
             )
+        # Per instance: lru_cache on the methods would keep every instance alive. A step that crosses an epoch needs
+        # entries of both; the hash of its samples asks for the same ones again.
         self.windows = lru_cache(maxsize=4)(self._windows)
         self.window_order = lru_cache(maxsize=4)(self._window_order)
 
     def __reduce__(self) -> tuple[type[SampleOrder], tuple[object, ...]]:
-        """Travel as the arguments; caches do not pickle."""
+        """Pickle the arguments alone, for the broadcast to the other ranks; lru_cache does not pickle."""
         return SampleOrder, self._arguments
 
     def _windows(self, epoch: int) -> tuple[_Window, ...]:
@@ -107,6 +111,8 @@ class SampleOrder:
         return self._random(epoch, window).permutation(self.windows(epoch)[window].num_samples)
 
     def _random(self, *key: int) -> np.random.Generator:
+        # The length keeps (epoch,) and (epoch, 0) apart: SeedSequence ignores trailing zeros. Changing anything here
+        # changes the order of every run that resumes.
         return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, len(key), *key))))
 
     def pieces(self, start: int, stop: int) -> Iterator[_Piece]:
@@ -142,9 +148,9 @@ def num_micro_batches(global_batch_size: int, micro_batch_size: int, world_size:
 
 
 class StageReader:
-    """One rank's micro-batches of a stage, read ahead of the step by a thread.
+    """One rank's micro-batches of a stage, prefetched by a thread.
 
-    Use as a context manager, so that the thread ends with the stage.
+    Use it as a context manager, so that the thread ends with the stage.
     """
 
     def __init__(
@@ -162,10 +168,20 @@ class StageReader:
         balanced: bool = True,
         staged: Callable[[Batch], Batch] | None = None,
     ) -> None:
-        """Steps count from 0 and end before ``last_step``. masking: draws masks; without it the files' are used.
+        """Prepare to read; the thread starts on ``__enter__``.
 
-        balanced: ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
-        staged: what the reading thread does to every micro-batch before it is handed over (``gpu.filler``).
+        Args:
+            folder: Shards of one split and length.
+            order: The stage's sample order.
+            global_batch_size: Rows per step, over all ranks.
+            micro_batch_size: Rows per micro-batch, at most.
+            rank: This rank.
+            world_size: Number of ranks.
+            first_step: Counted from 0.
+            last_step: Exclusive.
+            masking: Draws masks; without it those of the files are used.
+            balanced: Ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
+            staged: Applied to every micro-batch in the reading thread (``model.backends.gpu.bucket_padding``).
         """
         self.folder = folder
         self.order = order
@@ -179,7 +195,7 @@ class StageReader:
         self.most_tokens = 0
         """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
         self.waited_s = 0.0
-        """How long ``next_step`` has waited since the stage began."""
+        """Seconds that ``next_step`` has waited since the stage began."""
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
         self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
@@ -195,6 +211,7 @@ class StageReader:
     def __exit__(self, *_: object) -> None:
         """Stop reading and wait for the thread."""
         self._closed.set()
+        # The thread may block on a full queue, and may fill it again after each draining, until it sees the flag.
         while self._thread.is_alive():
             self._drain()
             self._thread.join(timeout=0.01)
@@ -223,11 +240,11 @@ class StageReader:
                 if self._closed.is_set():
                     return
                 self._queue.put(self._read_step(step))
-        except BaseException as error:  # noqa: BLE001 - handed to the training thread, which raises it
+        except BaseException as error:  # noqa: BLE001 - raised in the training thread by next_step
             self._queue.put(error)
 
     def read_step(self, step: int) -> list[Batch]:
-        """Read this rank's rows of one step and put them together to micro-batches."""
+        """Return this rank's micro-batches of one step."""
         return self._read_step(step)[0]
 
     def read_rows(self, step: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
@@ -235,7 +252,7 @@ class StageReader:
         return self._read(step * self.global_batch_size)[:2]
 
     def _read_step(self, step: int) -> tuple[list[Batch], int]:
-        """Return this rank's micro-batches and the busiest rank's tokens."""
+        """Return this rank's micro-batches, and the real tokens of the busiest rank."""
         samples, numbers, loads = self._read(step * self.global_batch_size)
         bounds = range(0, len(numbers), self.micro_batch_size)
         batches = [
@@ -249,32 +266,34 @@ class StageReader:
     def _read(self, start: int) -> tuple[RaggedSamples, NDArray[np.int64], NDArray[np.int64]]:
         """Return this rank's rows of the step that begins at ``start``, their numbers, and all ranks' tokens."""
         parts, numbers = [], []
-        loads, dealt = np.zeros(self.world_size, np.int64), 0
-        # Piece by piece, since only one window is in memory; a step seldom has more than one.
+        loads, num_assigned = np.zeros(self.world_size, np.int64), 0
+        # Piece by piece, since only one window is in memory; a step seldom has more than one. Every rank reads whole
+        # windows, the other ranks' rows included: balancing needs all lengths, and so no exchange between ranks.
         for piece in self.order.pieces(start, start + self.global_batch_size):
             window = self._window(piece.epoch, piece.window)
-            own = piece.order[self._deal(window.token_counts[piece.order], dealt, loads)]
-            dealt += len(piece.order)
+            own = piece.order[self._own_rows(window.token_counts[piece.order], num_assigned, loads)]
+            num_assigned += len(piece.order)
             taken = window.take(own)
             own_numbers = self.order.window_numbers(piece.epoch, piece.window)[own]
             parts.append(taken if self.masking is None else self.masking.mask(taken, piece.epoch, own_numbers))
             numbers.append(own_numbers)
         return RaggedSamples.concatenate(parts), np.concatenate(numbers), loads
 
-    def _deal(self, tokens_R: NDArray[np.int64], dealt: int, loads: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of a piece's rows are this rank's; all ranks' tokens are added to ``loads``."""
+    def _own_rows(self, tokens_R: NDArray[np.int64], num_assigned: int, loads: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of a piece's rows are this rank's, (R,); adds all ranks' tokens to ``loads``."""
         if self.balanced:
-            rank_R = deal_rows(tokens_R, dealt, loads)
+            rank_R = deal_rows(tokens_R, num_assigned, loads)
         else:
             starts = [rank_slice(self.global_batch_size, rank, self.world_size)[0] for rank in range(self.world_size)]
-            rank_R = np.searchsorted(starts, np.arange(dealt, dealt + len(tokens_R)), side="right") - 1
+            rank_R = np.searchsorted(starts, np.arange(num_assigned, num_assigned + len(tokens_R)), side="right") - 1
             loads += np.bincount(rank_R, tokens_R, self.world_size).astype(np.int64)
         own: NDArray[np.bool_] = rank_R == self.rank
         return own
 
     def _window(self, epoch: int, window: int) -> RaggedSamples:
-        """Return a window's samples; the one before it leaves the memory, the order never goes back."""
+        """Return a window's samples, and forget those of the window before: the order never goes back."""
         if self._loaded is None or self._loaded[0] != (epoch, window):
+            # Before the next one is read, or both would be in memory.
             self._loaded = None
             parts = []
             for shard in self.order.windows(epoch)[window].shards:

@@ -1,7 +1,7 @@
-"""Accuracy on held-out documents, and the baseline that any trained model must beat.
+"""Accuracy on held-out documents, against a unigram baseline that any trained model must beat.
 
-Accuracies are weighted by token (or pair) over the whole held-out set: counts are summed over ranks and
-divided once, never averaged over batches.
+Accuracies are weighted by token (or pair) over the whole held-out set: counts are summed over ranks and divided once,
+never averaged over batches, whose sizes differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import World
 
-# Enough to name the commonest token of any corpus; bounds the scan of a large data set.
+# Enough to find the most frequent token of any corpus; bounds the scan of a large dataset.
 _BASELINE_SHARDS = 8
 
 
@@ -38,14 +38,11 @@ class Accuracy:
 
 @torch.no_grad()
 def evaluate(model: Bert, folder: ShardFolder, stage: EvaluateStage, world: World, device: torch.device) -> Accuracy:
-    """Evaluate the model, without dropout, on held-out samples dealt out over the ranks.
-
-    Collective: every rank must call it.
-    """
+    """Evaluate the model, without dropout, on held-out samples split over the ranks. Collective."""
     model.eval()
     num_samples = min(folder.num_samples, stage.max_samples or folder.num_samples)
     staged = stage_for(device, stage.sequence_length, stage.micro_batch_size)
-    # Summed on the device, which is waited for once at the end.
+    # Accumulated on the device, with one synchronization at the end; in fp64, which counts exactly.
     counts = torch.zeros(3, dtype=torch.float64, device=device)
     masked = rows = 0
     for read in _batches(folder, *rank_slice(num_samples, world.rank, world.size), stage.micro_batch_size):
@@ -55,6 +52,7 @@ def evaluate(model: Bert, folder: ShardFolder, stage: EvaluateStage, world: Worl
             [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
         )
         masked, rows = masked + batch.num_masked, rows + batch.num_rows
+    # Every rank reaches this, with or without samples of its own: the sum is collective.
     model.train()
     correct, loss, pairs_correct, masked_tokens, samples = world.sum_numbers([*counts.tolist(), masked, rows])
     return Accuracy(
@@ -80,9 +78,12 @@ def _batches(folder: ShardFolder, start: int, stop: int, micro_batch_size: int) 
 
 
 def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: int | None) -> float:
-    """Return the accuracy of always naming the training set's commonest masked token, in [0, 1].
+    """Return the accuracy of always predicting the training set's most frequent masked token, in [0, 1].
 
-    training: at most the first 8 shards are counted. max_samples: as in the evaluation it is compared with.
+    Args:
+        training: At most its first 8 shards are counted.
+        held_out: What the accuracy is measured on.
+        max_samples: As in the evaluation that it is compared with.
     """
     counts = np.zeros(0, dtype=np.int64)
     for shard in range(min(len(training.rows), _BASELINE_SHARDS)):
@@ -90,12 +91,12 @@ def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: 
         longer, shorter = (counts, found) if len(counts) >= len(found) else (found, counts)
         longer[: len(shorter)] += shorter
         counts = longer
-    commonest = int(counts.argmax())
+    most_frequent = int(counts.argmax())
     left = max_samples or held_out.num_samples
     right = total = 0
     for shard in range(len(held_out.rows)):
         labels = _labels(held_out, shard, left)
-        right += int((labels == commonest).sum())
+        right += int((labels == most_frequent).sum())
         total += len(labels)
         left -= held_out.rows[shard]
         if left <= 0:
@@ -109,7 +110,7 @@ def _labels(
     samples = folder.read_ragged(shard).take(slice(0, max_samples))
     chosen = samples.masked_lm_ids
     if not len(chosen):
-        # Shards whose masks the loader draws: any token but [CLS] and [SEP] may be one.
+        # Dynamic masking: the shards hold no masks, and any token but [CLS] and both [SEP] may be masked.
         may_be = np.ones(len(samples.tokens), np.bool_)
         for place in (0, samples.first_segment_counts - 1, samples.token_counts - 1):
             may_be[samples.token_starts + place] = False

@@ -1,7 +1,7 @@
-"""Where a pretraining stage is, and what its last steps were like.
+"""A stage's progress, and the metrics of the steps between two reports.
 
-``Progress`` is what a checkpoint stores of a stage; ``Interval`` collects sums between two reports without waiting
-for the device. Neither decides anything.
+``StageProgress`` is what a checkpoint stores of a stage. ``Interval`` accumulates losses and counts without
+synchronizing with the device. Neither decides anything.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from bert_trainer.training.session import Session, StageData
 
 
 @dataclass(slots=True)
-class Progress:
-    """Where a stage is."""
+class StageProgress:
+    """Where a pretraining stage is."""
 
     stage_index: int
     step: int
     sample_hash: str
+    """Chained SHA-256 of all sample numbers so far: two runs that agree on it have seen the same samples in the same
+    order. On rank 0; empty elsewhere."""
 
     def advance(self, session: Session, stage: PretrainStage, data: StageData) -> None:
-        """Count a step; rank 0 also takes note of its samples."""
-        if session.keeper is not None:
+        """Count a step; rank 0 also hashes its sample numbers."""
+        if session.writer is not None:
             first = self.step * stage.global_batch_size
             numbers = data.order.sample_numbers(first, first + stage.global_batch_size)
             chained = bytes.fromhex(self.sample_hash) + numbers.astype("<i8").tobytes()
@@ -60,15 +62,18 @@ class Progress:
             sample_hash=self.sample_hash,
             loss_scale=session.scaler.scale,
             finite_steps=session.scaler.finite_steps,
+            # Only where it differs: release 0.1 refuses manifests with a field that it does not know.
             moment_steps=None if optimizer.moment_steps == optimizer.num_applied else optimizer.moment_steps,
         )
 
 
 class Interval:
-    """Sums of one logging interval on this rank, read from the device only when they are published."""
+    """Losses, counts and times of one logging interval on this rank.
+
+    Tensors stay on the device until ``publish``: reading one earlier would make the host wait for the step.
+    """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.learning_rate = 0.0
         self._waited_s = self._waited_before_s = 0.0
         self._clear()
@@ -81,7 +86,8 @@ class Interval:
         self._started_at_s = time.monotonic()
 
     def add(self, batch: Batch, sums: LossSums) -> None:
-        """Take one micro-batch in."""
+        """Add one micro-batch."""
+        # Detached, or the sums would keep every micro-batch's graph and activations alive until the report.
         detached = (
             sums.masked_lm.detach(), sums.next_sentence.detach(), sums.masked_lm_correct, sums.next_sentence_correct
         )  # fmt: skip
@@ -90,19 +96,19 @@ class Interval:
         self._rows += batch.num_rows
         self._tokens += batch.num_tokens
 
-    def add_balance(self, most_tokens: int) -> None:
-        """Take the tokens of a step's busiest rank in."""
+    def add_busiest_rank(self, most_tokens: int) -> None:
+        """Add the real tokens of a step's busiest rank."""
         self._most_tokens += most_tokens
 
     def add_reduction(self, times: ReductionTimes) -> None:
-        """Take one step's reduction in."""
+        """Add the times of one step's gradient reduction."""
         self._reductions.append(times)
 
-    def _costs_of_ranks(self, session: Session) -> dict[str, float]:
-        """Return what ranks cost one another in the interval, all ranks taken together; collective.
+    def _rank_costs(self, session: Session) -> dict[str, float]:
+        """Return reduction times and memory of the interval over all ranks; collective.
 
-        Seconds and bytes are means over its steps: the bytes are every rank's, seconds and memory those of the
-        rank that has most of them.
+        Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
+        those of the rank with the largest value.
         """
         world, steps = session.world, max(len(self._reductions), 1)
         own = [
@@ -111,11 +117,11 @@ class Interval:
             memory_bytes(session.device),
             session.optimizer.state_bytes,
         ]
-        # Every rank's numbers in a place of their own: a sum over ranks that loses nothing.
-        places = [0.0] * (len(own) * world.size)
-        places[world.rank * len(own) : (world.rank + 1) * len(own)] = own
-        by_rank = world.sum_numbers(places)
-        total_s, exposed_s, memory, state = (max(by_rank[place :: len(own)]) for place in range(len(own)))
+        # A gather made of a sum: every rank fills its own slots and leaves zeros in the others'.
+        slots = [0.0] * (len(own) * world.size)
+        slots[world.rank * len(own) : (world.rank + 1) * len(own)] = own
+        by_rank = world.sum_numbers(slots)
+        total_s, exposed_s, memory, state = (max(by_rank[field :: len(own)]) for field in range(len(own)))
         costs = {"memory_bytes": memory, "optimizer_state_bytes": state}
         if world.size == 1:
             return costs
@@ -127,21 +133,22 @@ class Interval:
             **costs,
         }
 
-    def note_wait(self, waited_s: float) -> None:
-        """Take note of how long this rank has waited for batches since the stage began."""
+    def set_data_wait(self, waited_s: float) -> None:
+        """Set how long this rank has waited for batches since the stage began."""
         self._waited_s = waited_s
 
     def publish(
         self,
         session: Session,
         stage: PretrainStage,
-        progress: Progress,
+        progress: StageProgress,
         result: StepResult,
         started_at_s: float,
     ) -> None:
         """Sum over the ranks and report; collective."""
+        # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
-        costs = self._costs_of_ranks(session)
+        costs = self._rank_costs(session)
         totals = session.world.sum_numbers(
             [
                 *read_sums(self._sums),
@@ -152,24 +159,24 @@ class Interval:
                 self._waited_s - self._waited_before_s,
             ]
         )
-        masked_lm, next_sentence, masked_right, pairs_right, masked, rows, tokens, cpu_s, waited_s = totals
+        masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, waited_s = totals
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         total_steps = session.training_data[progress.stage_index].total_steps
         steps_per_s = rows / stage.global_batch_size / elapsed_s
-        alone = session.world.size == 1
-        has_pairs = session.model.nsp is not None
-        if session.keeper is not None:
-            session.keeper.metrics.progress(
+        single_rank = session.world.size == 1
+        has_nsp = session.model.nsp is not None
+        if session.writer is not None:
+            session.writer.metrics.progress(
                 {
                     "stage": stage.name,
                     "step": progress.step,
                     "steps": total_steps,
                     "loss": masked_lm / masked + next_sentence / rows,
                     "mlm_loss": masked_lm / masked,
-                    "nsp_loss": next_sentence / rows if has_pairs else None,
-                    "mlm_accuracy": masked_right / masked,
-                    "nsp_accuracy": pairs_right / rows if has_pairs else None,
+                    "nsp_loss": next_sentence / rows if has_nsp else None,
+                    "mlm_accuracy": masked_correct / masked,
+                    "nsp_accuracy": pairs_correct / rows if has_nsp else None,
                     "learning_rate": self.learning_rate,
                     "micro_batch_size": session.micro_batch_sizes[progress.stage_index],
                     "gradient_norm": result.gradient_norm,
@@ -183,7 +190,7 @@ class Interval:
                     "interval_sequences": int(rows),
                     "interval_tokens": int(tokens),
                     "cpu_s": cpu_s,
-                    "token_imbalance": None if alone else self._most_tokens * session.world.size / tokens,
+                    "token_imbalance": None if single_rank else self._most_tokens * session.world.size / tokens,
                     **costs,
                     "data_wait_share": waited_s / session.world.size / elapsed_s,
                 }
@@ -192,11 +199,12 @@ class Interval:
 
 
 def read_sums(sums: Sequence[LossSums]) -> list[float]:
-    """Return the sums of every field over some micro-batches, in fp64; the device is waited for once."""
+    """Return the sum of every field over some micro-batches, in fp64; synchronizes with the device once."""
     names = LossSums.__slots__
     if not sums:
         return [0.0] * len(names)
-    # Counts and half-precision sums fit fp64 exactly.
+    # One tensor, so one copy to the host. Counts and sums of every precision fit fp64 exactly; fp32 would start to
+    # lose counts of tokens at 2**24.
     stacked = torch.stack([getattr(one, name).double() for name in names for one in sums]).tolist()
     return [sum(stacked[at : at + len(sums)]) for at in range(0, len(stacked), len(sums))]
 
@@ -210,6 +218,6 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def _append_to_ledger(session: Session, stage: PretrainStage, step: int, numbers: NDArray[np.int64]) -> None:
-    assert session.keeper is not None, "runs on rank 0"
-    with (session.keeper.folder.path / "ledger.jsonl").open("a") as file:
+    assert session.writer is not None, "runs on rank 0"
+    with (session.writer.folder.path / "ledger.jsonl").open("a") as file:
         file.write(json.dumps({"stage": stage.name, "step": step, "samples": numbers.tolist()}) + "\n")

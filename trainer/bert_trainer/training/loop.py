@@ -1,7 +1,7 @@
-"""The story of a run, top to bottom: ranks, set-up, stages one after another, report.
+"""The training loop: ranks, set-up, stages in order, report. Reads top to bottom.
 
-Nothing here knows Horovod, HDF5 or files; ``distributed``, ``data`` and ``session`` do. Every rank runs the same
-lines, and what rank 0 writes besides is behind ``session.keeper``.
+Nothing here knows Horovod, HDF5 or files; ``parallel.world``, ``training.data_loader`` and ``training.session`` do.
+All ranks run the same lines, so collectives match up; what rank 0 alone writes goes through ``session.writer``.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.output.report import write_report
-from bert_trainer.output.termination import tell_error, write_termination
+from bert_trainer.output.termination import report_error, write_termination
 from bert_trainer.parallel.world import connect, on_rank_0
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
-from bert_trainer.training.interval import Interval, Progress
+from bert_trainer.training.interval import Interval, StageProgress
 from bert_trainer.training.micro_batch_size import resolve_micro_batch_sizes
 from bert_trainer.training.out_of_memory import device_memory_errors
-from bert_trainer.training.session import Keeper, Session, StageData
+from bert_trainer.training.session import RunWriter, Session, StageData
 
 
-class StopRequest:
-    """Turns SIGUSR1 and SIGTERM into a flag; mpirun forwards SIGUSR1 to its ranks and then waits for them.
+class StopSignal:
+    """Turns SIGUSR1 and SIGTERM into a flag that the loop reads once per step.
 
-    Until somebody listens these signals end the process: a rank that waits for its peers, reads its data or tries
-    sizes has nothing to save, and would look at a flag only after that.
+    mpirun forwards SIGUSR1 to its ranks and then waits for them. Until ``listen`` is called these signals end the
+    process: a rank that waits for its peers, opens its data or times micro-batches has nothing to save, and would
+    see the flag only afterwards.
     """
 
     def __init__(self) -> None:
-        """Nothing is installed yet."""
         self.received = False
 
     def listen(self) -> None:
@@ -58,24 +58,25 @@ class StopRequest:
 
 
 def train(config: RunConfig, *, attempt: int) -> None:
-    """Run every stage that is not behind the newest good checkpoint.
+    """Run every stage that the latest valid checkpoint has not finished.
 
     Raises:
         Stopped: on request, at the same step on every rank, with a checkpoint of that step.
-        TrainerError: anything that keeps the run from going on.
+        TrainerError: whatever else ends the run.
     """
-    stop = StopRequest()
+    stop = StopSignal()
     world = connect(config.world.ranks, config.world.hosts)
     try:
         with storage_errors(lambda: False), device_memory_errors(config, doing="setting up", rank=world.rank):
             session = Session.open(config, world, attempt=attempt)
-            described = _describe_device(session)
-        sys.stderr.write(described + "\n")
+            device_line = _describe_device(session)
+        sys.stderr.write(device_line + "\n")
         sys.stderr.flush()
         run_stages(session, stop)
     except TrainerError as error:
-        # Before the others learn of it, as in on_rank_0: whatever rank leaves first, mpirun ends the rest.
-        tell_error("bert-train", error)
+        # Before the other ranks can notice, as in on_rank_0: once one rank has left, mpirun kills the rest, this one
+        # included, and the reason would be lost.
+        report_error("bert-train", error)
         raise
     finally:
         world.close()
@@ -89,7 +90,7 @@ def _describe_device(session: Session) -> str:
         return describe_gpu(rank, session.device, precision, gpu_backend(session.model))
 
 
-def run_stages(session: Session, stop: StopRequest) -> None:
+def run_stages(session: Session, stop: StopSignal) -> None:
     """Run what is left of the configuration's stages, in order, and report."""
     try:
         with storage_errors(lambda: session.has_trained), contextlib.closing(session):
@@ -98,90 +99,68 @@ def run_stages(session: Session, stop: StopRequest) -> None:
                 if session.resumed_at is not None and index < session.resumed_at.stage_index:
                     continue
                 run_stage(session, index, stage, stop)
-            if session.keeper is not None:
-                finish(session, session.keeper)
+            if session.writer is not None:
+                finish(session, session.writer)
     except TrainerError as error:
-        if session.keeper is not None and not isinstance(error, Stopped):
+        if session.writer is not None and not isinstance(error, Stopped):
             reason, message = type(error).__name__, str(error)
-            session.keeper.metrics.event("failed", reason=reason, exit_code=error.exit_code, message=message)
+            session.writer.metrics.event("failed", reason=reason, exit_code=error.exit_code, message=message)
         raise
 
 
-def finish(session: Session, keeper: Keeper) -> None:
-    """Report what was trained. For rank 0."""
-    config = session.config
-    keeper.store.wait()
-    keeper.folder.check_fence()
-    write_report(config, keeper.folder.path, ranks=session.world.size)
-    if config.checkpoint.delete_after_success:
-        keeper.store.remove_all()
-    write_termination("Succeeded", 0, "")
-    keeper.metrics.event("succeeded", message=f"{config.job.name} is trained")
-
-
-def run_stage(session: Session, index: int, stage: Stage, stop: StopRequest) -> None:
+def run_stage(session: Session, index: int, stage: Stage, stop: StopSignal) -> None:
     """Run one stage, from its start or from where the checkpoint left it."""
     size = session.micro_batch_sizes.get(index)
     with device_memory_errors(session.config, doing=stage.name, rank=session.world.rank, micro_batch_size=size):
         match stage:
             case PrepareStage():
-                pass  # bert-data has done it, in a child of its own
+                pass  # bert-data prepares data, in a process of its own before this one
             case PretrainStage():
                 pretrain(session, index, stage, stop)
             case EvaluateStage():
-                evaluate_and_tell(session, index, stage, when="after")
+                evaluate_and_report(session, index, stage, when="after")
             case ExportStage():
-                export_and_tell(session, stage)
+                export_model(session, stage)
 
 
-def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopRequest) -> None:
+def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSignal) -> None:
     """Train one phase, from its start or from where the checkpoint left it."""
     config, world, data = session.config, session.world, session.training_data[index]
     progress = _start_or_resume(session, index, stage, data)
     if progress.step == data.total_steps:
         return
-    _tell(session, "stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
+    _report(session, "stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
     if progress.step == 0 and index == min(session.training_data):
         for number, other in enumerate(config.stages):
             if isinstance(other, EvaluateStage):
-                evaluate_and_tell(session, number, other, when="before")
+                evaluate_and_report(session, number, other, when="before")
 
+    # From here on there is something to save.
     stop.listen()
-    started_at_s = time.monotonic()
-    saved_at_s = started_at_s
+    started_at_s = saved_at_s = time.monotonic()
     interval = Interval()
-    with StageReader(
-        data.folder,
-        data.order,
-        global_batch_size=stage.global_batch_size,
-        micro_batch_size=session.micro_batch_sizes[index],
-        rank=world.rank,
-        world_size=world.size,
-        first_step=progress.step,
-        last_step=data.total_steps,
-        masking=data.masking,
-        # The mean of means depends on who computes what: as the original scripts deal it.
-        balanced=stage.loss_normalization == "global",
-        staged=stage_for(session.device, stage.sequence_length, session.micro_batch_sizes[index]),
-    ) as reader:
+    with _open_reader(session, index, stage, data, progress.step) as reader:
         while progress.step < data.total_steps:
             session.profiler.start_step(stage.name, progress.step + 1)
             with session.profiler.part("data"):
                 batches = [batch.to(session.device) for batch in reader.next_step()]
-            # One small exchange before the forward pass: the counts that gradients are divided by, whether anybody
-            # was asked to stop, so that all ranks leave at the same step, and whether rank 0's clock asks for a
-            # checkpoint, to which all may have to contribute.
-            clock = session.keeper is not None and _clock_asks(session, saved_at_s)
+            # One all-reduce of three numbers before the forward pass: the masked tokens that the loss is divided by;
+            # how many ranks were asked to stop, so that all of them leave at the same step; and whether rank 0's
+            # clock asks for a checkpoint. Rank 0 alone looks at the clock: ranks' clocks differ, and collecting
+            # ZeRO-1's moments for a checkpoint is collective.
+            save_is_due = session.writer is not None and _save_interval_is_over(session, saved_at_s)
             with session.profiler.part("reduction"):
-                masked, stops, in_time = world.sum_numbers([sum(b.num_masked for b in batches), stop.received, clock])
+                masked_tokens, stops, in_time = world.sum_numbers(
+                    [sum(batch.num_masked for batch in batches), stop.received, save_is_due]
+                )
             if stops:
                 _save_and_stop(session, progress)
-            result = train_step(session, index, stage, batches, masked, progress.step, interval)
+            result = train_step(session, index, stage, batches, masked_tokens, progress.step, interval)
             _check_finite(session, stage, progress.step, result)
-            interval.add_balance(reader.most_tokens)
+            interval.add_busiest_rank(reader.most_tokens)
             progress.advance(session, stage, data)
             session.has_trained = True
-            interval.note_wait(reader.waited_s)
+            interval.set_data_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
             if progress.step % config.logging.every_steps == 0 or at_end:
@@ -191,10 +170,29 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopReque
                     session.save(progress.position(session, data), session.optimizer.moments_on_rank_0())
                 saved_at_s = time.monotonic()
             session.profiler.end_step()
-            if session.keeper is not None:
-                session.keeper.store.raise_if_failed()
+            # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
+            if session.writer is not None:
+                session.writer.store.raise_if_failed()
     session.profiler.close()
-    _tell(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - started_at_s)
+    _report(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - started_at_s)
+
+
+def _open_reader(session: Session, index: int, stage: PretrainStage, data: StageData, first_step: int) -> StageReader:
+    micro_batch_size = session.micro_batch_sizes[index]
+    return StageReader(
+        data.folder,
+        data.order,
+        global_batch_size=stage.global_batch_size,
+        micro_batch_size=micro_batch_size,
+        rank=session.world.rank,
+        world_size=session.world.size,
+        first_step=first_step,
+        last_step=data.total_steps,
+        masking=data.masking,
+        # A mean of micro-batch means depends on which rows share a micro-batch: keep the original scripts' split.
+        balanced=stage.loss_normalization == "global",
+        staged=stage_for(session.device, stage.sequence_length, micro_batch_size),
+    )
 
 
 def train_step(
@@ -202,27 +200,39 @@ def train_step(
     index: int,
     stage: PretrainStage,
     batches: Sequence[Batch],
-    masked: float,
+    masked_tokens: float,
     step: int,
     interval: Interval,
 ) -> StepResult:
-    """Accumulate over micro-batches, reduce once, update.
+    """Accumulate gradients over micro-batches, reduce them once, update.
 
-    masked: masked tokens of the whole step, over all ranks. step: steps taken before this one.
+    Args:
+        session: Model, optimizer and ranks.
+        index: Of the stage.
+        stage: The stage.
+        batches: This rank's micro-batches, on the device.
+        masked_tokens: Masked tokens of the whole step, over all ranks.
+        step: Steps taken in this stage before this one.
+        interval: Collects the losses without waiting for the device.
     """
     config, world = session.config, session.world
     passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
     session.parameters.gradients.zero_()
     with cached_weights():
         for number, batch in enumerate(batches, start=1):
-            # The stage's number in the high bits: no two phases drop the same elements.
+            # Dropout is a function of seed, stage, step and sample number, so that a resumed run, or another number of
+            # ranks, drops the same elements. The stage's index in the high bits keeps phases apart.
             dropout = batch.dropout_keys(config.seed, (index << 32) + step)
             with session.profiler.part("forward"), session.autocast():
                 sums = session.model(batch, dropout)
+            # Ranks add their gradients, they don't average them: so the loss is divided by counts of the whole step,
+            # and a step without any masked token divides by 1.
             if stage.loss_normalization == "global":
-                loss = sums.masked_lm / max(masked, 1) + sums.next_sentence / stage.global_batch_size
+                loss = sums.masked_lm / max(masked_tokens, 1) + sums.next_sentence / stage.global_batch_size
             else:
                 loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
+            # Gradients are final during the last backward pass alone: only then may buckets be all-reduced while
+            # backward still runs.
             if number == len(batches) and config.reduction.overlap:
                 session.reduction.watch()
             with session.profiler.part("backward"):
@@ -230,6 +240,7 @@ def train_step(
             interval.add(batch, sums)
     with session.profiler.part("reduction"):
         interval.add_reduction(session.reduction.finish())
+    # The schedule counts applied updates: a step that fp16 overflow skips does not advance it.
     rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
     with session.profiler.part("optimizer"):
         result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
@@ -238,16 +249,18 @@ def train_step(
     return result
 
 
-def evaluate_and_tell(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
-    """Measure accuracy on the held-out samples and report it beside the unigram baseline."""
+def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
+    """Measure accuracy on the held-out samples; report it against a unigram baseline. Collective."""
     held_out = session.held_out[index]
     with session.autocast(), cached_weights():
         accuracy = evaluate(session.model, held_out, stage, session.world, session.device)
-    if session.keeper is not None:
+    if session.writer is not None:
         trained = list(session.training_data.values())
+        # The baseline counts the training set of this length, else of the first phase; a job that only evaluates has
+        # none and counts the held-out set itself.
         same_length = [data for data in trained if data.sequence_length == stage.sequence_length]
         training = next((data.folder for data in (*same_length, *trained)), held_out)
-        session.keeper.metrics.event(
+        session.writer.metrics.event(
             "evaluated",
             stage=stage.name,
             when=when,
@@ -260,55 +273,71 @@ def evaluate_and_tell(session: Session, index: int, stage: EvaluateStage, *, whe
     return accuracy
 
 
-def export_and_tell(session: Session, stage: ExportStage) -> None:
-    """Write the model for other programs; rank 0 only, the others wait for its verdict."""
+def export_model(session: Session, stage: ExportStage) -> None:
+    """Write the model for other programs: rank 0 writes, the other ranks wait for its outcome."""
 
     def write() -> None:
-        assert session.keeper is not None, "runs on rank 0"
-        session.keeper.folder.check_fence()
-        target = session.keeper.folder.path / "export" / stage.format
+        assert session.writer is not None, "runs on rank 0"
+        session.writer.folder.check_fence()
+        target = session.writer.folder.path / "export" / stage.format
         lower_case = next((s.lower_case for s in session.config.stages if isinstance(s, PrepareStage)), True)
         export(session.model, session.vocabulary, target, lower_case=lower_case)
-        session.keeper.metrics.event("exported", stage=stage.name, path=str(target))
+        session.writer.metrics.event("exported", stage=stage.name, path=str(target))
 
     on_rank_0(session.world, write, has_trained=session.has_trained)
 
 
-def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: StageData) -> Progress:
+def finish(session: Session, writer: RunWriter) -> None:
+    """Report what was trained; rank 0 only."""
+    config = session.config
+    writer.store.wait()
+    # A successor may have claimed the folder while the last checkpoint was written.
+    writer.folder.check_fence()
+    write_report(config, writer.folder.path, ranks=session.world.size)
+    # After the report: a run that is killed in between still has its checkpoints, and finishes again.
+    if config.checkpoint.delete_after_success:
+        writer.store.remove_all()
+    write_termination("Succeeded", 0, "")
+    writer.metrics.event("succeeded", message=f"{config.job.name} is trained")
+
+
+def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: StageData) -> StageProgress:
     at = session.resumed_at
     if at is not None and at.stage_index == index:
         if at.total_steps != data.total_steps:
             raise TrainerError(
                 f"{stage.name}: the checkpoint counts {at.total_steps} steps in this stage, now there are "
                 f"{data.total_steps}",
-                hint="the data set has changed; restore it or start anew (output.ifExists: New)",
+                hint="the dataset has changed; restore it or start over (output.ifExists: New)",
             )
-        return Progress(index, at.step, at.sample_hash)
+        return StageProgress(index, at.step, at.sample_hash)
     session.optimizer.start_stage(
         keep_moments=stage.optimizer_state != "reset", keep_step_count=stage.optimizer_state == "keepWithStepCount"
     )
-    return Progress(index, 0, "")
+    return StageProgress(index, 0, "")
 
 
-def _save_and_stop(session: Session, progress: Progress) -> None:
+def _save_and_stop(session: Session, progress: StageProgress) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
+    # On all ranks, before rank 0 goes its own way: with ZeRO-1 it is collective.
     moments = session.optimizer.moments_on_rank_0()
 
     def save() -> None:
-        keeper = session.keeper
-        assert keeper is not None, "runs on rank 0"
+        writer = session.writer
+        assert writer is not None, "runs on rank 0"
         position = progress.position(session, session.training_data[progress.stage_index])
         session.save(position, moments)
-        keeper.store.wait()
+        writer.store.wait()
         message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
-        keeper.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
-        path = keeper.store.path_of(position)
+        writer.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
+        path = writer.store.path_of(position)
         raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
     on_rank_0(session.world, save, has_trained=session.has_trained)
 
 
 def _check_finite(session: Session, stage: PretrainStage, step: int, result: StepResult) -> None:
+    # fp16: an overflow skips the update and halves the loss scale; only below 1 has the loss itself diverged.
     if result.applied or session.scaler.scale >= 1.0 and session.scaler.enabled:
         return
     raise TrainerError(
@@ -317,13 +346,13 @@ def _check_finite(session: Session, stage: PretrainStage, step: int, result: Ste
     )
 
 
-def _clock_asks(session: Session, saved_at_s: float) -> bool:
+def _save_interval_is_over(session: Session, saved_at_s: float) -> bool:
     every_s = session.config.checkpoint.every_seconds
     return every_s is not None and time.monotonic() - saved_at_s >= every_s
 
 
 def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, *, in_time: bool) -> bool:
-    """Tell whether a periodic checkpoint is due after a step of a stage. in_time: rank 0's clock says so."""
+    """Return whether a periodic checkpoint is due after a step of a stage. in_time: rank 0's clock says so."""
     when, samples = session.config.checkpoint, step * stage.global_batch_size
     if not when.periodic or _samples_before(session, index) + samples < when.min_samples_to_start:
         return False
@@ -342,6 +371,6 @@ def _samples_before(session: Session, index: int) -> int:
     )
 
 
-def _tell(session: Session, event: str, **fields: str | int | float | None) -> None:
-    if session.keeper is not None:
-        session.keeper.metrics.event(event, **fields)
+def _report(session: Session, event: str, **fields: str | int | float | None) -> None:
+    if session.writer is not None:
+        session.writer.metrics.event(event, **fields)

@@ -42,15 +42,15 @@ from bert_trainer.training.session import Session
 RECORD_FILE = "micro-batch-sizes.json"
 CACHE_FILE = f"{AUTOTUNE_FOLDER}/cache.json"
 BUDGET_S = 20.0
-"""For the sizes of one stage together."""
-_ENOUGH_S = 0.5  # of passes at one size; two at least, unless one alone takes four times as long
+"""For all sizes of one stage together."""
+_ENOUGH_S = 0.5  # of passes at one size; at least two passes, unless one alone takes four times as long
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was tried for one stage."""
+    """The sizes that were measured for one stage."""
 
     measurements: tuple[Measurement, ...]
     limit_bytes: int
@@ -58,25 +58,26 @@ class Trial:
 
 
 def resolve_micro_batch_sizes(session: Session) -> None:
-    """Replace every ``auto`` of the stages that are left by a size, the same on all ranks; collective.
+    """Choose a size for every ``auto`` of the remaining stages, the same on all ranks; collective.
 
     Raises:
         OutOfDeviceMemory: not even one sequence fits.
     """
-    behind = 0 if session.resumed_at is None else session.resumed_at.stage_index
+    first_index = 0 if session.resumed_at is None else session.resumed_at.stage_index
     for index, stage in enumerate(session.config.stages):
-        if isinstance(stage, PretrainStage) and stage.micro_batch_size == "auto" and index >= behind:
+        if isinstance(stage, PretrainStage) and stage.micro_batch_size == "auto" and index >= first_index:
             size = on_rank_0(session.world, partial(_find_size, session, index, stage))
             session.micro_batch_sizes[index] = size
 
 
 def _find_size(session: Session, index: int, stage: PretrainStage) -> int:
-    """Return the recorded size, else the cached one, else one that is found by trying. For rank 0."""
-    assert session.keeper is not None, "runs on rank 0"
-    folder, metrics = session.keeper.folder, session.keeper.metrics
+    """Return the recorded size, else the cached one, else a measured one. Rank 0 only."""
+    assert session.writer is not None, "runs on rank 0"
+    folder, metrics = session.writer.folder, session.writer.metrics
     ranks = session.world.size
     circumstances = describe_circumstances(session, stage, ranks)
     key = hashlib.sha256(json.dumps(circumstances, sort_keys=True).encode()).hexdigest()[:16]
+    # The record is this run's own: once resumed it has to sum in the same order, whatever the cache has learnt since.
     recorded = _read(folder.path / RECORD_FILE)
     cached = _read(folder.path / CACHE_FILE)
     source, before = "recorded", recorded.get(stage.name, {})
@@ -103,7 +104,7 @@ def _find_size(session: Session, index: int, stage: PretrainStage) -> int:
 
 
 def _read(path: Path) -> Document:
-    """Return a file's content; one that is missing or broken is an empty one, and will be written anew."""
+    """Return a file's content; a missing or damaged one counts as empty and will be written again."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -112,7 +113,7 @@ def _read(path: Path) -> Document:
 
 
 def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -> Document:
-    """Return everything that a choice depends on."""
+    """Return everything that the choice depends on: a size is only reused where all of it is the same."""
     config = session.config
     environment = Environment.current(
         world_size=ranks,
@@ -121,7 +122,7 @@ def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -
         partitioning=config.optimizer.partitioning,
         compression=config.reduction.compression,
     )
-    # A processor's memory is the machine's or the container's; a GPU's name tells its own.
+    # On CPUs the memory of the machine or the container; a GPU's name implies its memory.
     total_gib = None if session.device.type == "cuda" else total_bytes() // 2**30
     return {
         "model": config.model.model_dump(mode="json"),
@@ -138,7 +139,7 @@ def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -
 
 
 def rows_per_rank(stage: PretrainStage, ranks: int) -> int:
-    """Return the sequences of a step on the rank that has most of them."""
+    """Return the sequences per step of rank 0, which has the most."""
     start, stop = rank_slice(stage.global_batch_size, 0, ranks)
     return stop - start
 
@@ -146,14 +147,14 @@ def rows_per_rank(stage: PretrainStage, ranks: int) -> int:
 def try_sizes(
     session: Session, index: int, stage: PretrainStage, *, ranks: int, hosts: int, budget_s: float = BUDGET_S
 ) -> Trial:
-    """Run passes of growing size until time, memory or use is at an end; weights and optimizer stay as they are.
+    """Time passes of growing size until time or memory runs out or larger sizes stop helping; weights don't change.
 
     Raises:
         OutOfDeviceMemory: not even one sequence fits.
     """
     limit_bytes = find_limit(session.device, session.config, ranks_of_host=-(-ranks // hosts))
     if session.device.type == "cuda":
-        # Compiles the step, which may take longer than all sizes together.
+        # Compiles the step, which may take longer than all sizes together: not part of the budget.
         measure(session, index, stage, 1, warm_up=True)
     base_bytes = _used_bytes(session.device)
     ends_at_s = time.monotonic() + budget_s
@@ -174,21 +175,21 @@ def try_sizes(
         if measurement.sequences_per_s is None or is_past_its_best(done):
             break
     session.parameters.gradients.zero_()
-    forget_trials(session.device)
+    release_trial_memory(session.device)
     chosen = choose_size(done, limit_bytes)
     if chosen is None and done[0].sequences_per_s is not None:
-        chosen = done[0].size  # above the headroom, but it ran
+        chosen = done[0].size  # it exceeds the headroom, but it ran
     if chosen is None:
         raise OutOfDeviceMemory(
-            f"{stage.name}: not even one sequence of {stage.sequence_length} tokens fits into the "
+            f"{stage.name}: not even one sequence of {stage.sequence_length} tokens fits in the "
             f"{limit_bytes / 2**30:.2f} GiB of {session.device}",
             hint=propose(session.config, micro_batch_size=1),
         )
     return Trial(tuple(done), limit_bytes, chosen)
 
 
-def forget_trials(device: torch.device) -> None:
-    """Hand back what the largest size took, so that the run's own use of memory shows."""
+def release_trial_memory(device: torch.device) -> None:
+    """Release what the largest size took, so that the run's metrics show its own use of memory."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -217,16 +218,17 @@ def measure(session: Session, index: int, stage: PretrainStage, size: int, *, wa
     except torch.OutOfMemoryError:
         fits_in = False
     if not fits_in:
-        # Only here: until its handler ends, the error holds on to all tensors of the pass.
+        # Not in the except block: until it ends, the traceback's frames hold all tensors of the pass.
         torch.cuda.empty_cache()
         return Measurement(size=size, note="out of memory")
     return Measurement(size=size, sequences_per_s=size / max(fastest_s, 1e-9), peak_bytes=peak_bytes)
 
 
 def _run_pass(session: Session, index: int, batch: Batch) -> int:
-    """Run one forward and backward pass to its end and return the most memory that was used, in bytes."""
+    """Run one forward and backward pass to its end and return the peak memory, in bytes."""
     with session.autocast():
         sums = session.model(batch, batch.dropout_keys(session.config.seed, index << 32))
+    # Between forward and backward pass all activations are alive: the peak on a CPU, which keeps no record of its own.
     used_bytes = _used_bytes(session.device)
     (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows).backward()
     if session.device.type == "cuda":
@@ -245,6 +247,7 @@ def find_limit(device: torch.device, config: RunConfig, *, ranks_of_host: int) -
     """Return the bytes that one rank may fill: of its GPU, or its share of what the machine or container has left."""
     if device.type != "cuda":
         return _used_bytes(device) + available_bytes() // ranks_of_host
+    # mem_get_info counts what PyTorch's caching allocator holds as used.
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device)
     given = config.gpu_memory_limit_gib
@@ -354,13 +357,13 @@ def fits(peak_bytes: float, limit_bytes: int | None) -> bool:
 
 
 def expected_peak(base_bytes: int, last: Measurement, size: int) -> float:
-    """Return the peak to expect of a larger size: what passes add grows with their sequences."""
-    assert last.peak_bytes is not None, "only a size that ran tells of others"
+    """Return the peak that a larger size is expected to have: activations grow with the number of sequences."""
+    assert last.peak_bytes is not None, "only a size that ran predicts others"
     return base_bytes + max(0, last.peak_bytes - base_bytes) * size / last.size
 
 
 def choose_size(measurements: Sequence[Measurement], limit_bytes: int | None) -> int | None:
-    """Return the smallest size that is nearly as fast as the fastest of those that fit; None where none does."""
+    """Return the smallest size that is nearly as fast as the fastest one that fits; None where none fits."""
     speeds = {
         entry.size: entry.sequences_per_s
         for entry in measurements
@@ -373,7 +376,7 @@ def choose_size(measurements: Sequence[Measurement], limit_bytes: int | None) ->
 
 
 def is_past_its_best(measurements: Sequence[Measurement]) -> bool:
-    """Return whether the last two sizes were clearly slower than the best one, so that larger ones are no use."""
+    """Return whether the last two sizes were clearly slower than the best one, so that larger ones won't help."""
     speeds = [entry.sequences_per_s for entry in measurements if entry.sequences_per_s is not None]
     return len(speeds) > 2 and max(speeds[-2:]) < 0.9 * max(speeds)
 

@@ -1,7 +1,7 @@
-"""What is said when a GPU's memory runs out: the present settings, and what to change.
+"""Turns PyTorch's out-of-memory error into one that names the current settings and what to change.
 
-The same run would run out again, so it is an error of the input and no attempt is made unchanged. The memory of
-a machine (kernel, cgroup) is another matter: there the process is killed and says nothing.
+The same run would run out again, so it is an input error and not retried. Host memory (kernel, cgroup) is another
+matter: there the process is killed without a word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def device_memory_errors(
 ) -> Iterator[None]:
     """Turn PyTorch's out-of-memory error into one that says what to change.
 
-    doing: what was going on, such as the stage's name. micro_batch_size: sequences of a pass, where there are passes.
+    Args:
+        config: The run's settings.
+        doing: What was going on, such as the stage's name.
+        rank: This rank.
+        micro_batch_size: Sequences of a pass, where there are passes.
 
     Raises:
         OutOfDeviceMemory: in place of ``torch.OutOfMemoryError``.
@@ -31,20 +35,20 @@ def device_memory_errors(
     try:
         yield
     except torch.OutOfMemoryError as error:
-        told = " ".join(str(error).split())
+        details = " ".join(str(error).split())
         raise OutOfDeviceMemory(
-            f"{doing}: rank {rank} has no GPU memory left ({first_sentences(told)})",
+            f"{doing}: rank {rank} has no GPU memory left ({first_sentences(details)})",
             hint=propose(config, micro_batch_size=micro_batch_size),
         ) from error
 
 
 def first_sentences(message: str) -> str:
-    """Return the start of PyTorch's message: what was asked for and what there is, without its advice."""
+    """Return the start of PyTorch's message: what was requested and what is free, without its advice."""
     return ". ".join(message.split(". ")[:_SENTENCES]).rstrip(".")
 
 
 def propose(config: RunConfig, *, micro_batch_size: int | None) -> str:
-    """Return what would need less memory, with the values that are set now, in the job's words."""
+    """Return what would need less memory, beside the current settings, by the names of the job's fields."""
     proposals = []
     if micro_batch_size is not None and micro_batch_size > 1:
         proposals.append(f"a smaller microBatchSize than {micro_batch_size} (auto finds one)")

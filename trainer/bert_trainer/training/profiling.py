@@ -78,7 +78,7 @@ FOLDER = "profile"
 _ON_HOST: tuple[Part, ...] = ("data", "checkpoint")
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
-Tell = Callable[[StepTimes, Path], None]
+OnProfile = Callable[[StepTimes, Path], None]
 
 
 class Profiler(Protocol):
@@ -91,14 +91,14 @@ class Profiler(Protocol):
         """Return the context of a part of the step."""
 
     def end_step(self) -> None:
-        """End the step; after the last one that was asked for, write what was found."""
+        """End the step; after the last one that was requested, write the trace."""
 
     def close(self) -> None:
-        """Write what was found so far, where a stage or a run ends before the last step that was asked for."""
+        """Write the trace so far, where a stage or a run ends before the last requested step."""
 
 
 class NoProfiler:
-    """The usual one: it does nothing."""
+    """The default: does nothing."""
 
     def start_step(self, stage: str, step: int) -> None:
         """Do nothing."""
@@ -118,10 +118,10 @@ class StepProfiler:
     """Traces the steps of one rank that a ``ProfileSteps`` covers."""
 
     def __init__(
-        self, steps: ProfileSteps, folder: Path, *, rank: int, device: torch.device, tell: Tell | None
+        self, steps: ProfileSteps, folder: Path, *, rank: int, device: torch.device, on_profile: OnProfile | None
     ) -> None:
-        """folder: the run's; the trace goes below it. tell: takes times and the trace's path; None: nobody asks."""
-        self._steps, self._folder, self._rank, self._device, self._tell = steps, folder, rank, device, tell
+        """folder: the run's; the trace goes below it. on_profile: called with the times and the path of the trace."""
+        self._steps, self._folder, self._rank, self._device, self._on_profile = steps, folder, rank, device, on_profile
         self._stage = ""
         self._clear()
 
@@ -177,17 +177,18 @@ class StepProfiler:
             self._step_record = None
 
     def close(self) -> None:
-        """Write the trace beside its place, rename it, and tell the times; nothing where no step was traced.
+        """Write the trace beside its place, rename it, and report the times; nothing where no step was traced.
 
         Raises:
             InputError, TrainerError: as ``atomic_files.disk_errors``.
         """
         if self._profile is None:
             return
-        if self._step_record is not None:  # in the middle of a step, which counts for nothing
+        if self._step_record is not None:  # stopped in the middle of a step, which is left out
             self._leave_step()
             self._traced.pop()
             del self._spans[self._spans_before :]
+        # The events of the last step must have happened before their times are read.
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         recorder, spans = self._profile, self._spans
@@ -205,13 +206,13 @@ class StepProfiler:
         self._clear()
         recorder.stop()
         path = trace_path(self._folder, times, rank=self._rank, at_ms=int(time.time() * 1000))
-        partial = path.with_name(f".{path.name}.partial.gz")  # compressed because of how it ends
+        partial = path.with_name(f".{path.name}.partial.gz")  # the exporter compresses names that end so
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             recorder.export_chrome_trace(str(partial))
             partial.replace(path)
-        if self._tell is not None:
-            self._tell(times, path)
+        if self._on_profile is not None:
+            self._on_profile(times, path)
 
 
 def trace_path(folder: Path, times: StepTimes, *, rank: int, at_ms: int) -> Path:
@@ -244,12 +245,12 @@ def _sum_parts(spans: list[tuple[Part, _Moment, _Moment]]) -> dict[Part, float]:
 
 
 def open_profiler(
-    steps: ProfileSteps | None, folder: Path, *, rank: int, device: torch.device, tell: Tell | None
+    steps: ProfileSteps | None, folder: Path, *, rank: int, device: torch.device, on_profile: OnProfile | None
 ) -> Profiler:
-    """Return what a rank needs: in most runs, and on most ranks, nothing."""
+    """Return this rank's profiler: rank 0's, or every rank's with ``all_ranks``; otherwise one that does nothing."""
     if steps is None or (rank != 0 and not steps.all_ranks):
         return NoProfiler()
-    return StepProfiler(steps, folder, rank=rank, device=device, tell=tell)
+    return StepProfiler(steps, folder, rank=rank, device=device, on_profile=on_profile)
 
 
 def print_table(text: str) -> None:

@@ -1,7 +1,7 @@
-"""Everything one attempt holds while it trains: ranks, model, optimizer, folder, checkpoints, metrics.
+"""State of one attempt while it trains: ranks, model, optimizer, output folder, checkpoints, metrics.
 
-``Session.open`` builds it in the order in which things can go wrong: ranks, settings, folder, data, model; the
-first training step comes after all of that is known to be good.
+``Session.open`` sets it up in the order of what is cheap to check: device and precision, folder, vocabulary, shards,
+model, checkpoint. Whatever is wrong with a job is found before the first step.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class StageData:
     total_steps: int
     sequence_length: int
     masking: DynamicMasking | None = None
-    """Draws masks; None: those of the files are used."""
+    """Draws masks; None: the masks in the files are used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
-    """What only rank 0 holds: the output folder and all that is written into it."""
+class RunWriter:
+    """Writes a run's output folder: claim, checkpoints, metrics. Rank 0 only; the other ranks write nothing."""
 
     folder: RunFolder
     store: CheckpointStore
@@ -85,38 +85,43 @@ class Session:
     optimizer: Optimizer
     reduction: GradientReduction
     scaler: LossScaler
-    keeper: Keeper | None
+    writer: RunWriter | None
     """None on every rank but 0."""
     resumed_at: Position | None = field(default=None)
     has_trained: bool = False
-    """Whether a step was taken, by this attempt or by what it goes on from."""
+    """Whether a step was taken, by this attempt or before the checkpoint that it resumed."""
     profiler: Profiler = field(default_factory=NoProfiler)
     micro_batch_sizes: dict[int, int] = field(default_factory=dict)
-    """By index of the stage; one that is ``auto`` is missing until ``autotune`` has found it."""
+    """By index of the stage; ``auto`` ones are missing until ``resolve_micro_batch_sizes`` has measured them."""
 
     @classmethod
     def open(cls, config: RunConfig, world: World, *, attempt: int) -> Session:
-        """Set everything up; the weights are the newest good checkpoint's, or fresh ones.
+        """Set everything up; weights come from the latest valid checkpoint, or are initialized. Collective.
 
         Raises:
             TrainerError: whatever is wrong with settings, folder, vocabulary or shards.
         """
+        # First: it raises the processor's settings and the GPU's memory limit, which later allocations obey.
         device = choose_device(config, world)
         folder = on_rank_0(world, lambda: RunFolder.claim(config, attempt=attempt))
+        # What the run began with, not what this attempt was given, where the two may differ.
         config = folder.config
+        # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them
+        # is reported once.
         vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
         training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
         model = Bert(config.model, len(vocabulary.tokens))
         model.activation_checkpointing = config.activation_checkpointing
+        # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
         parameters = FlatParameters(model)
         partition = Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
         optimizer = Optimizer(config.optimizer, parameters, partition)
         compressed = config.reduction.compression == "fp16"
-        keeper = None
+        writer = None
         if world.rank == 0:
-            keeper = _open_keeper(config, world, device, folder, attempt)
+            writer = _open_writer(config, world, device, folder, attempt)
         session = cls(
             config=config,
             world=world,
@@ -131,24 +136,26 @@ class Session:
                 parameters, optimizer.gradients, optimizer.partition, world, compressed=compressed
             ),
             scaler=LossScaler(enabled=config.precision == "fp16"),
-            keeper=keeper,
+            writer=writer,
         )
         session._resume()
         session.profiler = _open_profiler(session)
-        session.micro_batch_sizes = given_micro_batch_sizes(config)
+        session.micro_batch_sizes = configured_micro_batch_sizes(config)
         return session
 
     def _resume(self) -> None:
-        """Load the newest good checkpoint on rank 0, or what the run starts from, and send it to the others."""
-        store = self.keeper.store if self.keeper else None
+        """Load the latest valid checkpoint, or the initial weights, on rank 0 and broadcast them."""
+        store = self.writer.store if self.writer else None
         moments = self.optimizer.moments_to_load(self.world.rank)
         found = on_rank_0(self.world, lambda: _load_newest(store, self, moments) if store else None)
+        # Only a run without a checkpoint of its own looks at initial_checkpoint: a retry must not start over from it.
         if found is None:
             self.optimizer.moment_steps = on_rank_0(self.world, lambda: self._load_initial(moments))
         self.world.broadcast_(self.parameters.values)
         self.optimizer.hand_out_moments(moments, self.world)
         if found is not None:
             self.optimizer.num_applied = found.num_applied
+            # Manifests of releases up to 0.1 have no moment_steps: bias correction counted the stage's updates.
             self.optimizer.moment_steps = found.num_applied if found.moment_steps is None else found.moment_steps
             if self.scaler.enabled:
                 self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
@@ -156,12 +163,16 @@ class Session:
         self.has_trained = found is not None
 
     def _load_initial(self, moments: dict[str, Tensor]) -> int:
-        """Take the weights that the configuration names, if any; return the updates that moments hold. For rank 0."""
+        """Load the initial weights that the configuration names, if any. Rank 0 only.
+
+        Returns:
+            How many updates the loaded moments have accumulated, for bias correction.
+        """
         start = self.config.initial_checkpoint
-        if start is None or self.keeper is None:
+        if start is None or self.writer is None:
             return 0
         message, moment_steps = initial_weights.load(start, self.model, self.vocabulary, self.parameters, moments)
-        self.keeper.metrics.event("initialized", path=start.path, message=message)
+        self.writer.metrics.event("initialized", path=start.path, message=message)
         return moment_steps
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
@@ -172,31 +183,34 @@ class Session:
         return contextlib.nullcontext()
 
     def save(self, position: Position, moments: dict[str, Tensor] | None) -> None:
-        """Write a checkpoint in the background; on other ranks than 0, nothing.
+        """Write a checkpoint in the background; does nothing on ranks other than 0.
 
-        moments: from ``optimizer.moments_on_rank_0``, which may be collective.
+        Args:
+            position: Where in the run this is.
+            moments: From ``optimizer.moments_on_rank_0``, which is collective with ZeRO-1: every rank has to call it.
         """
-        if self.keeper is None or moments is None:
+        if self.writer is None or moments is None:
             return
         flats = {"model": self.parameters.values, **moments}
         named = {part: self.parameters.named(flat) for part, flat in flats.items()}
-        # What was put together for this checkpoint is nobody else's: no second copy of it.
-        handed_over = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
-        self.keeper.store.save(position, named, handed_over=handed_over)
+        # ZeRO-1's moments were gathered into fresh tensors for this checkpoint alone: they need no second copy. Without
+        # it they are the optimizer's own, which the next step updates in place.
+        owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
+        self.writer.store.save(position, named, owned=owned)
 
     def close(self) -> None:
-        """Close what rank 0 has open; a checkpoint that is being written is finished first."""
+        """Close rank 0's files, after the checkpoint that is being written is in place."""
         try:
             self.profiler.close()
         finally:
-            self._close_keeper()
+            self._close_writer()
 
-    def _close_keeper(self) -> None:
-        if self.keeper is not None:
+    def _close_writer(self) -> None:
+        if self.writer is not None:
             try:
-                self.keeper.store.wait()
+                self.writer.store.wait()
             finally:
-                self.keeper.metrics.close()
+                self.writer.metrics.close()
 
 
 def choose_device(config: RunConfig, world: World) -> torch.device:
@@ -207,7 +221,7 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
     """
     has_gpu = torch.cuda.is_available()
     if config.device == "cuda" and not has_gpu:
-        raise InputError("device: got 'cuda'; this machine shows no CUDA device", hint="use device 'cpu' or 'auto'")
+        raise InputError("device: got 'cuda'; this machine has no CUDA device", hint="use device 'cpu' or 'auto'")
     if config.device == "cpu" or not has_gpu:
         if config.precision == "tf32":
             raise UnsupportedPrecision(
@@ -224,6 +238,7 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
             f"precision: got {config.precision!r}, which only processors have", hint="use tf32, bf16 or fp32 on a GPU"
         )
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
+    # Before anything allocates on the current device, which would be 0 on every rank.
     torch.cuda.set_device(device)
     name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     warning = check_capability(config.precision, capability, name)
@@ -236,7 +251,7 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
 
 
 def _limit_memory(config: RunConfig, device: torch.device) -> None:
-    """Keep PyTorch's allocator below the limit; to be called before it has allocated anything."""
+    """Cap PyTorch's allocator; call it before anything was allocated."""
     if config.gpu_memory_limit_gib is not None:
         total_bytes = torch.cuda.get_device_properties(device).total_memory
         fraction = memory_fraction(config.gpu_memory_limit_gib, total_bytes, str(device))
@@ -274,8 +289,10 @@ def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, Sta
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage):
             folder = _open_shards(config, stage, vocabulary)
+            # Each phase has an order of its own, even over the same shards.
             order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
             total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
+            # Checked here again for lengths in epochs or samples: only now is the number of steps known.
             if (stage.schedule.warmup.steps or 0) >= total:
                 raise InputError(
                     f"stages.{index}.schedule.warmup.steps: got {stage.schedule.warmup.steps}; allowed: less than "
@@ -317,7 +334,7 @@ def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) ->
     )
 
 
-def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> Keeper:
+def _open_writer(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> RunWriter:
     environment = Environment.current(
         world_size=world.size,
         precision=config.precision,
@@ -331,13 +348,13 @@ def _open_keeper(config: RunConfig, world: World, device: torch.device, folder: 
 
     store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
     store.remove_leftovers()
-    # Before anything is written: on a full disk a lower keep makes room.
+    # Before anything is written: on a full disk, a lower keep frees space.
     store.prune(store.keep)
     metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
-    return Keeper(folder, store, metrics)
+    return RunWriter(folder, store, metrics)
 
 
-def given_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
+def configured_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
     """Return the sizes that the configuration holds, by index of the stage."""
     return {
         index: stage.micro_batch_size
@@ -347,20 +364,20 @@ def given_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
 
 
 def _open_profiler(session: Session) -> Profiler:
-    keeper = session.keeper
+    writer = session.writer
 
-    def tell(times: StepTimes, path: Path) -> None:
-        if keeper is not None:
-            keeper.metrics.event("profiled", **times.to_record(), path=str(path))
+    def report(times: StepTimes, path: Path) -> None:
+        if writer is not None:
+            writer.metrics.event("profiled", **times.to_record(), path=str(path))
             print_table(render_step_times(times))
 
     folder = Path(session.config.output_folder)
     rank, device = session.world.rank, session.device
-    return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, tell=tell)
+    return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, on_profile=report)
 
 
 def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Tensor]) -> Position | None:
-    checkpoint = store.newest_good()
+    checkpoint = store.latest_valid()
     if checkpoint is None:
         return None
     loaded, parameters = checkpoint.load(), session.parameters
@@ -371,7 +388,7 @@ def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Te
         }:
             raise InputError(
                 f"{checkpoint.path}: its tensors are not this model's",
-                hint="restore the vocabulary and the model section that it was trained with, or start anew "
+                hint="restore the vocabulary and the model section that it was trained with, or start over "
                 "(output.ifExists: New)",
             )
         for name, view in views.items():
@@ -382,13 +399,13 @@ def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Te
 
 def _announce_resume(checkpoint: Checkpoint, environment: Environment, session: Session) -> None:
     changed = checkpoint.environment.differences(environment)
-    if session.keeper is not None:
-        changed += session.keeper.folder.changed
+    if session.writer is not None:
+        changed += session.writer.folder.changed
     message = "Resumed, not bit-identical: " + ", ".join(changed) if changed else "Resumed, bit-identical"
     if session.device.type != "cpu" and not changed:
         message = "Resumed"  # GPU kernels do not promise the same rounding twice
-    if session.keeper is not None:
+    if session.writer is not None:
         position = checkpoint.position
-        session.keeper.metrics.event(
+        session.writer.metrics.event(
             "resumed", stage=position.stage, step=position.step, path=str(checkpoint.path), message=message
         )
