@@ -1,11 +1,8 @@
-"""The base of all sections of the run configuration, and the types of values that several of them hold.
-
-Imports nothing heavy: worker processes of a build start with it.
-"""
+"""The base of all sections of the run configuration, and the types of values that several of them hold."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,9 +12,6 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-
-LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
-RecipeName = Literal["nvidia", "mlperf"]
 
 
 class Section(BaseModel):

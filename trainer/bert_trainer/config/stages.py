@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bert_trainer.config.section import Count, Fraction, LayoutName, Positive, PositiveFloat, RecipeName, Section, Seed
+from bert_trainer.config.dataset_names import LayoutName, RecipeName
+from bert_trainer.config.section import Count, Fraction, Positive, PositiveFloat, Section, Seed
 
 
 class Warmup(Section):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from bert_trainer.config.section import LayoutName, RecipeName
+from bert_trainer.config.dataset_names import LayoutName, RecipeName
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.shards import Split
 

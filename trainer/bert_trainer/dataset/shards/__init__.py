@@ -5,7 +5,7 @@ holds. Files are opened for one call and closed again, never kept: HDF5 must not
 across a fork. Whether rows make sense is for ``shard_checks``.
 """
 
-from bert_trainer.config.section import LayoutName
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split, split_of
 from bert_trainer.dataset.shards.files import LAYOUTS, read_header, read_ragged, read_shard, write_shard
 from bert_trainer.dataset.shards.folder import (

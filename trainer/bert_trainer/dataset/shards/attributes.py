@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from bert_trainer.config.section import LayoutName
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards.ragged import UnorderedSegmentsError
 from bert_trainer.errors import InputError
 

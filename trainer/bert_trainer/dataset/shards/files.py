@@ -7,7 +7,7 @@ from typing import get_args
 
 import h5py
 
-from bert_trainer.config.section import LayoutName
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards import compact, fixed, variable
 from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened

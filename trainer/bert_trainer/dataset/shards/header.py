@@ -12,7 +12,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from bert_trainer.config.section import LayoutName
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.errors import InputError
 
 Split = Literal["training", "held_out"]

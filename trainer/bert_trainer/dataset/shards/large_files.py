@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.section import LayoutName
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards import compact, contiguous, fixed, variable
 from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
 from bert_trainer.dataset.shards.packing import window_rows

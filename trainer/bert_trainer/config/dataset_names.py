@@ -1,0 +1,14 @@
+"""Names of shard layouts and of recipes, which settings, builds and readers share.
+
+Apart from ``section`` because of what that imports: every worker process of a build starts with this module, and
+pydantic would double its start-up time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
+"""One module of ``dataset.shards`` per layout; a new name goes into ``dataset.shards.files`` as well."""
+RecipeName = Literal["nvidia", "mlperf"]
+"""Published ways to build a dataset (``dataset.build.recipes``)."""
