@@ -1,6 +1,6 @@
 """Gradients are reduced while the last backward pass runs, and the sums are those of a reduction after it.
 
-Real ranks under mpirun, a model of many small chunks, micro-batches that differ in number between ranks. Observed:
+Real ranks under mpirun, a model of many small buckets, micro-batches that differ in number between ranks. Observed:
 sums, the order and time of starts, bytes.
 """
 
@@ -60,27 +60,27 @@ def test_shares_of_the_sums_are_equal_to_the_bit_on_two_ranks_and_within_roundin
         assert all(share["equal"] for share in shares)
     # MPI may add three numbers in another order when it scatters the sums.
     assert all(share["relative"] < 1e-6 for share in shares)
-    assert max(share["rows"] for share in shares) - min(share["rows"] for share in shares) <= shares[0]["chunks"]
+    assert max(share["rows"] for share in shares) - min(share["rows"] for share in shares) <= shares[0]["buckets"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_chunks_start_before_the_backward_pass_ends_and_in_the_same_order_on_every_rank(
+def test_buckets_start_before_the_backward_pass_ends_and_in_the_same_order_on_every_rank(
     seen: list[dict[str, Any]], way: str
 ) -> None:
     orders = [[name for name in rank[way]["started"] if name.startswith("gradients.")] for rank in seen]
     assert all(order == orders[0] for order in orders)
-    assert sorted(orders[0]) == sorted(f"gradients.{number}" for number in range(seen[0][way]["chunks"]))
+    assert sorted(orders[0]) == sorted(f"gradients.{number}" for number in range(seen[0][way]["buckets"]))
     for number, rank in enumerate(seen):
         if "none" in way and number == len(seen) - 1:
             assert rank[way]["early"] == 0
         else:
             # What holds the token table or the first LayerNorm has to wait for the very end of it.
-            assert rank[way]["early"] >= rank[way]["chunks"] // 2
+            assert rank[way]["early"] >= rank[way]["buckets"] // 2
         assert rank[way]["exposed_within_total"]
 
 
 @pytest.mark.parametrize("way", ["fp16", "fp16 split", "fp16, none on the last rank", "fp16, tiny", "fp16, huge"])
-def test_fp16_on_the_wire_stays_within_the_stated_tolerance_whatever_the_size_of_gradients(
+def test_fp16_compression_stays_within_the_stated_tolerance_whatever_the_size_of_gradients(
     seen: list[dict[str, Any]], way: str
 ) -> None:
     for rank in seen:

@@ -72,23 +72,23 @@ class Snapshots(Alone):
     size: int = 2
     taken: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         self.taken[name] = tensor.clone(), tensor
         return Done(tensor)
 
 
-def test_a_chunk_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zero1, "CHUNK_ROWS", 1)
+def test_a_bucket_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zero1, "BUCKET_ROWS", 1)
     model, world = make_model(), Snapshots()
     parameters = FlatParameters(model)
-    optimizer = Optimizer(optimizer_settings(), parameters, zero1.Partition(parameters.num_rows, world, split=False))
+    optimizer = Optimizer(optimizer_settings(), parameters, zero1.Zero1Partition(parameters.num_rows, world, split=False))
     reduction = GradientReduction(parameters, optimizer.gradients, optimizer.partition, world, compressed=False)
     first, last = make_batches()
     run_backward(model, first)
     assert not world.taken
     reduction.watch()
     run_backward(model, last)
-    assert len(world.taken) == len(reduction.chunks)
+    assert len(world.taken) == len(reduction.buckets)
     reduction.finish()
     for name, (then, now) in world.taken.items():
         assert torch.equal(then, now), name

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_trainer.parallel.row_balancing import deal_rows, rank_slice
+from bert_trainer.parallel.row_balancing import balance_rows, rank_slice
 
 
 def deal(tokens: list[int], size: int, cuts: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
     """Deal rows in one call or in several; return every row's rank and every rank's tokens."""
     loads, ranks, dealt = np.zeros(size, np.int64), [], 0
     for part in np.split(np.array(tokens, np.int64), cuts):
-        ranks.append(deal_rows(part, dealt, loads))
+        ranks.append(balance_rows(part, dealt, loads))
         dealt += len(part)
     return np.concatenate(ranks), loads
 

@@ -24,7 +24,7 @@ from random_rows import model_config, random_batch, random_model
 from whole_configs import optimizer_settings
 
 VOCABULARY = 997
-CHUNK_ROWS = 5
+BUCKET_ROWS = 5
 
 
 class Recorder(Horovod):
@@ -34,13 +34,13 @@ class Recorder(Horovod):
         super().__init__()
         self.started: list[str] = []
 
-    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         self.started.append(name)
-        return super().start_sum_(tensor, name)
+        return super().start_all_reduce_(tensor, name)
 
-    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+    def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
         self.started.append(name)
-        return super().start_sum_share(rows, name)
+        return super().start_reduce_scatter(rows, name)
 
 
 class Rank:
@@ -50,7 +50,7 @@ class Rank:
         self.world, self.scale = world, scale
         self.model = random_model(model_config(64), VOCABULARY, seed=1, dtype=torch.float32)
         self.parameters = FlatParameters(self.model)
-        own = zero1.Partition(self.parameters.num_rows, world, split=split)
+        own = zero1.Zero1Partition(self.parameters.num_rows, world, split=split)
         self.optimizer = Optimizer(optimizer_settings(), self.parameters, own)
         self.reduction = GradientReduction(
             self.parameters, self.optimizer.gradients, self.optimizer.partition, world, compressed=compressed
@@ -70,10 +70,10 @@ class Rank:
             ((sums.masked_lm + sums.next_sentence) * self.scale).backward()
 
     def plain_sums(self, gradients: Tensor) -> Tensor:
-        """Sum rows chunk by chunk, after the backward pass."""
+        """Sum rows bucket by bucket, after the backward pass."""
         rows = gradients.view(-1, ROW)
-        for chunk in range(0, len(rows), CHUNK_ROWS):
-            self.world.start_sum_(rows[chunk : chunk + CHUNK_ROWS], "plain").wait()
+        for bucket in range(0, len(rows), BUCKET_ROWS):
+            self.world.start_all_reduce_(rows[bucket : bucket + BUCKET_ROWS], "plain").wait()
         return rows
 
 
@@ -83,8 +83,8 @@ def compare(world: Recorder, *, compressed: bool, split: bool, batches: int, sca
     rank.backward(drawn, watch=False)
     local = rank.parameters.gradients.clone()
     sums, magnitudes = rank.plain_sums(local.clone()), rank.plain_sums(local.abs())
-    bounds = torch.stack([chunk.abs().amax() for chunk in local.view(-1, ROW).split(CHUNK_ROWS)])
-    world.start_sum_(bounds, "bounds").wait()
+    bounds = torch.stack([bucket.abs().amax() for bucket in local.view(-1, ROW).split(BUCKET_ROWS)])
+    world.start_all_reduce_(bounds, "bounds").wait()
 
     world.started.clear()
     rank.backward(drawn, watch=True)
@@ -92,8 +92,8 @@ def compare(world: Recorder, *, compressed: bool, split: bool, batches: int, sca
     times = rank.reduction.finish()
     own = rank.optimizer.partition.own_rows(local.device)
     found, expected = rank.optimizer.gradients, sums[own]
-    # What wire.py promises, with a thousandth for the rounding of this very sum.
-    tolerance = magnitudes[own] * 2.0**-11 + (bounds[own // CHUNK_ROWS] * 2.0**-38)[:, None]
+    # What compression.py promises, with a thousandth for the rounding of this very sum.
+    tolerance = magnitudes[own] * 2.0**-11 + (bounds[own // BUCKET_ROWS] * 2.0**-38)[:, None]
     excess = (found - expected).abs() / (world.size * tolerance).clamp(min=1e-45)
     return {
         "equal": bool(torch.equal(found, expected)),
@@ -101,7 +101,7 @@ def compare(world: Recorder, *, compressed: bool, split: bool, batches: int, sca
         "relative": float((found - expected).norm() / expected.norm()),
         "early": early,
         "started": list(world.started),
-        "chunks": len(rank.reduction.chunks),
+        "buckets": len(rank.reduction.buckets),
         "rows": len(own),
         "sent_bytes": times.sent_bytes,
         "exposed_within_total": 0 <= times.exposed_s <= times.total_s,
@@ -141,7 +141,7 @@ def lose_a_rank(world: Recorder) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    zero1.CHUNK_ROWS = CHUNK_ROWS
+    zero1.BUCKET_ROWS = BUCKET_ROWS
     horovod = Recorder()
     action = {"sums": all_sums, "lost": lose_a_rank}[sys.argv[2]]
     Path(sys.argv[1], f"{horovod.rank}.json").write_text(json.dumps(action(horovod)))

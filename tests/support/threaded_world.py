@@ -41,23 +41,23 @@ class ThreadedWorld(Alone):
         super().__init__(rank=rank, size=size, local_rank=rank)
         self._exchange = exchange
 
-    def sum_(self, flat: Tensor) -> None:
+    def all_reduce_(self, flat: Tensor) -> None:
         parts = self._exchange(self.rank, flat.clone())
         flat.copy_(parts[0])
         for part in parts[1:]:
             flat.add_(part)
 
-    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         assert {name} == set(self._exchange(self.rank, name)), "ranks differ in what they reduce"
-        self.sum_(tensor)
+        self.all_reduce_(tensor)
         return Done(tensor)
 
-    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+    def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
         summed = rows.clone()
-        self.start_sum_(summed, name)
+        self.start_all_reduce_(summed, name)
         return Done(summed[slice(*rank_slice(len(rows), self.rank, self.size))].clone())
 
-    def start_gather(self, rows: Tensor, name: str) -> Pending:
+    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
         assert {name} == set(self._exchange(self.rank, name)), "ranks differ in what they gather"
         return Done(torch.cat(self._exchange(self.rank, rows.clone())))
 

@@ -1,6 +1,6 @@
 """An optimizer whose state is split over ranks trains as one that is whole, and its checkpoints are the same.
 
-Inputs: the toy data set, dropout 0.1, chunks of two rows so that every rank has parts of many. Ranks are threads
+Inputs: the toy data set, dropout 0.1, buckets of two rows so that every rank has parts of many. Ranks are threads
 that add in the order of ranks, and in one test real Horovod processes. Observed: checkpoints and metrics.
 """
 
@@ -39,8 +39,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zero1, "CHUNK_ROWS", 2)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zero1, "BUCKET_ROWS", 2)
 
 
 def document(folder: Path, dataset: Path, *, ranks: int, partitioning: str, **changes: Any) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def test_two_horovod_processes_train_to_the_same_bits(horovod_run: Callable[[str
 
 
 @pytest.mark.horovod
-def test_fp16_on_the_wire_trains_to_nearly_the_same_weights(horovod_run: Callable[[str, str], Path]) -> None:
+def test_fp16_gradients_train_to_nearly_the_same_weights(horovod_run: Callable[[str, str], Path]) -> None:
     folders = {compression: horovod_run("zero1", compression) for compression in ("none", "fp16")}
     exact, rounded = (load_file(folder / "checkpoints" / FINAL / PARTS[0]) for folder in folders.values())
     moved = {name: float((exact[name] - rounded[name]).norm() / exact[name].norm().clamp(min=1e-3)) for name in exact}

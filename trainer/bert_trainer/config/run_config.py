@@ -86,7 +86,7 @@ class ReductionConfig(Section):
     """How gradients are summed over ranks."""
 
     compression: Literal["none", "fp16"]
-    """``fp16``: half the bytes; chunks are scaled by powers of two so that nothing overflows."""
+    """``fp16``: half the bytes; buckets are scaled by powers of two so that nothing overflows."""
     overlap: bool
     """Reduce while the last backward pass still runs; the sums are the same without."""
 

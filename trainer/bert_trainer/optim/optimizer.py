@@ -18,7 +18,7 @@ from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.optim.update import Coefficients, apply_update_, gradients_to_update_, row_norms
 from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
 from bert_trainer.parallel.world import World
-from bert_trainer.parallel.zero1 import Partition
+from bert_trainer.parallel.zero1 import Zero1Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,18 @@ class Optimizer:
     however the rows are split.
     """
 
-    def __init__(self, config: OptimizerConfig, parameters: FlatParameters, partition: Partition | None = None) -> None:
+    def __init__(
+        self, config: OptimizerConfig, parameters: FlatParameters, partition: Zero1Partition | None = None
+    ) -> None:
         """Moments start at zero in the parameters' type. partition: this rank's rows; None for all."""
         self.config = config
         self.parameters = parameters
-        self.partition = partition or Partition.whole(parameters.num_rows)
+        self.partition = partition or Zero1Partition.whole(parameters.num_rows)
         self.num_applied = 0
         """Updates applied in this stage; the schedule counts them."""
         self.moment_steps = 0
         """Updates that bias correction takes the moments to hold."""
-        self.gradients = self.partition.take(parameters.gradients)
+        self.gradients = self.partition.own_part(parameters.gradients)
         """This rank's rows of the reduced gradients, (rows, ROW); a view of the flat ones where it has all."""
         own = self.partition.num_own * ROW
         self.first_moment = torch.zeros(own, dtype=parameters.values.dtype, device=parameters.values.device)
@@ -63,18 +65,21 @@ class Optimizer:
         """Memory of this rank's moments."""
         return self.first_moment.nbytes + self.second_moment.nbytes
 
-    def moments_on_rank_0(self) -> dict[str, Tensor] | None:
+    def gather_moments(self) -> dict[str, Tensor] | None:
         """Return both moments whole and flat, None on other ranks than 0 where they are split.
 
         Collective where they are split; then they are copies on the CPU, otherwise the moments themselves.
         """
         if not self.partition.is_split:
             return {"first_moment": self.first_moment, "second_moment": self.second_moment}
-        first, second = self.partition.collect(self.first_moment), self.partition.collect(self.second_moment)
+        first, second = (
+            self.partition.gather_to_rank_0(self.first_moment),
+            self.partition.gather_to_rank_0(self.second_moment),
+        )
         return None if first is None or second is None else {"first_moment": first, "second_moment": second}
 
     def moments_to_load(self, rank: int) -> dict[str, Tensor]:
-        """Return buffers for whole moments, to be filled on rank 0 and then given to ``hand_out_moments``."""
+        """Return buffers for whole moments, to be filled on rank 0 and then given to ``scatter_moments``."""
         if not self.partition.is_split:
             return {"first_moment": self.first_moment, "second_moment": self.second_moment}
         if rank != 0:
@@ -82,11 +87,11 @@ class Optimizer:
         shape, dtype = self.parameters.values.shape, self.first_moment.dtype
         return {name: torch.zeros(shape, dtype=dtype) for name in ("first_moment", "second_moment")}
 
-    def hand_out_moments(self, loaded: dict[str, Tensor], world: World) -> None:
+    def scatter_moments(self, loaded: dict[str, Tensor], world: World) -> None:
         """Send rank 0's moments to where they belong. Collective. loaded: from ``moments_to_load``."""
         for name, own in (("first_moment", self.first_moment), ("second_moment", self.second_moment)):
             if self.partition.is_split:
-                self.partition.hand_out_(loaded.get(name), own)
+                self.partition.scatter_from_rank_0_(loaded.get(name), own)
             else:
                 world.broadcast_(own)
 
@@ -111,7 +116,7 @@ class Optimizer:
         Collective where the state is partitioned. loss_scale: the factor that the gradients still carry.
         """
         config, gradients = self.config, self.gradients
-        norms_R = self.partition.share_by_row(row_norms(gradients))
+        norms_R = self.partition.gather_by_row(row_norms(gradients))
         norm = float(torch.linalg.vector_norm(norms_R.double())) / loss_scale
         if not math.isfinite(norm):
             return StepResult(norm, applied=False)
@@ -123,11 +128,11 @@ class Optimizer:
         self.moment_steps += 1
         numbers = Coefficients.of(config, self.moment_steps, factor)
         first, second = self.first_moment.view(-1, ROW), self.second_moment.view(-1, ROW)
-        values = self.partition.take(self.parameters.values)
+        values = self.partition.own_part(self.parameters.values)
         norms = gradients_to_update_(gradients, first, second, values, numbers, self._decayed_own)
         ratios = self._trust_ratios(norms) if config.name == "lamb" else None
         apply_update_(values, gradients, learning_rate, ratios)
-        self.partition.publish_(values, self.parameters.values)
+        self.partition.all_gather_(values, self.parameters.values)
         return StepResult(norm, applied=True)
 
     def _trust_ratios(self, norms: Tensor) -> Tensor:
@@ -135,7 +140,7 @@ class Optimizer:
 
         norms: of values and updates of those rows, (rows, 2). Returns (rows,), in their type.
         """
-        all_R2 = self.partition.share_by_row(norms)[: len(self._tensor_of_row)].double()
+        all_R2 = self.partition.gather_by_row(norms)[: len(self._tensor_of_row)].double()
         # unsafe: without it torch would look at the counts on the host, and wait for a GPU.
         sums = torch.segment_reduce(all_R2.square(), "sum", lengths=self._row_counts, axis=0, unsafe=True)
         value_norms, update_norms = sums.sqrt().unbind(1)

@@ -1,9 +1,7 @@
 """The ranks of a run. The only module that imports Horovod.
 
-``connect`` returns a ``World``: the same few calls with Horovod or alone, so that everything above can be
-tested without MPI. It refuses to start with other ranks or hosts than the run configuration asks for: a
-launcher that cannot reach its workers may silently start every rank on its own machine (Open MPI 5 does when
-it is given only Open MPI 4's variables).
+``connect`` returns a ``World``: the same few collectives with Horovod or alone, so that everything above can be
+tested without MPI.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from bert_trainer.system.mpi_variables import SIZE_VARIABLES
 
 T = TypeVar("T")
 
-# Elements of one reduction. Chunks have fixed bounds and are never fused with one another: Horovod's own
-# fusion packs tensors by the time they arrive, which changes the rounding of sums from three ranks on.
-CHUNK_ELEMENTS = 4 * 1024 * 1024
+# Elements of one bucket, 16 MiB in fp32. Buckets have fixed bounds and are never fused with one another: Horovod's
+# own fusion packs tensors by the time they arrive, which changes the rounding of sums from three ranks on.
+BUCKET_ELEMENTS = 4 * 1024 * 1024
 
 # Horovod's thread asks the other ranks every millisecond whether there is anything to reduce, and MPI waits for their
 # answers in a busy loop: on a machine whose cores all compute, a quarter of each. With these, the loop lets other
@@ -43,10 +41,10 @@ _LAUNCHER_SIZES = (*SIZE_VARIABLES, "HOROVOD_SIZE")
 
 
 class Pending(Protocol):
-    """A collective operation under way. What was handed to it must not be touched before ``wait`` returns."""
+    """A collective operation in flight. What was handed to it must not be touched before ``wait`` returns."""
 
     def done(self) -> bool:
-        """Tell, without waiting, whether ``wait`` would return at once."""
+        """Return whether ``wait`` would return at once, without waiting."""
 
     def wait(self) -> Tensor:
         """Wait for the result."""
@@ -61,17 +59,17 @@ class World(Protocol):
     """Number of this rank on its host."""
     num_hosts: int
 
-    def sum_(self, flat: Tensor) -> None:
-        """Sum a contiguous tensor over all ranks, in place, in chunks of fixed order."""
+    def all_reduce_(self, flat: Tensor) -> None:
+        """Sum a contiguous tensor over all ranks, in place, in buckets of fixed order."""
 
-    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
-        """Begin to sum a contiguous tensor over all ranks, in place and on its own."""
+    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
+        """Start an all-reduce: sum a contiguous tensor over all ranks, in place and on its own."""
 
-    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
-        """Begin to sum a tensor of rows; each rank gets its ``rank_slice`` of the summed rows."""
+    def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
+        """Start a reduce-scatter of rows: each rank gets its ``rank_slice`` of the summed rows."""
 
-    def start_gather(self, rows: Tensor, name: str) -> Pending:
-        """Begin to lay all ranks' rows end to end, by rank; their numbers may differ."""
+    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
+        """Start an all-gather: all ranks' rows end to end, by rank; their numbers may differ."""
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum a few numbers, in fp64."""
@@ -110,18 +108,18 @@ class Alone:
     local_rank: int = 0
     num_hosts: int = 1
 
-    def sum_(self, flat: Tensor) -> None:
+    def all_reduce_(self, flat: Tensor) -> None:
         """Leave the tensor as it is."""
 
-    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
+    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         """Leave the tensor as it is."""
         return Done(tensor)
 
-    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
+    def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
         """Return all of them."""
         return Done(rows)
 
-    def start_gather(self, rows: Tensor, name: str) -> Pending:
+    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
         """Return them."""
         return Done(rows)
 
@@ -182,22 +180,22 @@ class Horovod:
         names = self._hvd.allgather(torch.frombuffer(bytearray(padded), dtype=torch.uint8)[None], name="hosts")
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in names]
 
-    def sum_(self, flat: Tensor) -> None:
-        """Sum in chunks; all are under way at once and each is reduced on its own."""
-        chunks = torch.split(flat, CHUNK_ELEMENTS)
-        for pending in [self.start_sum_(chunk, f"sum.{number}") for number, chunk in enumerate(chunks)]:
+    def all_reduce_(self, flat: Tensor) -> None:
+        """Sum in buckets; all are in flight at once and each is reduced on its own."""
+        buckets = torch.split(flat, BUCKET_ELEMENTS)
+        for pending in [self.start_all_reduce_(bucket, f"sum.{number}") for number, bucket in enumerate(buckets)]:
             pending.wait()
 
-    def start_sum_(self, tensor: Tensor, name: str) -> Pending:
-        """Begin an allreduce."""
+    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
+        """Start Horovod's allreduce."""
         return _Handle(self._hvd, self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum))
 
-    def start_sum_share(self, rows: Tensor, name: str) -> Pending:
-        """Begin a reducescatter, which deals rows as ``rank_slice`` does: one more to each of the first ranks."""
+    def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
+        """Start Horovod's reducescatter, which splits rows as ``rank_slice`` does: one more to the first ranks."""
         return _Handle(self._hvd, self._hvd.reducescatter_async(rows, name=name, op=self._hvd.Sum))
 
-    def start_gather(self, rows: Tensor, name: str) -> Pending:
-        """Begin an allgather."""
+    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
+        """Start Horovod's allgather."""
         return _Handle(self._hvd, self._hvd.allgather_async(rows, name=name))
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
@@ -210,7 +208,8 @@ class Horovod:
         self._hvd.broadcast_(flat, root_rank=0, name="broadcast")
 
     def broadcast_object(self, value: T) -> T:
-        """Pickle on rank 0; the length travels first."""
+        """Pickle on rank 0."""
+        # Its length first: a broadcast needs a buffer of the right size on every rank.
         payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8) if self.rank == 0 else np.zeros(0, np.uint8)
         length = self._hvd.broadcast(torch.tensor([payload.size]), root_rank=0, name="object.length")
         buffer = torch.zeros(int(length), dtype=torch.uint8)
@@ -233,6 +232,8 @@ def connect(expected_ranks: int, expected_hosts: int) -> World:
     """
     launched = next((int(os.environ[name]) for name in _LAUNCHER_SIZES if name in os.environ), 1)
     world: World = Horovod() if launched > 1 or expected_ranks > 1 else Alone()
+    # A launcher that cannot reach its workers may silently start every rank on its own machine: Open MPI 5 does when
+    # it is given only Open MPI 4's variables.
     if (world.size, world.num_hosts) != (expected_ranks, expected_hosts):
         size, hosts = world.size, world.num_hosts
         world.close()

@@ -1,9 +1,8 @@
-"""Which rows of the flat buffers a rank updates, and how ranks put theirs together.
+"""ZeRO stage 1: which rows of the flat buffers a rank updates, and how the ranks' rows are gathered.
 
-ZeRO stage 1 (Rajbhandari et al. 2020): every rank holds the optimizer's moments of a share of the parameters,
-updates those, and the new values are gathered. The buffers are cut into the chunks that are reduced on their own, and
-every chunk is split evenly over the ranks, so that reducing can start with the first chunk and no rank waits for
-another's share. Shares are whole rows; norms by row are exchanged exactly, as sums with zeros.
+Rajbhandari et al. 2020: every rank holds the optimizer's moments of a share of the parameters, updates those, and the
+new values are all-gathered. The buffers are cut into the buckets that are reduced on their own, and every bucket is
+split evenly over the ranks, so that reducing can start with the first bucket and no rank waits for another's share.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from torch import Tensor
 
 from bert_trainer.parallel.flat_parameters import ROW
 from bert_trainer.parallel.row_balancing import rank_slice
-from bert_trainer.parallel.world import CHUNK_ELEMENTS, Alone, Pending, World
+from bert_trainer.parallel.world import BUCKET_ELEMENTS, Alone, Pending, World
 
-CHUNK_ROWS = CHUNK_ELEMENTS // ROW
+BUCKET_ROWS = BUCKET_ELEMENTS // ROW
 
-_GATHERS_UNDER_WAY = 4  # bounds the memory of what arrives: each is a chunk
+_MAX_GATHERS_IN_FLIGHT = 4  # each holds a bucket that has arrived, 16 MiB in fp32
 
 
-class Partition:
+class Zero1Partition:
     """This rank's rows of buffers of ``num_rows`` rows."""
 
     def __init__(self, num_rows: int, world: World, *, split: bool) -> None:
@@ -31,10 +30,10 @@ class Partition:
         self.num_rows = num_rows
         self.is_split = split and world.size > 1
         self._world = world
-        self.chunks = [slice(start, min(start + CHUNK_ROWS, num_rows)) for start in range(0, num_rows, CHUNK_ROWS)]
-        """Rows of every chunk."""
-        self.own_in_buffer = [self._share(chunk, world.rank) for chunk in self.chunks]
-        """This rank's rows of every chunk, in the whole buffer."""
+        self.buckets = [slice(start, min(start + BUCKET_ROWS, num_rows)) for start in range(0, num_rows, BUCKET_ROWS)]
+        """Rows of every bucket."""
+        self.own_in_buffer = [self._own_rows_of(bucket, world.rank) for bucket in self.buckets]
+        """This rank's rows of every bucket, in the whole buffer."""
         self.own_in_share: list[slice] = []
         """The same in this rank's share, in which they lie end to end."""
         end = 0
@@ -44,15 +43,16 @@ class Partition:
         self.num_own = end
 
     @classmethod
-    def whole(cls, num_rows: int) -> Partition:
-        """Return the partition of one that has everything."""
+    def whole(cls, num_rows: int) -> Zero1Partition:
+        """Return the partition of a single rank, which has all rows."""
         return cls(num_rows, Alone(), split=False)
 
-    def _share(self, chunk: slice, rank: int) -> slice:
+    def _own_rows_of(self, bucket: slice, rank: int) -> slice:
         if not self.is_split:
-            return chunk
-        first, last = rank_slice(chunk.stop - chunk.start, rank, self._world.size)
-        return slice(chunk.start + first, chunk.start + last)
+            return bucket
+        # As Horovod's reducescatter splits rows, whose result goes to exactly these.
+        first, last = rank_slice(bucket.stop - bucket.start, rank, self._world.size)
+        return slice(bucket.start + first, bucket.start + last)
 
     @cached_property
     def _own_rows(self) -> Tensor:
@@ -68,60 +68,65 @@ class Partition:
         """Return how many of this rank's rows come before a row of the buffer."""
         return int((self._own_rows < row).sum())
 
-    def take(self, flat: Tensor) -> Tensor:
+    def own_part(self, flat: Tensor) -> Tensor:
         """Return this rank's rows of a whole buffer, (rows, ROW): a copy if split, otherwise a view of all."""
         rows = flat.view(-1, ROW)
         return torch.cat([rows[own] for own in self.own_in_buffer]) if self.is_split else rows
 
-    def share_by_row(self, of_own: Tensor) -> Tensor:
-        """Return what all ranks know of their rows, (all rows, ...); ``of_own`` may be of the first few rows only.
+    def gather_by_row(self, of_own: Tensor) -> Tensor:
+        """Gather values that every rank has computed of its rows, (own rows, ...) to (all rows, ...).
 
-        Rows of which nobody knows anything are 0. Collective if split.
+        Collective if split. ``of_own`` may be of this rank's first few rows only; rows without values are 0.
         """
         if not self.is_split:
             return of_own
+        # An all-reduce in which every row has one rank's values and zeros from all others: exact in any order of
+        # summation, so that norms are the same to the bit however the rows are split. An all-gather would need them in
+        # the order of rows, which interleaves the ranks bucket by bucket.
         of_all = of_own.new_zeros(self.num_rows, *of_own.shape[1:])
         of_all[self.own_rows(of_own.device)[: len(of_own)]] = of_own
-        self._world.sum_(of_all.view(-1))
+        self._world.all_reduce_(of_all.view(-1))
         return of_all
 
-    def publish_(self, own: Tensor, flat: Tensor) -> None:
+    def all_gather_(self, own: Tensor, flat: Tensor) -> None:
         """Write all ranks' rows into every rank's whole buffer. Collective if split."""
         if not self.is_split:
             return
         rows = flat.view(-1, ROW)
-        under_way: deque[tuple[slice, Pending]] = deque()
-        for number, (chunk, place) in enumerate(zip(self.chunks, self.own_in_share, strict=True)):
-            under_way.append((chunk, self._world.start_gather(own[place], f"values.{number}")))
-            if len(under_way) == _GATHERS_UNDER_WAY:
-                _store(*under_way.popleft(), rows)
-        for chunk, pending in under_way:
-            _store(chunk, pending, rows)
+        in_flight: deque[tuple[slice, Pending]] = deque()
+        for number, (bucket, place) in enumerate(zip(self.buckets, self.own_in_share, strict=True)):
+            in_flight.append((bucket, self._world.start_all_gather(own[place], f"values.{number}")))
+            if len(in_flight) == _MAX_GATHERS_IN_FLIGHT:
+                _store(*in_flight.popleft(), rows)
+        for bucket, pending in in_flight:
+            _store(bucket, pending, rows)
 
-    def collect(self, own: Tensor) -> Tensor | None:
+    def gather_to_rank_0(self, own: Tensor) -> Tensor | None:
         """Return the whole of a flat buffer of which every rank has its share, on rank 0's CPU; elsewhere None.
 
-        Collective and only for what is split. One chunk at a time: no rank but 0 ever holds more of it.
+        Collective and only for what is split.
         """
+        # One bucket at a time: an all-gather gives every rank the whole bucket, and no rank but 0 may hold more of it.
         whole = torch.empty(self.num_rows, ROW, dtype=own.dtype) if self._world.rank == 0 else None
-        for number, (chunk, place) in enumerate(zip(self.chunks, self.own_in_share, strict=True)):
-            gathered = self._world.start_gather(own.view(-1, ROW)[place], f"collect.{number}").wait()
+        for number, (bucket, place) in enumerate(zip(self.buckets, self.own_in_share, strict=True)):
+            gathered = self._world.start_all_gather(own.view(-1, ROW)[place], f"collect.{number}").wait()
             if whole is not None:
-                whole[chunk] = gathered.to(whole.device)
+                whole[bucket] = gathered.to(whole.device)
         return None if whole is None else whole.view(-1)
 
-    def hand_out_(self, whole: Tensor | None, own: Tensor) -> None:
+    def scatter_from_rank_0_(self, whole: Tensor | None, own: Tensor) -> None:
         """Write every rank's share of rank 0's buffer into its own. Collective and only for what is split.
 
         whole: None on other ranks than 0.
         """
-        for chunk, mine, place in zip(self.chunks, self.own_in_buffer, self.own_in_share, strict=True):
-            piece = own.new_empty(chunk.stop - chunk.start, ROW)
+        for bucket, mine, place in zip(self.buckets, self.own_in_buffer, self.own_in_share, strict=True):
+            # A broadcast of which every rank keeps its part; Horovod has no scatter.
+            piece = own.new_empty(bucket.stop - bucket.start, ROW)
             if whole is not None:
-                piece.copy_(whole.view(-1, ROW)[chunk])
+                piece.copy_(whole.view(-1, ROW)[bucket])
             self._world.broadcast_(piece)
-            own.view(-1, ROW)[place] = piece[mine.start - chunk.start : mine.stop - chunk.start]
+            own.view(-1, ROW)[place] = piece[mine.start - bucket.start : mine.stop - bucket.start]
 
 
-def _store(chunk: slice, pending: Pending, rows: Tensor) -> None:
-    rows[chunk] = pending.wait()
+def _store(bucket: slice, pending: Pending, rows: Tensor) -> None:
+    rows[bucket] = pending.wait()

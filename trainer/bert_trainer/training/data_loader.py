@@ -26,7 +26,7 @@ from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import Batch, make_batch
-from bert_trainer.parallel.row_balancing import deal_rows, rank_slice
+from bert_trainer.parallel.row_balancing import balance_rows, rank_slice
 
 WINDOW_SAMPLES = 65536
 """Samples shuffled together: as many whole shards as fit, at least one. Bounds the reader's memory."""
@@ -282,7 +282,7 @@ class StageReader:
     def _own_rows(self, tokens_R: NDArray[np.int64], num_assigned: int, loads: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of a piece's rows are this rank's, (R,); adds all ranks' tokens to ``loads``."""
         if self.balanced:
-            rank_R = deal_rows(tokens_R, num_assigned, loads)
+            rank_R = balance_rows(tokens_R, num_assigned, loads)
         else:
             starts = [rank_slice(self.global_batch_size, rank, self.world_size)[0] for rank in range(self.world_size)]
             rank_R = np.searchsorted(starts, np.arange(num_assigned, num_assigned + len(tokens_R)), side="right") - 1

@@ -167,7 +167,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
                 interval.publish(session, stage, progress, result, started_at_s)
             if at_end or _checkpoint_due(session, index, stage, progress.step, in_time=bool(in_time)):
                 with session.profiler.part("checkpoint"):
-                    session.save(progress.position(session, data), session.optimizer.moments_on_rank_0())
+                    session.save(progress.position(session, data), session.optimizer.gather_moments())
                 saved_at_s = time.monotonic()
             session.profiler.end_step()
             # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
@@ -320,7 +320,7 @@ def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: S
 def _save_and_stop(session: Session, progress: StageProgress) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
     # On all ranks, before rank 0 goes its own way: with ZeRO-1 it is collective.
-    moments = session.optimizer.moments_on_rank_0()
+    moments = session.optimizer.gather_moments()
 
     def save() -> None:
         writer = session.writer

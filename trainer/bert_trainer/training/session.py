@@ -33,7 +33,7 @@ from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import World, on_rank_0
-from bert_trainer.parallel.zero1 import Partition
+from bert_trainer.parallel.zero1 import Zero1Partition
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.profiling import (
     NoProfiler,
@@ -116,7 +116,7 @@ class Session:
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
         parameters = FlatParameters(model)
-        partition = Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
+        partition = Zero1Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
         optimizer = Optimizer(config.optimizer, parameters, partition)
         compressed = config.reduction.compression == "fp16"
         writer = None
@@ -152,7 +152,7 @@ class Session:
         if found is None:
             self.optimizer.moment_steps = on_rank_0(self.world, lambda: self._load_initial(moments))
         self.world.broadcast_(self.parameters.values)
-        self.optimizer.hand_out_moments(moments, self.world)
+        self.optimizer.scatter_moments(moments, self.world)
         if found is not None:
             self.optimizer.num_applied = found.num_applied
             # Manifests of releases up to 0.1 have no moment_steps: bias correction counted the stage's updates.
@@ -187,7 +187,7 @@ class Session:
 
         Args:
             position: Where in the run this is.
-            moments: From ``optimizer.moments_on_rank_0``, which is collective with ZeRO-1: every rank has to call it.
+            moments: From ``optimizer.gather_moments``, which is collective with ZeRO-1: every rank has to call it.
         """
         if self.writer is None or moments is None:
             return
