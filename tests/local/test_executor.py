@@ -30,7 +30,7 @@ seen = pathlib.Path(os.environ["SEEN"])
 COMMAND = """
 import os, sys
 from pathlib import Path
-from bert_operator import local_command
+from bert_operator.local import command as local_command
 from bert_operator.__main__ import main
 from bert_operator.local.programs import Programs
 seen = Path(os.environ["SEEN"])
