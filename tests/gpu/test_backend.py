@@ -13,7 +13,7 @@ from torch import Tensor
 from bert_trainer.model import bert as model_module
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu import encoder as gpu_encoder
-from bert_trainer.model.backends.gpu.bucket_padding import fill
+from bert_trainer.model.backends.gpu.bucket_padding import pad_to_bucket
 from bert_trainer.model.backends.gpu.encoder import GpuBackend, render_gpu
 from bert_trainer.model.bert import Bert
 from bert_trainer.training.interval import read_sums
@@ -31,7 +31,7 @@ def test_losses_and_gradients_are_those_of_plain_operations(
     batch = make_batch()
     expected = run(monkeypatch, make_model(**changes), batch, EagerBackend())
     model = make_model(FP64 if dtype == FP64 else torch.float32, **changes)
-    found = run(monkeypatch, model, fill(batch, SHAPE), GpuBackend("padded", dtype))
+    found = run(monkeypatch, model, pad_to_bucket(batch, SHAPE), GpuBackend("padded", dtype))
     assert found.losses == pytest.approx(expected.losses, rel=TOLERANCES[dtype])
     assert largest_difference(found, expected) < TOLERANCES[dtype]
     if dtype in (FP64, torch.float32):
@@ -44,7 +44,7 @@ def test_the_same_features_of_a_sample_are_dropped_as_on_a_cpu(
 ) -> None:
     model, batch = make_model(hidden_dropout_prob=0.2, **changes), make_batch()
     expected = run(monkeypatch, model, batch, EagerBackend(), step=7)
-    found = run(monkeypatch, model, fill(batch, SHAPE), GpuBackend("padded", FP64), step=7)
+    found = run(monkeypatch, model, pad_to_bucket(batch, SHAPE), GpuBackend("padded", FP64), step=7)
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
     assert largest_difference(found, expected) < 1e-12
     other = run(monkeypatch, model, batch, EagerBackend(), step=8)
@@ -55,7 +55,7 @@ def test_attention_drops_the_same_weights_in_a_step_that_is_taken_again(monkeypa
     """As after a resume: from the seed, the step and the samples, whatever was drawn in between."""
     model, batch, backend = (
         make_model(attention_probs_dropout_prob=0.2),
-        fill(make_batch(), SHAPE),
+        pad_to_bucket(make_batch(), SHAPE),
         GpuBackend("padded", FP64),
     )
     first = run(monkeypatch, model, batch, backend, step=7)
@@ -79,7 +79,7 @@ def test_layers_draw_different_weights_to_drop(monkeypatch: pytest.MonkeyPatch) 
 
 def test_activation_checkpointing_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2)
-    batch, backend = fill(make_batch(), SHAPE), GpuBackend("padded", FP64)
+    batch, backend = pad_to_bucket(make_batch(), SHAPE), GpuBackend("padded", FP64)
     plain = run(monkeypatch, model, batch, backend, step=7)
     model.activation_checkpointing = True
     recomputed = run(monkeypatch, model, batch, backend, step=7)
@@ -113,7 +113,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
     drops = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     model = make_model(torch.float32, objective=objective, **drops).to("meta")
     model.activation_checkpointing = recompute
-    batch = fill(make_batch(), SHAPE).to(torch.device("meta"))
+    batch = pad_to_bucket(make_batch(), SHAPE).to(torch.device("meta"))
     monkeypatch.setattr(model_module, "choose_backend", lambda _: GpuBackend(attention, dtype))
     sums = model(batch, batch.dropout_keys(1, 2))
     (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows).backward()
@@ -150,6 +150,6 @@ def test_a_rank_says_what_it_has_got() -> None:
 def test_a_table_of_three_segments_has_the_second_one_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = make_model(type_vocab_size=3), make_batch()
     plain = run(monkeypatch, model, batch, EagerBackend())
-    found = run(monkeypatch, model, fill(batch, SHAPE), GpuBackend("padded", torch.float64))
+    found = run(monkeypatch, model, pad_to_bucket(batch, SHAPE), GpuBackend("padded", torch.float64))
     assert found.losses == pytest.approx(plain.losses, rel=1e-12)
     assert largest_difference(found, plain) < 1e-10

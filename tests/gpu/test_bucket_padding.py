@@ -1,4 +1,4 @@
-"""Filler brings micro-batches to few shapes and changes nothing."""
+"""Padding to buckets brings micro-batches to few shapes and changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from bert_trainer.model.backends.choice import Backend
 from bert_trainer.model.backends.eager import EagerBackend
-from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, fill, stage_for
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket, stage_for
 from bert_trainer.model.backends.gpu.encoder import GpuBackend
 from gpu_models import LENGTHS, SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
 
@@ -24,7 +24,7 @@ def test_losses_counts_and_gradients_are_those_without_it(
 ) -> None:
     model, batch = make_model(**changes), make_batch()
     expected = run(monkeypatch, model, batch, backend)
-    found = run(monkeypatch, model, fill(batch, SHAPE), backend)
+    found = run(monkeypatch, model, pad_to_bucket(batch, SHAPE), backend)
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
     assert found.correct == expected.correct
     assert largest_difference(found, expected) < 1e-12
@@ -32,25 +32,25 @@ def test_losses_counts_and_gradients_are_those_without_it(
 
 def test_what_it_is_made_of_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout too, and to the bit."""
-    model, filled = make_model(hidden_dropout_prob=0.2), fill(make_batch(), SHAPE)
-    other = dataclasses.replace(filled, tokens_N=filled.tokens_N.clone())
-    other.tokens_N[filled.num_tokens :] = 77
+    model, padded = make_model(hidden_dropout_prob=0.2), pad_to_bucket(make_batch(), SHAPE)
+    other = dataclasses.replace(padded, tokens_N=padded.tokens_N.clone())
+    other.tokens_N[padded.num_tokens :] = 77
     backend = GpuBackend("padded", FP64)
-    one, two = (run(monkeypatch, model, batch, backend, step=3) for batch in (filled, other))
+    one, two = (run(monkeypatch, model, batch, backend, step=3) for batch in (padded, other))
     assert one.losses == two.losses
     assert all(torch.equal(one.gradients[name], two.gradients[name]) for name in one.gradients)
 
 
-def test_filler_tokens_get_no_gradient_at_all() -> None:
-    filled = fill(make_batch(), SHAPE)
+def test_padding_tokens_get_no_gradient_at_all() -> None:
+    padded = pad_to_bucket(make_batch(), SHAPE)
     model = make_model()
     states = []
     model.embeddings.norm.register_forward_hook(lambda _, __, x_ND: states.append(x_ND) or x_ND.retain_grad())
-    sums = model(filled)
+    sums = model(padded)
     (sums.masked_lm + sums.next_sentence).backward()
     gradient = states[0].grad
-    assert float(gradient[: filled.num_tokens].abs().min(dim=1).values.max()) > 0
-    assert not bool(gradient[filled.num_tokens :].any())
+    assert float(gradient[: padded.num_tokens].abs().min(dim=1).values.max()) > 0
+    assert not bool(gradient[padded.num_tokens :].any())
 
 
 @pytest.mark.parametrize("rows", [1, 7, 32, 200])
@@ -62,35 +62,35 @@ def test_micro_batches_come_in_few_shapes_and_rows_keep_to_the_length(rows: int,
     for _ in range(40):
         lengths = tuple(int(number) for number in rng.integers(2, min(length, 40) + 1, rng.integers(1, rows + 1)))
         batch = make_batch(lengths)
-        filled = fill(batch, shape)
-        counts = filled.row_bounds.diff()
-        assert 1 <= int(counts.min()) <= int(counts.max()) <= length == filled.longest
-        assert int(filled.row_bounds[-1]) == len(filled.tokens_N) == len(filled.token_row_N)
-        assert torch.equal(filled.row_starts_B, filled.row_bounds[:-1].long())
-        assert torch.equal(filled.row_mask_BT.sum(1), counts)
-        assert torch.equal(torch.bincount(filled.token_row_N), counts)
-        assert (filled.num_rows, filled.num_tokens, filled.num_masked) == (
+        padded = pad_to_bucket(batch, shape)
+        counts = padded.row_bounds.diff()
+        assert 1 <= int(counts.min()) <= int(counts.max()) <= length == padded.longest
+        assert int(padded.row_bounds[-1]) == len(padded.tokens_N) == len(padded.token_row_N)
+        assert torch.equal(padded.row_starts_B, padded.row_bounds[:-1].long())
+        assert torch.equal(padded.row_mask_BT.sum(1), counts)
+        assert torch.equal(torch.bincount(padded.token_row_N), counts)
+        assert (padded.num_rows, padded.num_tokens, padded.num_masked) == (
             len(lengths), sum(lengths), len(batch.masked_labels_M)
         )  # fmt: skip
-        assert len(filled.masked_labels_M) % 64 == 0
-        assert len(filled.tokens_N) - sum(lengths) < shape.token_multiple + shape.rows_with_filler
-        token_counts.add(len(filled.tokens_N))
+        assert len(padded.masked_labels_M) % 64 == 0
+        assert len(padded.tokens_N) - sum(lengths) < shape.token_multiple + shape.padded_rows
+        token_counts.add(len(padded.tokens_N))
         row_counts.add(len(counts))
-    assert row_counts == {shape.rows_with_filler}
+    assert row_counts == {shape.padded_rows}
     assert all(count % shape.token_multiple == 0 for count in token_counts)
 
 
 def test_a_full_micro_batch_gets_little_of_it() -> None:
     shape = MicroBatchShape(512, rows=64)
-    assert (shape.token_multiple, shape.rows_with_filler) == (512, 65)
-    assert MicroBatchShape(128, rows=256).rows_with_filler == 256 + 5
+    assert (shape.token_multiple, shape.padded_rows) == (512, 65)
+    assert MicroBatchShape(128, rows=256).padded_rows == 256 + 5
 
 
-def test_a_micro_batch_without_predictions_is_filled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_without_predictions_is_padded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch()
     none = torch.empty(0, dtype=torch.int64)
     bare = dataclasses.replace(batch, masked_index_M=none, masked_labels_M=none, num_masked=0)
-    found = run(monkeypatch, make_model(), fill(bare, SHAPE), GpuBackend("padded", FP64))
+    found = run(monkeypatch, make_model(), pad_to_bucket(bare, SHAPE), GpuBackend("padded", FP64))
     assert found.losses[0] == 0
     assert found.losses[1] > 0
 
@@ -98,7 +98,7 @@ def test_a_micro_batch_without_predictions_is_filled_too(monkeypatch: pytest.Mon
 def test_more_rows_or_longer_ones_than_the_stage_has_are_refused() -> None:
     for shape in (MicroBatchShape(40, rows=len(LENGTHS) - 1), MicroBatchShape(39, rows=12)):
         with pytest.raises(ValueError, match="batch: got 8 rows of up to 40 tokens; allowed: "):
-            fill(make_batch(), shape)
+            pad_to_bucket(make_batch(), shape)
 
 
 def test_cpus_get_none() -> None:

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from bert_trainer.model.backends.gpu import compilation, functions
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows
-from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, fill
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
 from bert_trainer.model.backends.gpu.compilation import find_obstacle, let_vary
 from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend, _keys_at, _weights_of
 from bert_trainer.model.backends.gpu.functions import LayerSettings
@@ -45,7 +45,7 @@ def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_featur
     for recompute in (False, True):
         model.activation_checkpointing = recompute
         for seed, lengths in enumerate([(30, 7, 19), (40,) * 12, (2, 3)]):
-            batch = fill(make_batch(lengths, seed), SHAPE)
+            batch = pad_to_bucket(make_batch(lengths, seed), SHAPE)
             plain = run(monkeypatch, model, batch, GpuBackend("padded", torch.float32), step=seed)
             found = run(monkeypatch, model, batch, compiled, step=seed)
             assert found.losses == pytest.approx(plain.losses, rel=1e-5)
@@ -74,7 +74,7 @@ def test_a_layer_is_one_graph_for_all_layers_and_token_counts(attention: Attenti
     settings = LayerSettings(WAYS[attention], 2, SHAPE.sequence_length, 0.1, 0.1, True, "none", 1e-12)
     token_counts, last = set(), model.layers[-1]
     for lengths in ((30, 7, 19), (40,) * 12, (2, 3)):
-        batch = fill(make_batch(lengths), SHAPE).to(META)
+        batch = pad_to_bucket(make_batch(lengths), SHAPE).to(META)
         token_counts.add(len(batch.tokens_N))
         x_ND: Tensor = torch.empty(len(batch.tokens_N), 64, dtype=dtype, device=META, requires_grad=True)
         y_ND = x_ND
@@ -130,7 +130,7 @@ def test_a_second_sequence_length_is_compiled_once_more_and_a_third_is_not() -> 
     compiled = torch.compile(functions.encode_layer, backend=count, fullgraph=True)
     model = make_model(torch.float32).to(META)
     for longest in (40, 64, 128, 512):
-        batch = fill(make_batch(), MicroBatchShape(longest, rows=12)).to(META)
+        batch = pad_to_bucket(make_batch(), MicroBatchShape(longest, rows=12)).to(META)
         x_ND = torch.empty(len(batch.tokens_N), 64, dtype=torch.bfloat16, device=META)
         rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
         settings = LayerSettings(WAYS["flash"], 2, longest, 0.1, 0.1, True, "none", 1e-12)

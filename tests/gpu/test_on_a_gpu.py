@@ -22,7 +22,7 @@ from bert_trainer.model.backends.gpu.attention import (
     attend_flash,
     seed_generator,
 )
-from bert_trainer.model.backends.gpu.bucket_padding import Staging, fill
+from bert_trainer.model.backends.gpu.bucket_padding import Staging, pad_to_bucket
 from bert_trainer.model.backends.gpu.compilation import find_obstacle
 from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend
 from bert_trainer.model.backends.gpu.self_test import find_fault, make_rows
@@ -86,8 +86,8 @@ def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
     expected = run(monkeypatch, make_model(hidden_dropout_prob=0.1), batch, EagerBackend(), step=3)
     backend = GpuBackend(attention, dtype, Functions.compiled() if compiled else Functions())
     model = make_model(FP32, hidden_dropout_prob=0.1).to(GPU)
-    for filled in (fill(batch, SHAPE), batch):
-        found = run(monkeypatch, model, filled.to(GPU), backend, step=3)
+    for padded in (pad_to_bucket(batch, SHAPE), batch):
+        found = run(monkeypatch, model, padded.to(GPU), backend, step=3)
         assert found.losses == pytest.approx(expected.losses, rel=TOLERANCES[dtype])
         assert largest_difference(found, expected) < TOLERANCES[dtype]
 
@@ -97,7 +97,7 @@ def test_activation_checkpointing_drops_the_same(
 ) -> None:
     backend = GpuBackend(*way, Functions.compiled())
     model = make_model(FP32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.3).to(GPU)
-    batch = fill(make_batch(), SHAPE).to(GPU)
+    batch = pad_to_bucket(make_batch(), SHAPE).to(GPU)
     plain = run(monkeypatch, model, batch, backend, step=3)
     model.activation_checkpointing = True
     recomputed = run(monkeypatch, model, batch, backend, step=3)

@@ -19,14 +19,14 @@ from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.dropout import DropoutKeys, generator_seed, row_keys
 
 IGNORED_LABEL = -100
-"""Of filler: what ``torch.nn.functional.cross_entropy`` leaves out."""
+"""Of padding: what ``torch.nn.functional.cross_entropy`` ignores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Index tensors are int64, which is what torch indexes with.
 
-    Behind the real rows there may be filler (``gpu.filler``): rows, tokens and masked positions with ignored labels.
+    Behind the real rows there may be padding (``gpu.bucket_padding``): rows, tokens and masked positions with ignored labels.
     """
 
     tokens_N: Tensor
@@ -80,8 +80,9 @@ class Batch:
     def dropout_keys(self, seed: int, step: int) -> DropoutKeys:
         """Fix the random bits of this micro-batch at one step of one stage."""
         numbers_B, device = self.sample_numbers_B, self.tokens_N.device
-        filler_rows = len(self.row_starts_B) - len(numbers_B)
-        keys_B = torch.cat([row_keys(seed, step, numbers_B), torch.zeros(filler_rows, dtype=torch.int32)])
+        # Rows of padding have no sample number; what is dropped in them makes no difference.
+        padding_rows = len(self.row_starts_B) - len(numbers_B)
+        keys_B = torch.cat([row_keys(seed, step, numbers_B), torch.zeros(padding_rows, dtype=torch.int32)])
         if device.type == "cuda":
             keys_B = keys_B.pin_memory()
         first_sample = int(numbers_B[0]) if len(numbers_B) else 0

@@ -34,9 +34,7 @@ class StepResult:
 class Optimizer:
     """Moments and the update of one run; the state is both moments, ``num_applied`` and ``moment_steps``.
 
-    Works on this rank's rows of the flat buffers: all of them, or a share where the state is partitioned. Norms are
-    taken by row on the rank that holds it and put together in the order of rows, so they are the same to the bit
-    however the rows are split.
+    Works on this rank's rows of the flat buffers: all of them, or a share where the state is partitioned (ZeRO-1).
     """
 
     def __init__(
@@ -96,13 +94,16 @@ class Optimizer:
                 world.broadcast_(own)
 
     def start_stage(self, *, keep_moments: bool, keep_step_count: bool = False) -> None:
-        """Set the step to 0, as the recipes do at phase 2; the moments stay warm unless told otherwise.
+        """Set the step to 0, as the recipes do at phase 2.
 
-        keep_step_count: of bias correction. From 0 it divides warm moments as if they were cold: AdamW's updates are
-        0.32 of what they should be at step 1 and 0.15 at step 10, a second warm-up. LAMB's trust ratio takes that out,
-        but for biases and LayerNorms.
+        Args:
+            keep_moments: whether the moments stay warm.
+            keep_step_count: whether bias correction goes on counting; only with warm moments.
         """
         self.num_applied = 0
+        # From 0, bias correction divides warm moments as if they were cold: AdamW's updates are 0.32 of what they
+        # should be at step 1 and 0.15 at step 10, a second warm-up. LAMB's trust ratio takes that out, but for biases
+        # and LayerNorms.
         if not (keep_moments and keep_step_count):
             self.moment_steps = 0
         if not keep_moments:
@@ -116,10 +117,13 @@ class Optimizer:
         Collective where the state is partitioned. loss_scale: the factor that the gradients still carry.
         """
         config, gradients = self.config, self.gradients
+        # By row, on the rank that holds it, and combined in the order of rows: the norm is the same to the bit however
+        # the rows are split over ranks, so that ranks agree on clipping and on skipping the step.
         norms_R = self.partition.gather_by_row(row_norms(gradients))
         norm = float(torch.linalg.vector_norm(norms_R.double())) / loss_scale
         if not math.isfinite(norm):
             return StepResult(norm, applied=False)
+        # Unscaling and clipping are one factor, applied by the pass that updates the moments.
         factor = 1.0 / loss_scale
         if config.max_gradient_norm is not None and norm > config.max_gradient_norm:
             factor *= config.max_gradient_norm / norm

@@ -1,1 +1,1 @@
-"""The step on NVIDIA GPUs: what a card can do, attention inside rows, compiled layers, and filler for stable shapes."""
+"""The step on NVIDIA GPUs: what a card can do, attention inside rows, compiled layers, and padding to buckets."""

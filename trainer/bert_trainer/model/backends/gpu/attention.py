@@ -1,9 +1,9 @@
 """Self-attention inside the rows of a flat micro-batch on GPUs: three ways, and which of them a card takes.
 
-All three compute the same and drop attention weights with the bits of the device's own generator: the mask that the
-CPU's kernels hash for every pair of tokens would have to be written to memory here, which is what these kernels avoid.
+All three compute the same. They drop attention weights with the bits of the device's own generator: a mask hashed for
+every pair of tokens, as the CPU's kernels do, would have to be written to memory, which is what these kernels avoid.
 
-Letters: N tokens of a micro-batch, filler and all, B rows, T longest row, H heads, E features of a head.
+Letters: N tokens of a micro-batch with padding, B rows, T longest row, H heads, E features of a head.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> T
     q, k, v = (part.unsqueeze(0) for part in qkv.unbind(1))
     bounds = rows.bounds
     forward = torch.ops.aten._efficient_attention_forward
+    # The batch has one element, N tokens long; bounds make rows of it.
     y_1NHE = forward(q, k, v, None, bounds, bounds, longest, longest, dropout, _NO_MASK, True)[0]
     return y_1NHE.squeeze(0)  # type: ignore[no-any-return]
 
@@ -82,6 +83,7 @@ def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> T
 def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
     """Rows padded to the longest, through the public function of PyTorch: on any device, in any type."""
     num_rows, length = rows.mask_BT.shape
+    # (B * T, 3, H, E), zeros where a row has no token.
     padded = qkv.new_zeros(num_rows * length, *qkv.shape[1:]).index_copy(0, rows.padded_index_N, qkv)
     q, k, v = padded.view(num_rows, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
     y_BHTE = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.mask_BT[:, None, None, :], dropout_p=dropout)

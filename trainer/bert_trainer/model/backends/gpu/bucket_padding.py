@@ -1,8 +1,10 @@
-"""Filler: rows of nothing that bring a micro-batch to one of a few shapes.
+"""Bucket padding: token counts of micro-batches are padded to buckets to reuse shapes.
 
-Token counts differ from micro-batch to micro-batch. Rounded up to a multiple they come back, so that the allocator
-finds blocks of the right size again and matrix products have sizes that tensor cores like. Filler is rows of its own,
-which no other row sees; no loss looks at it, so that its gradients are 0 and it changes nothing.
+The allocator then finds blocks of the right size again, and matrix products have sizes that suit tensor cores. Padding
+is added as rows of its own, to which no other row attends; labels of padding are ignored, so that its gradients are 0
+and it changes no result.
+
+Letters: N tokens, B rows, T longest row, P tokens of padding.
 """
 
 from __future__ import annotations
@@ -17,63 +19,70 @@ from bert_trainer.model.batch import IGNORED_LABEL, Batch
 
 _TILE = 64
 """Tokens and masked positions are multiples of it."""
-_SIZES = 64
-"""Numbers of tokens that a micro-batch can have: a full one is cut into so many, or into fewer of ``_TILE``."""
+_MAX_BUCKETS = 64
+"""Token counts that a micro-batch can have: a full one is cut into so many buckets, or into fewer of ``_TILE``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchShape:
-    """What all micro-batches of a stage have in common once they are filled."""
+    """What all micro-batches of a stage have in common once they are padded."""
 
     sequence_length: int
     """Tokens; no row is longer."""
     rows: int
-    """Of a full micro-batch, without filler."""
+    """Of a full micro-batch, without padding."""
 
     @property
     def token_multiple(self) -> int:
         """Tokens are a multiple of this."""
-        return max(_TILE, self.rows * self.sequence_length // _SIZES // _TILE * _TILE)
+        return max(_TILE, self.rows * self.sequence_length // _MAX_BUCKETS // _TILE * _TILE)
 
     @property
-    def rows_with_filler(self) -> int:
-        """Rows of every micro-batch; enough for the filler that a full one may need, at a token each or more."""
+    def padded_rows(self) -> int:
+        """Rows of every padded micro-batch."""
+        # Every row of padding has one token at least, so that each takes T - 1 more of the up to
+        # ``token_multiple - 1`` tokens that a full micro-batch may lack.
         return self.rows + -(-(self.token_multiple - 1) // max(self.sequence_length - 1, 1))
 
 
-def fill(batch: Batch, shape: MicroBatchShape) -> Batch:
-    """Return a micro-batch, on a CPU, with filler behind its rows; ``num_tokens`` and the like count real ones only.
+def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
+    """Return a micro-batch, on a CPU, with padding behind its rows; ``num_tokens`` and the like count real ones only.
 
     Raises:
         ValueError: it has more rows, or longer ones, than the shape.
     """
     if batch.num_rows > shape.rows or batch.longest > shape.sequence_length:
         raise ValueError(f"batch: got {batch.num_rows} rows of up to {batch.longest} tokens; allowed: {shape}")
-    filler_rows = shape.rows_with_filler - batch.num_rows
-    filler = -(batch.num_tokens + filler_rows) % shape.token_multiple + filler_rows
-    unused = -(-max(batch.num_masked, 1) // _TILE) * _TILE - batch.num_masked
-    row_F = torch.arange(filler) * filler_rows // filler
-    lengths = torch.bincount(row_F, minlength=filler_rows)
+    num_rows = shape.padded_rows - batch.num_rows
+    # A token for each row of padding, and what is missing to the next multiple.
+    num_tokens = -(batch.num_tokens + num_rows) % shape.token_multiple + num_rows
+    # At least one tile, so that the head never computes with empty tensors.
+    num_masked = -(-max(batch.num_masked, 1) // _TILE) * _TILE - batch.num_masked
+    # Tokens are spread evenly over the rows: lengths differ by one at most, and none exceeds T.
+    row_P = torch.arange(num_tokens) * num_rows // num_tokens
+    lengths = torch.bincount(row_P, minlength=num_rows)
     starts = lengths.cumsum(0) - lengths
-    position_F = torch.arange(filler) - starts[row_F]
+    position_P = torch.arange(num_tokens) - starts[row_P]
     starts += batch.num_tokens
-    length, rows = shape.sequence_length, shape.rows_with_filler
-    rows_N = torch.cat([batch.token_row_N, row_F + batch.num_rows])
-    positions_N = torch.cat([batch.positions_N, position_F])
+    length, rows = shape.sequence_length, shape.padded_rows
+    rows_N = torch.cat([batch.token_row_N, row_P + batch.num_rows])
+    positions_N = torch.cat([batch.positions_N, position_P])
     ends = torch.cat([batch.row_bounds, (starts + lengths).int()])
     return Batch(
-        tokens_N=_extend(batch.tokens_N, filler, 0),
+        tokens_N=_extend(batch.tokens_N, num_tokens, 0),
         positions_N=positions_N,
-        segments_N=_extend(batch.segments_N, filler, 0),
+        segments_N=_extend(batch.segments_N, num_tokens, 0),
         token_row_N=rows_N,
         padded_index_N=rows_N * length + positions_N,
         row_mask_BT=torch.arange(length) < ends.diff()[:, None],
         row_starts_B=torch.cat([batch.row_starts_B, starts]),
         row_bounds=ends,
-        masked_index_M=_extend(batch.masked_index_M, unused, batch.num_tokens),
-        masked_labels_M=_extend(batch.masked_labels_M, unused, IGNORED_LABEL),
+        # The place of the first padding token: ignored predictions belong to no real row.
+        masked_index_M=_extend(batch.masked_index_M, num_masked, batch.num_tokens),
+        masked_labels_M=_extend(batch.masked_labels_M, num_masked, IGNORED_LABEL),
         next_sentence_B=_extend(batch.next_sentence_B, rows - batch.num_rows, IGNORED_LABEL),
         sample_numbers_B=batch.sample_numbers_B,
+        # The stage's, not this micro-batch's: layers would be compiled anew for every other value.
         longest=length,
         num_tokens=batch.num_tokens,
         num_masked=batch.num_masked,
@@ -92,11 +101,11 @@ class Staging:
     shape: MicroBatchShape
 
     def __call__(self, batch: Batch) -> Batch:
-        """Fill it, and copy it to memory that the GPU can read while the host goes on."""
-        filled = fill(batch, self.shape)
+        """Pad it, and copy it to memory that the GPU can read while the host goes on."""
+        padded = pad_to_bucket(batch, self.shape)
         # A thread's current device is 0 at first; pinning there would start CUDA on a GPU that is another rank's.
         with torch.cuda.device(self.device):
-            return filled.pinned()
+            return padded.pinned()
 
 
 def stage_for(device: torch.device, sequence_length: int, micro_batch_size: int) -> Callable[[Batch], Batch] | None:

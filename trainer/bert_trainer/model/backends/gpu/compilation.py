@@ -22,8 +22,7 @@ SWITCH = "BERT_TRAINER_COMPILE"
 
 _OLDEST_FOR_TRITON = (7, 0)
 _RECOMPILE_LIMIT = 16
-"""Graphs of one function: with and without gradients and dropout, times a few lengths. torch says so when it is
-reached, and goes on with the plain function."""
+"""Graphs of one function: with and without gradients and dropout, times a few lengths."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,6 +65,7 @@ def _set_up() -> None:
     # No pool of compiling processes: ranks are many on a machine, and a fork beside MPI's network is not safe.
     inductor.compile_threads = 1
     limit = torch._dynamo.config.recompile_limit
+    # Beyond it torch warns and falls back to the plain function: slower, not wrong.
     torch._dynamo.config.recompile_limit = max(limit, _RECOMPILE_LIMIT)
     # Dynamo itself looks at the gradient of a layer's input, which has none.
     warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor", category=UserWarning)

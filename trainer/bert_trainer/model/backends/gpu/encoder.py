@@ -82,10 +82,7 @@ class GpuBackend:
     def encode_layer(
         self, layer: Layer, x_ND: Tensor, batch: Batch, dropout: DropoutKeys | None, output_index_K: Tensor | None
     ) -> Tensor:
-        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for.
-
-        The generator is seeded for every layer, so that computing it again (activation checkpointing) drops the same.
-        """
+        """x_ND: (N, D) to (N, D), or to (K, D) of the tokens asked for."""
         settings = LayerSettings(
             attend=WAYS[self.attention],
             num_heads=layer.num_heads,
@@ -98,6 +95,7 @@ class GpuBackend:
         )
         rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
         if dropout is not None and layer.attention_dropout > 0:
+            # For every layer: activation checkpointing computes a layer again, after others have drawn their bits.
             seed_generator(x_ND.device, dropout.site_seed(layer.first_site))
         keys = _keys_at(dropout, layer.first_site, x_ND.shape[1])
         with _given_types(x_ND.device):
@@ -126,6 +124,7 @@ def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuBackend
     Raises:
         TrainerError: none works.
     """
+    # Cached, since every forward pass asks twice: the self-test and the trial compilation run once per process.
     attention = choose_attention(torch.cuda.get_device_capability(device), dtype, head_size)
     # Called from the middle of a forward pass, which may be an evaluation's.
     with torch.enable_grad(), _given_types(device):
@@ -176,6 +175,7 @@ def _given_types(device: torch.device) -> AbstractContextManager[object]:
 @cache
 def _sites(first: int, device: torch.device) -> Tensor:
     """Return the numbers of a call's sites on a device."""
+    # As a tensor: a number would be compiled into the function, once for each layer.
     return torch.arange(first, first + _SITES_PER_CALL, dtype=torch.int32, device=device)
 
 

@@ -2,12 +2,10 @@
 
 Functions of tensors and constants alone, so that one compiled encoder layer serves all layers: what differs between
 layers (weights, dropout sites) comes as tensors. Products and what is kept between them are in the compute type;
-LayerNorm, residual sums, GELU and losses are computed in fp32 at least. Dropout of features hashes the keys that the
-CPU hashes (``dropout``), so the same features of a sample are dropped on every device; torch.compile makes the bits
-again in the backward pass instead of keeping a mask.
+LayerNorm, residual sums, GELU and losses are computed in fp32 at least.
 
-Letters: N tokens of a micro-batch, filler and all, B rows, D hidden size, H heads, E = D / H, M masked positions with
-filler, V entries of the padded vocabulary.
+Letters: N tokens of a micro-batch with padding, B rows, D hidden size, H heads, E = D / H, M masked positions with
+padding, V entries of the padded vocabulary.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class Keys(NamedTuple):
     """What the bits of feature dropout are hashed from."""
 
     rows_B: Tensor
-    """int32, from ``dropout.row_keys``; filler rows have some too."""
+    """int32, from ``dropout.row_keys``; rows of padding have some too."""
     token_row_N: Tensor
     token_position_N: Tensor
     sites: Tensor
@@ -92,12 +90,12 @@ def embed(
     """Sum embeddings, normalise, drop: to (N, D) in the compute type.
 
     summed: those of tokens and positions, (N, D) each. segments: the segment of every token, int64 (N,), and the table,
-    (types, D); None without segments. The two segments are told apart by arithmetic, since a look-up's gradient would
-    add all tokens up in two rows.
+    (types, D); None without segments.
     """
     x_ND = summed[0] + summed[1]
     if segments is not None:
         of_token_N, table = segments
+        # Arithmetic in place of a look-up, whose gradient would add up all N tokens in two rows.
         x_ND = x_ND + torch.where(of_token_N[:, None] == 0, table[0], table[1])
     x_ND = _norm(x_ND, norm, epsilon, dtype)
     return _drop(x_ND, keys, 0, probability)
@@ -111,6 +109,7 @@ def encode_layer(
     keys: sites of attention (unused), its output, the feed-forward.
     """
     s, dtype = settings, x_ND.dtype
+    # One product for q, k and v. The weights are joined in every call, so that they stay separate parameters.
     parts = (w.query, w.key, w.value)
     joined = Linear(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
     qkv = _linear(x_ND, joined).view(x_ND.shape[0], 3, s.num_heads, -1)
@@ -140,7 +139,7 @@ def masked_lm(
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of cross-entropies in nats and how many of the likeliest tokens are right.
 
-    labels_M: int64; those below 0 are filler and count nothing. output: the token table (V, D) and its bias.
+    labels_M: int64; negative ones are padding and ignored. output: the token table (V, D) and its bias.
     """
     x_MD = _norm(F.gelu(_linear(x_MD, transform), approximate=approximate), norm, epsilon, x_MD.dtype)
     logits_MV = at_least_fp32(_linear(x_MD, output))
@@ -156,6 +155,7 @@ def _linear(x: Tensor, w: Linear) -> Tensor:
 
 
 def _norm(x: Tensor, w: Norm, epsilon: float, dtype: torch.dtype) -> Tensor:
+    # In fp32 whatever the compute type: variance and mean of D numbers in half precision would lose digits.
     return F.layer_norm(at_least_fp32(x), w.gain.shape, w.gain, w.bias, epsilon).to(dtype)
 
 
@@ -167,5 +167,7 @@ def _keys_of_tokens(keys: Keys, places_K: Tensor) -> Keys:
 def _drop(x_ND: Tensor, keys: Keys | None, site: int, probability: float) -> Tensor:
     if keys is None or probability == 0:
         return x_ND
+    # The keys that the CPU hashes: the same features of a sample are dropped on every device. torch.compile computes
+    # the bits again in the backward pass instead of keeping a mask.
     keys_N = site_token_keys(keys.rows_B, keys.token_row_N, keys.token_position_N, keys.sites[site])
     return drop_features(x_ND, keys_N, keys.places_D, probability)

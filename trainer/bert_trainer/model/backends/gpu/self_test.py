@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, seed_generator
 
+# A few tokens, a tile of 64, single tokens, one more than two tiles.
 _LENGTHS = (3, 64, 1, 129, 40, 1)
 _HEADS = 2
 _TOLERANCES = {torch.bfloat16: 3e-2, torch.float16: 5e-3, torch.float32: 5e-3, torch.float64: 1e-9}
@@ -24,6 +25,7 @@ def find_fault(name: Attention, device: torch.device, dtype: torch.dtype, head_s
     try:
         return _compare(name, device, dtype, head_size)
     except torch.OutOfMemoryError:
+        # Says nothing about the kernel: another attention, which needs more memory, would not help.
         raise
     except (RuntimeError, NotImplementedError, TypeError) as error:
         return f"attention {name} does not run: {str(error).strip().splitlines()[0]}"
@@ -65,7 +67,8 @@ def _compare(name: Attention, device: torch.device, dtype: torch.dtype, head_siz
             return f"attention {name} is off: {what} by {error:.1e} of the largest"
     seed_generator(device, 1)
     found, gradient = _attend(name, qkv, rows, weights, _DROPOUT)
-    # With given bits the result is linear in the values: sum(dL/dv * v) is L, unless the two passes drop otherwise.
+    # No reference has the operator's random bits. But with given bits the result is linear in the values: sum(dL/dv *
+    # v) is L, unless the two passes drop otherwise.
     loss, by_values = (found * weights).sum(), (gradient[:, 2] * qkv[:, 2].double()).sum()
     error = _share((loss - by_values).abs(), (found * weights).abs().sum())
     if not error <= _TOLERANCES[dtype]:
