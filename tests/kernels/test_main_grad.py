@@ -81,7 +81,9 @@ def test_a_bucket_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(mo
     monkeypatch.setattr(zero1, "BUCKET_ROWS", 1)
     model, world = make_model(), Snapshots()
     parameters = FlatParameters(model)
-    optimizer = Optimizer(optimizer_settings(), parameters, zero1.Zero1Partition(parameters.num_rows, world, split=False))
+    optimizer = Optimizer(
+        optimizer_settings(), parameters, zero1.Zero1Partition(parameters.num_rows, world, split=False)
+    )
     reduction = GradientReduction(parameters, optimizer.gradients, optimizer.partition, world, compressed=False)
     first, last = make_batches()
     run_backward(model, first)

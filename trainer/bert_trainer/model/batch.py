@@ -26,7 +26,8 @@ IGNORED_LABEL = -100
 class Batch:
     """Index tensors are int64, which is what torch indexes with.
 
-    Behind the real rows there may be padding (``gpu.bucket_padding``): rows, tokens and masked positions with ignored labels.
+    Behind the real rows there may be padding (``gpu.bucket_padding``): rows, tokens and masked positions with ignored
+    labels.
     """
 
     tokens_N: Tensor

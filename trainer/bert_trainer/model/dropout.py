@@ -23,6 +23,7 @@ from bert_trainer.system.random_bits import mix64
 EMBEDDINGS_SITE = 0
 """Number of the first place where features are dropped, behind the embeddings; those of layers follow it."""
 
+# Of ``lowbias32``.
 _FIRST_MULTIPLIER = 0x7FEB352D
 _SECOND_MULTIPLIER = 0x846CA68B - (1 << 32)  # the same 32 bits as a signed integer
 # About 2**32 and 2**64 divided by the golden ratio: odd, so that multiples of consecutive numbers are all different.
@@ -37,6 +38,8 @@ def _shift_right(bits: Tensor, count: int) -> Tensor:
 
 def mix(bits: Tensor) -> Tensor:
     """Hash int32 values of any shape to int32 values; a bijection on 32 bits."""
+    # The C++ kernels have the same function (``native/arithmetic.h``): a change here is one there. int32 because torch
+    # has no arithmetic for uint32; products wrap around as they should.
     bits = (bits ^ _shift_right(bits, 16)) * _FIRST_MULTIPLIER
     bits = (bits ^ _shift_right(bits, 15)) * _SECOND_MULTIPLIER
     return bits ^ _shift_right(bits, 16)
@@ -132,6 +135,7 @@ def drop_features(x: Tensor, keys: Tensor, places_D: Tensor, probability: float)
 
     x: (..., D); keys: int32 (...), one for each vector along the last dimension; places_D: from ``spread_places``.
     """
+    # One hash per element, of a key that is a hash itself: neighbouring keys and places share no pattern.
     bits = mix(keys.unsqueeze(-1) + places_D)
     # Signed bits are uniform in [-2**31, 2**31); those below the threshold are dropped.
     threshold = round(probability * 2**32) - 2**31

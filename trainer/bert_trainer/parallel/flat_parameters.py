@@ -35,9 +35,8 @@ class Span:
 class FlatParameters:
     """A model's parameters and gradients as two flat tensors, the parameters being views into them.
 
-    Decayed tensors (two or more dimensions) come first, biases and LayerNorm parameters after them, so that each
-    group is one slice. Both groups and every decayed tensor start at a multiple of ``ROW``: a row holds elements of
-    one decayed tensor, or of none. What lies between tensors is zero and stays so.
+    Decayed tensors (two or more dimensions) come first, biases and LayerNorm parameters after them. What lies between
+    tensors is zero and stays so.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,6 +48,8 @@ class FlatParameters:
         end = 0
         self.num_decayed = 0
         """Elements of the buffers that belong to decayed tensors, a multiple of ``ROW``."""
+        # Each group is one slice. Every decayed tensor starts at a multiple of ``ROW``, and so does the other group: a
+        # row holds elements of one decayed tensor, or of none, and LAMB's norms by tensor are sums over rows.
         for place, (name, parameter) in named:
             decayed = parameter.ndim >= 2
             start = _round_up(end, ROW if decayed else _ALIGNMENT)
@@ -61,6 +62,8 @@ class FlatParameters:
         for span in self.spans:
             self.view(self.values, span).copy_(span.parameter.data)
             span.parameter.data = self.view(self.values, span)
+            # Autograd accumulates into a gradient that is there. It must never be set to None, as ``zero_grad`` does:
+            # the next backward pass would allocate one elsewhere.
             span.parameter.grad = self.view(self.gradients, span)
             attach_main_grad(span.parameter, span.parameter.grad)
 

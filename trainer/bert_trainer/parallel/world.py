@@ -230,6 +230,7 @@ def connect(expected_ranks: int, expected_hosts: int) -> World:
     Raises:
         WrongWorld: the launcher started another number of ranks, or on another number of hosts.
     """
+    # Horovod is not imported by a single process: it would start its threads, and MPI, for nothing.
     launched = next((int(os.environ[name]) for name in _LAUNCHER_SIZES if name in os.environ), 1)
     world: World = Horovod() if launched > 1 or expected_ranks > 1 else Alone()
     # A launcher that cannot reach its workers may silently start every rank on its own machine: Open MPI 5 does when
@@ -256,15 +257,18 @@ class PeerFailed(TrainerError):
 
 
 def lost_peer(error: Exception) -> bool:
-    """Return whether an error only says that another rank has ended, which has its own story to tell."""
+    """Return whether an error only says that another rank has ended, which reports its own reason."""
+    # By name, so that a single process need not import Horovod.
     return type(error).__name__ == "HorovodInternalError"
 
 
 def on_rank_0(world: World, action: Callable[[], T], *, has_trained: bool = False) -> T:
     """Run an action on rank 0 alone and return its result on every rank.
 
-    An error is told before the other ranks learn of it: the first rank to leave makes mpirun end the rest.
-    has_trained: a step was taken, so that trouble with files is nobody's mistake.
+    Args:
+        world: the ranks, all of which call this.
+        action: what rank 0 runs; its result must pickle.
+        has_trained: a step was taken, so that trouble with files is not a mistake in the configuration.
 
     Raises:
         TrainerError: on rank 0, whatever the action raised; PeerFailed on the others.
@@ -277,6 +281,7 @@ def on_rank_0(world: World, action: Callable[[], T], *, has_trained: bool = Fals
                 outcome = (None, action())
         except TrainerError as raised:
             error, outcome = raised, (raised.exit_code, None)
+            # Before the other ranks learn of it: the first rank to leave makes mpirun end the rest, this one included.
             report_error("bert-train", raised)
     exit_code, result = world.broadcast_object(outcome)
     if error is not None:

@@ -1,7 +1,6 @@
 """Compiles the kernels with the local C++ compiler, without torch: ``python -m bert_trainer.model.backends.cpu.build``.
 
-One library for every kind of processor that makes a difference; ``library`` picks one when it is loaded. The file's
-name holds a sum of the sources, so that a library never outlives the sources it was built from.
+One library for every kind of processor that makes a difference; ``library`` picks one when it is loaded.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ def sources() -> list[Path]:
 
 def library_path(flavour: str) -> Path:
     """Return where the library of a flavour lies, built or not."""
+    # Of all files, headers too, and of the options: a library never outlives the sources that it was built from.
     content = hashlib.sha256(f"{_OPTIONS} {flavours()[flavour][0]}".encode())
     for file in sorted(SOURCES.iterdir()):
         content.update(file.read_bytes())
@@ -67,6 +67,7 @@ def build() -> list[Path]:
     for path, options in wanted.items():
         if path.exists():
             continue
+        # Renamed when it is complete: other processes may build the same library, or load it, at the same time.
         partial = path.with_suffix(f".{os.getpid()}.partial")
         command = [*shlex.split(os.environ.get("CXX", "g++")), *_OPTIONS.split(), *options.split()]
         subprocess.run([*command, "-o", str(partial), *map(str, sources())], check=True)

@@ -1,8 +1,4 @@
-"""Whether this processor can compute as asked, the switches that make it do so, and what it really does.
-
-oneDNN chooses the instructions of a matrix product itself, from the processor, a variable and the types. So it is
-asked: one small product per rank with oneDNN's log turned on, and the answer goes into the rank's log.
-"""
+"""Whether this processor can compute as asked, the switches that make it do so, and what it really does."""
 
 from __future__ import annotations
 
@@ -93,6 +89,8 @@ def describe_kernels(precision: str) -> str:
 
 def ask_kernel(precision: str) -> str:
     """Return what computes a small product of this precision: oneDNN with its kernel, or PyTorch's other ways."""
+    # oneDNN chooses the instructions of a product itself, from the processor, a variable and the types. So it is asked:
+    # one small product, with oneDNN's log turned on.
     rows, weights = torch.ones(64, 256), torch.ones(128, 256)
 
     def multiply() -> Tensor:
@@ -106,7 +104,9 @@ def ask_kernel(precision: str) -> str:
 
 
 def _listen(action: Callable[[], object]) -> str:
-    """Return what oneDNN says of an action. It writes to the file descriptor of standard output itself."""
+    """Return what oneDNN logs during an action."""
+    # It writes to file descriptor 1 from C, past ``sys.stdout``: both have to be flushed, or lines end up on the wrong
+    # side of the redirection.
     sys.stdout.flush()
     with tempfile.TemporaryFile() as heard:
         stdout = os.dup(1)

@@ -45,12 +45,14 @@ class _AddBias(Function):
     @staticmethod
     def forward(ctx: Any, library: Library, x: Tensor, *biases: Tensor) -> Tensor:
         ctx.library, ctx.sizes = library, [bias.numel() for bias in biases]
+        # In place: x is a fresh product, which no backward pass needs.
         ctx.mark_dirty(x)
         return x.add_(biases[0] if len(biases) == 1 else torch.cat(biases))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.contiguous()
+        # (N, D) summed over N in fp32: a bias gradient added up in bf16 would stop growing.
         sums = torch.zeros(grad.shape[1], dtype=torch.float32)
         ctx.library.call("column_sums", grad.dtype, grad, sums, *grad.shape)
         return None, grad, *sums.split(ctx.sizes)  # type: ignore[no-untyped-call]
@@ -69,6 +71,7 @@ class _Dropout(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # The bits are hashed again from the keys; no mask is kept.
         return None, _dropped(ctx.library, grad.contiguous(), ctx.drop), None
 
 
@@ -96,6 +99,7 @@ class _DropAddNorm(Function):
         eps: float,
         drop: Drop | None,
     ) -> Tensor:
+        # total: x + dropout(y + bias), all that the backward pass needs of x and y; statistics in fp32, (N,) each.
         total, out = torch.empty_like(y), torch.empty_like(y)
         mean, deviation = torch.empty(2, y.shape[0])
         arguments = (y, bias, x, gamma, beta, *_arguments(drop), eps, total, out, mean, deviation)
@@ -128,6 +132,7 @@ class _BiasGelu(Function):
     def forward(ctx: Any, library: Library, y: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
         out = torch.empty_like(y)
         library.call("bias_gelu", y.dtype, y, bias, out, *y.shape, by_tanh)
+        # What goes into GELU, not its slope: (N, F) once instead of twice, for one more exponential per element.
         ctx.save_for_backward(y, bias)
         ctx.library, ctx.by_tanh = library, by_tanh
         return out
@@ -151,6 +156,7 @@ class _Attention(Function):
     def forward(ctx: Any, library: Library, qkv: Tensor, starts: Tensor, num_heads: int, drop: Drop | None) -> Tensor:
         tokens, size = qkv.shape[0], qkv.shape[1] // 3
         out = torch.empty(tokens, size, dtype=qkv.dtype)
+        # Of each query's softmax, in fp32: with it and the output the backward pass makes the weights again.
         logsum = torch.empty(tokens, num_heads)
         ctx.shape = (3 * size, len(starts), tokens, num_heads, size // num_heads)
         ctx.constants = (starts, *_arguments(drop), 1.0 / math.sqrt(size // num_heads))
@@ -187,6 +193,7 @@ class _CrossEntropy(Function):
         library.call(
             "cross_entropy", logits.dtype, logits, labels, losses, best, *logits.shape, entries, ctx.needs_input_grad[1]
         )
+        # By now they hold the gradient, softmax minus one-hot.
         ctx.save_for_backward(logits)
         correct = (best == labels).sum()
         ctx.mark_non_differentiable(correct)

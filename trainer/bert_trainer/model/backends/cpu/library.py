@@ -1,7 +1,4 @@
-"""The loaded kernels: which flavour, and how they are called.
-
-Tensors go in as addresses. OpenMP's threads are torch's own, since both are linked to the same runtime.
-"""
+"""The loaded kernels: which flavour, and how they are called."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ SWITCH = "BERT_TRAINER_KERNELS"
 
 _CPUINFO = Path("/proc/cpuinfo")
 _POINTER, _FLOAT, _INT, _LONG = ctypes.c_void_p, ctypes.c_float, ctypes.c_int, ctypes.c_long
+# As the C++ declares them; a mistake here is no error but wrong memory.
 _DROPOUT = [_POINTER, ctypes.c_int32, _FLOAT]
 _SIGNATURES: dict[str, list[Any]] = {
     "drop_add_norm": [*[_POINTER] * 5, *_DROPOUT, _FLOAT, *[_POINTER] * 4, _LONG, _LONG, _INT],
@@ -66,6 +64,8 @@ class Library:
 
     def call(self, name: str, dtype: torch.dtype, *arguments: Tensor | float | None) -> None:
         """Run a kernel on torch's threads. dtype: fp32 or bf16. Tensors are contiguous, or their row is said."""
+        # Addresses alone: a kernel knows neither shape nor type. Its OpenMP threads are torch's own, since both are
+        # linked to the same runtime.
         words = [value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]
         self._functions[name, _SUFFIXES[dtype]](*words, torch.get_num_threads())
 
@@ -109,9 +109,8 @@ def processor_flags() -> frozenset[str]:
 
 @cache
 def prefers_onednn() -> bool:
-    """Return whether fp32 products are oneDNN's: torch gives them to MKL, which uses half of an AMD processor's width.
-
-    By the maker's name and not by a measurement, which could differ between ranks and so between their sums.
-    """
+    """Return whether fp32 products are computed by oneDNN instead of what torch takes for them, MKL."""
+    # MKL uses half of an AMD processor's width. By the maker's name and not by a measurement, which could differ
+    # between ranks and so between their sums.
     text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
     return "AuthenticAMD" in text and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
