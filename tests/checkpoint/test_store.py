@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-import bert_trainer.checkpoints.store as checkpoint_module
-from bert_trainer.checkpoints.store import CheckpointStore, Environment, Position, read_checkpoint
+import bert_trainer.checkpoints.checkpoint as checkpoint_module
+from bert_trainer.checkpoints.checkpoint import Environment, Position, read_checkpoint
+from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.run_folder import FencedError, RunFolder
 from small_disk import mounted
@@ -255,7 +256,7 @@ def test_an_error_that_may_pass_is_no_damage(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_module, "_sha256", fail)
+        patched.setattr(checkpoint_module, "sha256_of", fail)
         with pytest.raises(TrainerError, match="phase1-00000002: cannot be read .*Stale"):
             make_store(tmp_path, attempt=2).latest_valid()
     assert names(store) == ["phase1-00000001", "phase1-00000002"]

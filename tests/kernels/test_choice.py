@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.checkpoints.store import Environment
+from bert_trainer.checkpoints.checkpoint import Environment
 from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.cpu import build, encoder, library
 from bert_trainer.model.backends.cpu.capability import describe_kernels

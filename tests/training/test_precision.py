@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bert_trainer.checkpoints.store import Checkpoint, read_checkpoint
+from bert_trainer.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import TrainerError
 from bert_trainer.parallel.world import Alone

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.store import save_tensors
+from bert_trainer.checkpoints.checkpoint import save_tensors
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.bert import Bert

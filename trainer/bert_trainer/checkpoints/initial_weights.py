@@ -14,8 +14,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from bert_trainer.checkpoints.checkpoint import Checkpoint, find_latest_valid, read_checkpoint
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
-from bert_trainer.checkpoints.store import Checkpoint, find_latest_valid, read_checkpoint
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError

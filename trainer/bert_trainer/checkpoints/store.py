@@ -13,150 +13,43 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import logging
 import os
-import platform
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bert_trainer.checkpoints.checkpoint import (
+    MANIFEST_FILE,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    OWN_SUM_KEY,
+    Checkpoint,
+    Environment,
+    Position,
+    files_stamp,
+    list_checkpoints,
+    manifest_sum,
+    read_checkpoint,
+    save_tensors,
+    sha256_of,
+)
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError
-from bert_trainer.model.backends.cpu import library
 from bert_trainer.output.run_folder import RunFolder, remove_folder
 from bert_trainer.system.atomic_files import disk_errors, is_full
 
 logger = logging.getLogger(__name__)
 
-_MANIFEST = "manifest.json"
-_MODEL = "model.safetensors"
-_OPTIMIZER = "optimizer.safetensors"
-_OWN_SUM = "manifest_sha256"
 _REFUSED = "refused"
 
 # Errors that an intact checkpoint cannot cause. Others (a server that does not answer, missing rights) may be
 # transient: falling back to an older checkpoint would then silently throw training away.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where in the run a checkpoint was taken."""
-
-    stage_index: int
-    stage: str
-    step: int
-    """Steps taken in this stage; skipped ones (fp16 overflow) count, since their samples are used up."""
-    total_steps: int
-    num_applied: int
-    """Optimizer updates applied in this stage; the schedule counts these."""
-    samples_seen: int
-    """Samples of this stage's order that are behind it."""
-    sample_hash: str
-    """Chained SHA-256 of every sample number of the stage so far, in order."""
-    loss_scale: float
-    finite_steps: int
-    """Steps since the loss scale last changed."""
-    moment_steps: int | None = None
-    """Updates that bias correction counts, where they are not ``num_applied``. Only then it is in the manifest, which
-    releases up to 0.1 would otherwise refuse."""
-
-    @property
-    def stage_finished(self) -> bool:
-        """True for the checkpoint at a stage's end."""
-        return self.step >= self.total_steps
-
-    @property
-    def folder_name(self) -> str:
-        """What the checkpoint's folder is called."""
-        return f"{self.stage}-{self.step:08d}"
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What has to be the same for a bit-identical resume."""
-
-    world_size: int
-    precision: str
-    device: str
-    threads: int
-    instruction_set: str
-    versions: dict[str, str]
-    # With defaults, since manifests of earlier releases may lack them.
-    partitioning: str = "none"
-    compression: str = "none"
-    kernels: str = "none"
-
-    @classmethod
-    def current(
-        cls,
-        *,
-        world_size: int,
-        precision: str,
-        device: torch.device,
-        partitioning: str = "none",
-        compression: str = "none",
-    ) -> Environment:
-        """Describe this process."""
-        on_gpu = device.type == "cuda"
-        return cls(
-            world_size=world_size,
-            precision=precision,
-            device=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
-            threads=torch.get_num_threads(),
-            instruction_set=torch.backends.cpu.get_cpu_capability(),
-            versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
-            partitioning=partitioning,
-            compression=compression,
-            kernels="none" if on_gpu else library.identity(),
-        )
-
-    def differences(self, other: Environment) -> list[str]:
-        """Return ``name before -> now`` for everything that differs; self is the earlier one."""
-        before, now = asdict(self), asdict(other)
-        return [f"{name} {before[name]} -> {now[name]}" for name in before if before[name] != now[name]]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A complete checkpoint on disk."""
-
-    path: Path
-    position: Position
-    environment: Environment
-    job: str
-    """Whose run wrote it, as ``namespace/name``."""
-
-    def load(self) -> dict[str, dict[str, Tensor]]:
-        """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name."""
-        moments = load_file(self.path / _OPTIMIZER)
-        return {
-            "model": load_file(self.path / _MODEL),
-            "first_moment": _strip(moments, "first_moment."),
-            "second_moment": _strip(moments, "second_moment."),
-        }
-
-
-def _strip(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 @dataclass(slots=True)
@@ -254,7 +147,7 @@ class CheckpointStore:
             staging.rename(target)
             # Without it the new name itself may be lost, after pruning has deleted the checkpoint before.
             _sync_folder(self.root)
-            self._verified[target] = _stamp(target)
+            self._verified[target] = files_stamp(target)
             self.prune(self.keep)
             self.on_saved(position, target)
         except OSError as error:
@@ -274,17 +167,17 @@ class CheckpointStore:
             for name, tensor in tensors[part].items()
         }
         # The manifest comes last: where it exists, everything that it names was written.
-        save_tensors(tensors["model"], staging / _MODEL)
-        save_tensors(moments, staging / _OPTIMIZER)
+        save_tensors(tensors["model"], staging / MODEL_FILE)
+        save_tensors(moments, staging / OPTIMIZER_FILE)
         manifest = {
             "contract_version": CONTRACT_VERSION,
             "run": json.loads(self.folder.claim_record),
             "position": {name: value for name, value in asdict(position).items() if value is not None},
             "environment": asdict(self.environment),
-            "sha256": {name: _sha256(staging / name) for name in (_MODEL, _OPTIMIZER)},
+            "sha256": {name: sha256_of(staging / name) for name in (MODEL_FILE, OPTIMIZER_FILE)},
         }
-        with (staging / _MANIFEST).open("w") as file:
-            json.dump({**manifest, _OWN_SUM: _sum_of(manifest)}, file, indent=2)
+        with (staging / MANIFEST_FILE).open("w") as file:
+            json.dump({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(staging)
@@ -311,7 +204,7 @@ class CheckpointStore:
         Raises:
             TrainerError: one cannot be read for a reason that may be transient; an older one must not replace it.
         """
-        listed, unreadable = _newest_first(self.root)
+        listed, unreadable = list_checkpoints(self.root)
         for path, error in unreadable:
             self._refuse(path, error)
         return next((found for path in listed if (found := self._verify(path)) is not None), None)
@@ -327,7 +220,7 @@ class CheckpointStore:
         """
         # A predecessor that wakes up here would delete what its successor resumes from.
         self.folder.check_fence()
-        listed, _ = _newest_first(self.root)
+        listed, _ = list_checkpoints(self.root)
         if all(position.stage_finished for position in list(listed.values())[keep:]):
             return 0
         num_kept = num_gone = 0
@@ -348,13 +241,13 @@ class CheckpointStore:
         """Return a checkpoint of this run that verifies; any other is moved to ``refused/``."""
         try:
             # Before the files are read: one that changes meanwhile has another stamp next time, and is read again.
-            stamp = _stamp(path)
+            stamp = files_stamp(path)
             found = read_checkpoint(path, with_sums=self._verified.get(path) != stamp)
             own = json.loads(self.folder.claim_record)["job"]
             if found.job != own:
                 raise TrainerError(f"{path}: was written by the job {found.job}, this is {own}")
             if found.position.folder_name != path.name:
-                raise TrainerError(f"{path}: its {_MANIFEST} is that of {found.position.folder_name}")
+                raise TrainerError(f"{path}: its {MANIFEST_FILE} is that of {found.position.folder_name}")
         except (OSError, TrainerError) as error:
             self._refuse(path, error)
             return None
@@ -397,95 +290,6 @@ class CheckpointStore:
                     "checkpoints are deleted before it writes"
                 )
         return TrainerError(f"{target}: the checkpoint could not be written ({error})", hint=hint)
-
-
-def find_latest_valid(root: Path) -> Checkpoint | None:
-    """Return the latest valid checkpoint below a folder, of any job; damaged ones are logged and skipped.
-
-    Nothing is moved or deleted: the folder may belong to another run.
-    """
-    listed, unreadable = _newest_first(root)
-    for _, error in unreadable:
-        logger.warning("Skipped a checkpoint: %s", error)
-    for path in listed:
-        try:
-            return read_checkpoint(path)
-        except TrainerError as error:
-            logger.warning("Skipped a checkpoint: %s", error)
-    return None
-
-
-def _newest_first(root: Path) -> tuple[dict[Path, Position], list[tuple[Path, TrainerError]]]:
-    """Return checkpoints by what their manifests claim, latest first, and those without a usable manifest."""
-    found, unreadable = {}, []
-    for path in [manifest.parent for manifest in root.glob(f"*/{_MANIFEST}")]:
-        if path.name.startswith("."):
-            continue
-        try:
-            found[path] = read_checkpoint(path, with_sums=False).position
-        except TrainerError as error:
-            unreadable.append((path, error))
-    newest = sorted(found, key=lambda path: (found[path].stage_index, found[path].step), reverse=True)
-    return {path: found[path] for path in newest}, unreadable
-
-
-def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
-    """Read a checkpoint's manifest and verify its files against it. with_sums: read the large files as well.
-
-    Raises:
-        TrainerError: a file is missing, damaged or of another contract version.
-    """
-    try:
-        manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_text())
-        if manifest["contract_version"] != CONTRACT_VERSION:
-            raise TrainerError(
-                f"{path}: written by contract version {manifest['contract_version']}, this is {CONTRACT_VERSION}"
-            )
-        own_sum = manifest.pop(_OWN_SUM, None)  # releases up to 0.1 wrote none
-        if own_sum is not None and own_sum != _sum_of(manifest):
-            raise TrainerError(f"{path / _MANIFEST}: its SHA-256 is not the one in it")
-        for name in (_MODEL, _OPTIMIZER):
-            wanted = manifest["sha256"][name]
-            if with_sums and _sha256(path / name) != wanted:
-                raise TrainerError(f"{path / name}: its SHA-256 is not the one in {_MANIFEST}")
-        position = Position(**manifest["position"])
-        if not all(type(number) is int for number in (position.stage_index, position.step, position.total_steps)):
-            raise TypeError("a position is counted in whole numbers")
-        return Checkpoint(path, position, Environment(**manifest["environment"]), manifest["run"]["job"])
-    except OSError as error:
-        raise TrainerError(f"{path}: cannot be read ({error})") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TrainerError(f"{path / _MANIFEST}: not a manifest ({type(error).__name__}: {error})") from error
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file and wait until it has reached the disk; raises OSError and nothing else."""
-    try:
-        # The metadata is what transformers asks for.
-        save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        # It wraps the operating system's error in words; the number in them is all that is left of it.
-        number = re.search(r"os error (\d+)", str(error))
-        code = int(number[1]) if number else errno.EIO
-        raise OSError(code, os.strerror(code), str(path)) from error
-    # save_file gives no descriptor to sync; fsync of another one flushes the same file.
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sum_of(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _stamp(path: Path) -> object:
-    """Return what changes when one of a checkpoint's files is written or replaced."""
-    stats = [(path / name).stat() for name in (_MANIFEST, _MODEL, _OPTIMIZER)]
-    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(path: Path) -> None:

@@ -17,7 +17,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from bert_trainer.checkpoints.store import Position
+from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.config.stages import PretrainStage
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import LossSums

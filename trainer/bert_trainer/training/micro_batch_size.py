@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 import torch
 
-from bert_trainer.checkpoints.store import Environment
+from bert_trainer.checkpoints.checkpoint import Environment
 from bert_trainer.config.run_config import RunConfig, WorldConfig
 from bert_trainer.config.stages import PrepareStage, PretrainStage
 from bert_trainer.dataset.shards.samples import Samples

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints import initial_weights
-from bert_trainer.checkpoints.store import Checkpoint, CheckpointStore, Environment, Position
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
+from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking

@@ -1,0 +1,235 @@
+"""A checkpoint on disk: its position and environment, its manifest and checksums, and how it is read and verified.
+
+``model.safetensors``, ``optimizer.safetensors``, and ``manifest.json`` with the SHA-256 of both and of itself. Nothing
+here deletes or moves a checkpoint; ``store`` does.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bert_trainer.config.run_config import CONTRACT_VERSION
+from bert_trainer.errors import TrainerError
+from bert_trainer.model.backends.cpu import library
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_FILE = "manifest.json"
+MODEL_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+OWN_SUM_KEY = "manifest_sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in the run a checkpoint was taken."""
+
+    stage_index: int
+    stage: str
+    step: int
+    """Steps taken in this stage; skipped ones (fp16 overflow) count, since their samples are used up."""
+    total_steps: int
+    num_applied: int
+    """Optimizer updates applied in this stage; the schedule counts these."""
+    samples_seen: int
+    """Samples of this stage's order that are behind it."""
+    sample_hash: str
+    """Chained SHA-256 of every sample number of the stage so far, in order."""
+    loss_scale: float
+    finite_steps: int
+    """Steps since the loss scale last changed."""
+    moment_steps: int | None = None
+    """Updates that bias correction counts, where they are not ``num_applied``. Only then it is in the manifest, which
+    releases up to 0.1 would otherwise refuse."""
+
+    @property
+    def stage_finished(self) -> bool:
+        """True for the checkpoint at a stage's end."""
+        return self.step >= self.total_steps
+
+    @property
+    def folder_name(self) -> str:
+        """What the checkpoint's folder is called."""
+        return f"{self.stage}-{self.step:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What has to be the same for a bit-identical resume."""
+
+    world_size: int
+    precision: str
+    device: str
+    threads: int
+    instruction_set: str
+    versions: dict[str, str]
+    # With defaults, since manifests of earlier releases may lack them.
+    partitioning: str = "none"
+    compression: str = "none"
+    kernels: str = "none"
+
+    @classmethod
+    def current(
+        cls,
+        *,
+        world_size: int,
+        precision: str,
+        device: torch.device,
+        partitioning: str = "none",
+        compression: str = "none",
+    ) -> Environment:
+        """Describe this process."""
+        on_gpu = device.type == "cuda"
+        return cls(
+            world_size=world_size,
+            precision=precision,
+            device=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+            threads=torch.get_num_threads(),
+            instruction_set=torch.backends.cpu.get_cpu_capability(),
+            versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
+            partitioning=partitioning,
+            compression=compression,
+            kernels="none" if on_gpu else library.identity(),
+        )
+
+    def differences(self, other: Environment) -> list[str]:
+        """Return ``name before -> now`` for everything that differs; self is the earlier one."""
+        before, now = asdict(self), asdict(other)
+        return [f"{name} {before[name]} -> {now[name]}" for name in before if before[name] != now[name]]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    path: Path
+    position: Position
+    environment: Environment
+    job: str
+    """Whose run wrote it, as ``namespace/name``."""
+
+    def load(self) -> dict[str, dict[str, Tensor]]:
+        """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name."""
+        moments = load_file(self.path / OPTIMIZER_FILE)
+        return {
+            "model": load_file(self.path / MODEL_FILE),
+            "first_moment": _strip(moments, "first_moment."),
+            "second_moment": _strip(moments, "second_moment."),
+        }
+
+
+def _strip(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def find_latest_valid(root: Path) -> Checkpoint | None:
+    """Return the latest valid checkpoint below a folder, of any job; damaged ones are logged and skipped.
+
+    Nothing is moved or deleted: the folder may belong to another run.
+    """
+    listed, unreadable = list_checkpoints(root)
+    for _, error in unreadable:
+        logger.warning("Skipped a checkpoint: %s", error)
+    for path in listed:
+        try:
+            return read_checkpoint(path)
+        except TrainerError as error:
+            logger.warning("Skipped a checkpoint: %s", error)
+    return None
+
+
+def list_checkpoints(root: Path) -> tuple[dict[Path, Position], list[tuple[Path, TrainerError]]]:
+    """Return checkpoints by what their manifests claim, latest first, and those without a usable manifest."""
+    found, unreadable = {}, []
+    for path in [manifest.parent for manifest in root.glob(f"*/{MANIFEST_FILE}")]:
+        if path.name.startswith("."):
+            continue
+        try:
+            found[path] = read_checkpoint(path, with_sums=False).position
+        except TrainerError as error:
+            unreadable.append((path, error))
+    newest = sorted(found, key=lambda path: (found[path].stage_index, found[path].step), reverse=True)
+    return {path: found[path] for path in newest}, unreadable
+
+
+def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
+    """Read a checkpoint's manifest and verify its files against it. with_sums: read the large files as well.
+
+    Raises:
+        TrainerError: a file is missing, damaged or of another contract version.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST_FILE).read_text())
+        if manifest["contract_version"] != CONTRACT_VERSION:
+            raise TrainerError(
+                f"{path}: written by contract version {manifest['contract_version']}, this is {CONTRACT_VERSION}"
+            )
+        own_sum = manifest.pop(OWN_SUM_KEY, None)  # releases up to 0.1 wrote none
+        if own_sum is not None and own_sum != manifest_sum(manifest):
+            raise TrainerError(f"{path / MANIFEST_FILE}: its SHA-256 is not the one in it")
+        for name in (MODEL_FILE, OPTIMIZER_FILE):
+            wanted = manifest["sha256"][name]
+            if with_sums and sha256_of(path / name) != wanted:
+                raise TrainerError(f"{path / name}: its SHA-256 is not the one in {MANIFEST_FILE}")
+        position = Position(**manifest["position"])
+        if not all(type(number) is int for number in (position.stage_index, position.step, position.total_steps)):
+            raise TypeError("a position is counted in whole numbers")
+        return Checkpoint(path, position, Environment(**manifest["environment"]), manifest["run"]["job"])
+    except OSError as error:
+        raise TrainerError(f"{path}: cannot be read ({error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TrainerError(f"{path / MANIFEST_FILE}: not a manifest ({type(error).__name__}: {error})") from error
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file and wait until it has reached the disk; raises OSError and nothing else."""
+    try:
+        # The metadata is what transformers asks for.
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        # It wraps the operating system's error in words; the number in them is all that is left of it.
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error
+    # save_file gives no descriptor to sync; fsync of another one flushes the same file.
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def manifest_sum(manifest: dict[str, Any]) -> str:
+    """Return the SHA-256 of a manifest without its own sum, independent of the order of keys and of white space."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def files_stamp(path: Path) -> object:
+    """Return what changes when one of a checkpoint's files is written or replaced."""
+    stats = [(path / name).stat() for name in (MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE)]
+    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's SHA-256, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
