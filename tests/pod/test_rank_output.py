@@ -77,4 +77,4 @@ def test_a_log_folder_that_cannot_be_written_is_told_once(tmp_path: Path, capsys
     files.append(0, "a")
     files.append(0, "b")
     message = capsys.readouterr().err
-    assert message.count("log files are not written any more (Not a directory)") == 1
+    assert message.count("no more log files are written (Not a directory)") == 1

@@ -114,7 +114,7 @@ def test_an_exception_is_told_by_the_rank_that_failed_first() -> None:
 
 
 GREETING = "rank 3 on worker-1: processors 1 (1 cores), 1 threads, allocator system, OpenMP libgomp.so.1"
-KILLED = "rank 3 on worker-1 was ended by SIGKILL after step 40 of phase1; most often memory has run out"
+KILLED = "rank 3 on worker-1 was killed by SIGKILL after step 40 of phase1; most often out of memory"
 
 
 def test_a_killed_rank_s_end_is_told_and_then_its_last_lines() -> None:
@@ -131,7 +131,7 @@ def test_a_killed_rank_s_end_is_told_and_then_its_last_lines() -> None:
 def test_what_a_killed_rank_has_got_of_its_machine_is_not_the_message() -> None:
     assert build(137, (0, PROGRESS), (3, GREETING), (None, OPEN_MPI_SIGNAL))["message"] == KILLED
     aborted = build_record(134, read_log((0, GREETING)), FirstFailure(rank=0, host="vm", signal=6), None)
-    assert aborted["message"] == "rank 0 on vm was ended by SIGABRT"
+    assert aborted["message"] == "rank 0 on vm was killed by SIGABRT"
 
 
 def test_records_of_other_ranks_do_not_count() -> None:
@@ -232,7 +232,7 @@ def test_a_lost_worker_is_named(text: str, host: str | None) -> None:
     record = build(4, (0, PROGRESS), (None, text))
     assert read_log((None, text)).has_lost_worker
     assert record["reason"] == "WorkerLost"
-    assert record["message"] == f"the connection to {host or 'a worker'} failed or broke"
+    assert record["message"] == f"lost the connection to {host or 'a worker'}"
     assert record.get("firstFailure") == ({"host": host} if host else None)
     # A rank may write such words about something else.
     assert not read_log((0, text)).has_lost_worker

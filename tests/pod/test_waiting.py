@@ -36,7 +36,7 @@ NOWHERE = "no-such-worker.invalid"  # RFC 2606: never resolves
 def listens(port: int) -> str | None:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return None
-    return "ssh refused"
+    return "connection refused"
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def test_a_worker_that_appears_late_is_waited_for() -> None:
     deadline = Deadline(pods.DEADLINE_S, StopForwarder(), said.append, report_every_s=0.2)
     with listener, starting(appear):
         wait_for_probes({"worker-0": lambda: None, "worker-1": partial(listens, port)}, deadline)
-    assert said[0] == "Waiting for worker-1: ssh refused"
+    assert said[0] == "Waiting for worker-1: connection refused"
     assert set(said) == {said[0]}
 
 
@@ -102,13 +102,13 @@ def test_a_stop_ends_the_waiting() -> None:
 @pytest.mark.parametrize(
     ("code", "message", "expected"),
     [
-        (255, "ssh: connect to host w port 2222: Connection refused\r\n", "ssh refused"),
-        (255, "ssh: connect to host w port 2222: Connection timed out", "ssh does not answer"),
+        (255, "ssh: connect to host w port 2222: Connection refused\r\n", "connection refused"),
+        (255, "ssh: connect to host w port 2222: Connection timed out", "connection timed out"),
         (255, "ssh: Could not resolve hostname w: Name or service not known", "name not resolved"),
-        (255, "Warning: x\nme@w: Permission denied (publickey).", "ssh does not accept the key"),
+        (255, "Warning: x\nme@w: Permission denied (publickey).", "ssh key rejected"),
         (255, "Bad owner or permissions on /k", "ssh: Bad owner or permissions on /k"),
         (255, "", "ssh failed"),
-        (127, "sh: true: not found", "ssh works, but its shell ended with 127 (sh: true: not found)"),
+        (127, "sh: true: not found", "ssh works, but the remote shell exited with 127 (sh: true: not found)"),
     ],
 )
 def test_ssh_s_failures_have_short_names(code: int, message: str, expected: str) -> None:
@@ -118,7 +118,7 @@ def test_ssh_s_failures_have_short_names(code: int, message: str, expected: str)
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
 def test_a_port_without_sshd_refuses() -> None:
     options = ["-o", "BatchMode=yes", "-p", str(pods.free_port())]
-    assert probe_ssh(find_ssh(), options, "127.0.0.1") == "ssh refused"
+    assert probe_ssh(find_ssh(), options, "127.0.0.1") == "connection refused"
     assert probe_ssh("ssh", options, NOWHERE) == "name not resolved"
 
 

@@ -70,7 +70,7 @@ def test_every_variable_reaches_a_session_as_it_is(tmp_path: Path) -> None:
         # A shell stands between; some drop names that they cannot have themselves.
         assert {name: found.get(name, NASTY[name] if "." in name else None) for name in NASTY} == NASTY
         assert "K_MPI_JOB_ROLE" not in found
-        assert "bert-pod: LINES: has several lines and does not reach the ranks" in pod.output
+        assert "bert-pod: LINES: contains line breaks, so ranks do not get it" in pod.output
         pod.process.terminate()
         assert pod.end() == 0, pod.output
 
@@ -135,7 +135,7 @@ def test_an_sshd_that_cannot_serve_ends_the_worker_with_4(tmp_path: Path) -> Non
         (keys / "id_rsa").write_text("no key\n")
         with pods.running(command, tmp_path / "log") as pod:
             assert pod.end() == 4, pod.output
-            assert "bert-pod: sshd has ended with" in pod.output
+            assert "bert-pod: sshd exited with" in pod.output
 
 
 # As a strict security context has it: an id of its own, no capabilities, nothing writable but /tmp.

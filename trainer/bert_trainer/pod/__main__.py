@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request, 4 a worker not reached or lost, "
-    "128 + n ended by signal n. SIGTERM asks the ranks to save and leave (SIGUSR1); a second one ends them."
+    "128 + n killed by signal n. SIGTERM makes ranks save and exit (they get SIGUSR1); a second one kills them."
 )
 
 
@@ -132,46 +132,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
     single_parser = roles.add_parser(
-        "single", help="the job's only pod", epilog=_EPILOG, usage=_usage("single --ranks N")
+        "single", help="run all ranks in this pod", epilog=_EPILOG, usage=_usage("single --ranks N")
     )
     launcher_parser = roles.add_parser(
-        "launcher", help="start ranks in the workers", epilog=_EPILOG, usage=_usage("launcher --ranks N --workers W")
+        "launcher",
+        help="start the ranks in the workers",
+        epilog=_EPILOG,
+        usage=_usage("launcher --ranks N --workers W"),
     )
-    worker_parser = roles.add_parser("worker", help="let ranks be started here", epilog=_EPILOG)
+    worker_parser = roles.add_parser("worker", help="serve ssh, by which mpirun starts ranks here", epilog=_EPILOG)
+    rank_parser = roles.add_parser("rank", help="run one rank; launchers start this", usage=_usage("rank"))
     for role in (single_parser, launcher_parser):
-        role.add_argument("--ranks", type=_count, required=True, metavar="N", help="processes of the program")
-        role.add_argument("--mpi", choices=MPIS, default="OpenMPI", help="default: %(default)s")
-        role.add_argument("--bind", choices=("none", *PLACES), default="none", help="ranks to; default: %(default)s")
-        role.add_argument("--ranks-per-place", type=_count, default=1, metavar="K", help="of a socket or NUMA node")
-        role.add_argument("--cores-per-rank", type=_count, metavar="N", help="default: all of the place")
-        _add_termination_log(role)
-    _add_termination_log(worker_parser)
-    rank_parser = roles.add_parser("rank", help="what launchers start: one rank", usage=_usage("rank"))
+        _add_mpirun_arguments(role)
+    for role in (single_parser, launcher_parser, worker_parser):
+        role.add_argument(
+            "--termination-log", type=Path, default=DEFAULT_TERMINATION_LOG, metavar="FILE", help="default: %(default)s"
+        )
     rank_parser.add_argument(
-        "--tell-end", action="store_true", help="stay, and tell the launcher how the program ended"
+        "--tell-end", action="store_true", help="stay, and report to the launcher how the program ended"
     )
-    rank_parser.add_argument("--quiet", action="store_true", help="do not announce the rank to a launcher of ours")
+    rank_parser.add_argument(
+        "--quiet", action="store_true", help="do not announce the rank: the launcher is not bert-pod's"
+    )
     for role in (single_parser, launcher_parser, rank_parser):
-        role.add_argument("--sockets", type=_count, metavar="N", help="that every machine must have; default: any")
-        role.add_argument("--numa-nodes", type=_count, metavar="N", help="likewise, with processors")
-    launcher_parser.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")
-    launcher_parser.add_argument("--slots", type=_count, required=True, metavar="S", help="ranks per worker")
-    launcher_parser.add_argument(
-        "--hostfile", type=Path, default=Path("/etc/mpi/hostfile"), help="default: %(default)s"
-    )
-    launcher_parser.add_argument(
-        "--wait-seconds", type=_seconds, default=600.0, metavar="T", help="for the workers; default: 600"
-    )
-    launcher_parser.add_argument(
-        "--ssh-port", type=_port, default=2222, metavar="PORT", help="0: as ssh is configured; default: %(default)s"
-    )
-    launcher_parser.add_argument(
-        "--export",
-        type=_names,
-        default=(),
-        metavar="NAME,NAME",
-        help="variables that ranks get from this pod, besides BERT_*",
-    )
+        role.add_argument(
+            "--sockets", type=_count, metavar="N", help="sockets that every machine must have; default: any"
+        )
+        role.add_argument("--numa-nodes", type=_count, metavar="N", help="NUMA nodes with processors, likewise")
+    _add_launcher_arguments(launcher_parser)
     worker_parser.add_argument("--port", type=_port, default=2222, help="default: %(default)s")
     worker_parser.add_argument(
         "--key-folder",
@@ -186,9 +174,44 @@ def _usage(beginning: str) -> str:
     return f"bert-pod {beginning} [options] -- PROGRAM [ARGUMENTS...]"
 
 
-def _add_termination_log(parser: argparse.ArgumentParser) -> None:
+def _add_mpirun_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=_count, required=True, metavar="N", help="processes of the program")
+    parser.add_argument("--mpi", choices=MPIS, default="OpenMPI", help="default: %(default)s")
     parser.add_argument(
-        "--termination-log", type=Path, default=DEFAULT_TERMINATION_LOG, metavar="FILE", help="default: %(default)s"
+        "--bind", choices=("none", *PLACES), default="none", help="what ranks are bound to; default: %(default)s"
+    )
+    parser.add_argument(
+        "--ranks-per-place", type=_count, default=1, metavar="K", help="ranks per socket or NUMA node; default: 1"
+    )
+    parser.add_argument(
+        "--cores-per-rank", type=_count, metavar="N", help="default: all cores of the socket or NUMA node"
+    )
+
+
+def _add_launcher_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=_count, required=True, metavar="W", help="pods that run them")
+    parser.add_argument("--slots", type=_count, required=True, metavar="S", help="ranks per worker")
+    parser.add_argument("--hostfile", type=Path, default=Path("/etc/mpi/hostfile"), help="default: %(default)s")
+    parser.add_argument(
+        "--wait-seconds",
+        type=_seconds,
+        default=600.0,
+        metavar="T",
+        help="how long to wait for the workers; default: 600",
+    )
+    parser.add_argument(
+        "--ssh-port",
+        type=_port,
+        default=2222,
+        metavar="PORT",
+        help="of the workers; 0: as ssh is configured; default: %(default)s",
+    )
+    parser.add_argument(
+        "--export",
+        type=_names,
+        default=(),
+        metavar="NAME,NAME",
+        help="variables to forward to ranks, besides BERT_*",
     )
 
 

@@ -178,7 +178,7 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
     if exit_code == EXIT_INFRASTRUCTURE and not is_reported:
         host = failure.host if failure and failure.host else "a worker"
         rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "
-        return "WorkerLost", f"the connection to {rank}{host} failed or broke"
+        return "WorkerLost", f"lost the connection to {rank}{host}"
     if agrees and exit_code < _SIGNAL_BASE:
         return final.get("reason", _default_reason(exit_code)), final.get("message", "")
     if exit_code < _SIGNAL_BASE and error:
@@ -196,8 +196,8 @@ def _describe_signal(name: str, log: LauncherLog, failure: FirstFailure | None) 
     rank = "a rank" if failure is None or failure.rank is None else f"rank {failure.rank}"
     host = "" if failure is None or failure.host is None else f" on {failure.host}"
     when = "" if log.step is None else f" after step {log.step} of {log.stage}"
-    why = "; most often memory has run out" if name == "SIGKILL" else ""
-    return f"{rank}{host} was ended by {name}{when}{why}"
+    why = "; most often out of memory" if name == "SIGKILL" else ""
+    return f"{rank}{host} was killed by {name}{when}{why}"
 
 
 def _default_reason(exit_code: int) -> str:

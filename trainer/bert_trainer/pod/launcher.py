@@ -56,14 +56,14 @@ _PROBE_OPTIONS = ("-n", "-o", "ConnectTimeout=5", "-o", "ConnectionAttempts=1")
 
 # Parts of OpenSSH's messages, in lower case.
 _SSH_REASONS = {
-    "connection refused": "ssh refused",
-    "timed out": "ssh does not answer",
-    "no route to host": "no route",
-    "permission denied": "ssh does not accept the key",
-    "host key verification failed": "ssh does not know the host key",
+    "connection refused": "connection refused",
+    "timed out": "connection timed out",
+    "no route to host": "no route to host",
+    "permission denied": "ssh key rejected",
+    "host key verification failed": "unknown host key",
     "could not resolve hostname": "name not resolved",
-    "connection closed": "ssh closed the connection",
-    "connection reset": "ssh closed the connection",
+    "connection closed": "connection closed",
+    "connection reset": "connection closed",
 }
 
 
@@ -231,8 +231,8 @@ class Deadline:
             raise WorkersUnreachable(
                 f"after {self._limit_s:g} s still waiting for {join_names(reasons)}",
                 silent=tuple(missing),
-                hint="see whether these pods are scheduled and running, and whether a network policy lets the "
-                "launcher reach them",
+                hint="check that these pods are scheduled and running, and that no network policy keeps the launcher "
+                "from reaching them",
             )
         if time.monotonic() - self._reported_at_s >= self._every_s:
             self._reported_at_s = time.monotonic()
@@ -316,7 +316,7 @@ def probe_ssh(ssh: str, options: Sequence[str], name: str) -> str | None:
     try:
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return "ssh does not answer"
+        return "ssh timed out"
     except OSError as error:
         return f"ssh cannot be started ({error.strerror})"
     return None if answer.returncode == 0 else explain_ssh(answer.returncode, answer.stderr.decode(errors="replace"))
@@ -328,7 +328,7 @@ def explain_ssh(return_code: int, message: str) -> str:
     if return_code == 255:
         known = next((reason for text, reason in _SSH_REASONS.items() if text in message.lower()), None)
         return known or (f"ssh: {lines[-1][:120]}" if lines else "ssh failed")
-    return f"ssh works, but its shell ended with {return_code}" + (f" ({lines[-1][:120]})" if lines else "")
+    return f"ssh works, but the remote shell exited with {return_code}" + (f" ({lines[-1][:120]})" if lines else "")
 
 
 def find_ssh() -> str:

@@ -169,7 +169,7 @@ def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
         if match is None:
             raise InputError(
                 f"{source}:{number}: got {words!r}; allowed: NAME slots=S, or NAME:S",
-                hint="this file is mpi-operator's; let nothing else be mounted there",
+                hint="mpi-operator writes this file; mount nothing else there",
             )
         found_slots = int(match["slots"] or slots)
         if found_slots != slots:

@@ -164,7 +164,7 @@ def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = _LI
         path = next((folder / library for folder in folders if (folder / library).exists()), None)
         if path is None:
             raise InputError(
-                f"{variable}: {choice}: the image has no {library}",
+                f"{variable}: got {choice!r}, but the image has no {library}",
                 hint=f"install it into the image, or leave {'spec.cpu.' + variable[5:].lower()} out",
             )
         found.append(str(path))

@@ -138,7 +138,7 @@ class RankLogFiles:
                 self._files[rank] = (self._folder / f"rank-{rank}.log").open("ab", buffering=0)
             self._files[rank].write(_encode(text))
         except OSError as error:
-            sys.stderr.write(f"bert-pod: {self._folder}: log files are not written any more ({error.strerror})\n")
+            sys.stderr.write(f"bert-pod: {self._folder}: no more log files are written ({error.strerror})\n")
             self.close()
             self._folder = None
 

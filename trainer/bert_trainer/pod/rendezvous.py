@@ -70,7 +70,7 @@ class Rendezvous:
     def describe(self) -> str:
         """Return which ranks run where, for the log."""
         places = [f"{_format_ranks(ranks)} on {host}" for host, ranks in self._ranks_by_host().items()]
-        shown = ", ".join(places[:8]) + (f" and {len(places) - 8} hosts more" if len(places) > 8 else "")
+        shown = ", ".join(places[:8]) + (f" and {len(places) - 8} more hosts" if len(places) > 8 else "")
         return f"{_count(self.ranks, 'rank')} on {_count(self.hosts, 'host')}: {shown}"
 
     def _ranks_by_host(self) -> dict[str, list[int]]:
@@ -126,8 +126,8 @@ class LaunchMonitor:
         if self._problem is not None:
             raise WrongWorld(
                 self._problem,
-                hint="see whether spec.mpi.implementation names the MPI that the image's programs were built for, "
-                "and whether something in the environment keeps the launcher from its host file",
+                hint="check that spec.mpi.implementation names the MPI that the image's programs were built for, "
+                "and that no variable in the environment overrides the launcher's host file",
             )
 
 

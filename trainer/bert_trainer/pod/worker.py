@@ -58,7 +58,7 @@ def run_worker(*, port: int, key_folder: Path) -> int:
     sshd = find_sshd()
     environment, skipped = choose_environment(os.environ)
     for name in skipped:
-        sys.stderr.write(f"bert-pod: {name}: has several lines and does not reach the ranks; mount it as a file\n")
+        sys.stderr.write(f"bert-pod: {name}: contains line breaks, so ranks do not get it; mount it as a file\n")
     sys.stderr.flush()
     if os.geteuid() == 0:
         # sshd that runs as root needs its privilege separation folder. Debian's service creates it; nothing does here.
@@ -79,7 +79,7 @@ def run_worker(*, port: int, key_folder: Path) -> int:
 def _watch(server: subprocess.Popen[bytes], signals: SignalWaiter) -> int:
     while not signals.stop_count:
         if _reap(server):
-            sys.stderr.write(f"bert-pod: sshd has ended with {server.returncode}; its own message stands above\n")
+            sys.stderr.write(f"bert-pod: sshd exited with {server.returncode}; its own message is above\n")
             return EXIT_INFRASTRUCTURE
         signals.wait(None)
     _stop_ranks(server, signals)
