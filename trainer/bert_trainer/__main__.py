@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config
-from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
+from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.termination import report_error, write_termination
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         # A bug, or a library's error: the traceback goes to the log, its last line to the record.
         if _lost_peer(error):
-            logger.warning("Another rank has ended; its own message says why")
+            logger.warning(PEER_ENDED)
             return EXIT_FAILED
         write_termination(type(error).__name__, EXIT_FAILED, str(error))
         logger.exception("Unexpected error")

@@ -24,6 +24,9 @@ EXIT_STOPPED = 3
 EXIT_INFRASTRUCTURE = 4
 """The infrastructure failed, not the program: worth retrying unchanged."""
 
+PEER_ENDED = "Another rank has ended; its own message says why"
+"""What a rank logs that failed only because another one ended: launchers never take it for the first failure."""
+
 
 class TrainerError(Exception):
     """The run cannot continue, and the user's input is not the cause."""

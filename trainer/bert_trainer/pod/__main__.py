@@ -49,7 +49,7 @@ def parse_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str
     """Return our own options, and the program, which stands after the first ``--``.
 
     Raises:
-        SystemExit: they are wrong, and that was said on standard error.
+        SystemExit: They are wrong; argparse has printed why.
     """
     end = words.index("--") if "--" in words else len(words)
     return _parser().parse_args(words[:end]), tuple(words[end + 1 :])

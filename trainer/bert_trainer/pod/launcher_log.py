@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from bert_trainer.errors import EXIT_STOPPED, NAMED
+from bert_trainer.errors import EXIT_STOPPED, NAMED, PEER_ENDED
 from bert_trainer.output.progress import PREFIX, parse_line
 from bert_trainer.pod.mpi import short_name
 from bert_trainer.pod.rank_output import Line
@@ -78,7 +78,7 @@ _PEER_LOST = re.compile(
 # Follow-up errors of a rank whose peer has left, killed or not: they never name the cause.
 _PEER_FAILED = re.compile(
     r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
-    r"|Another rank has ended; its own message says why"
+    rf"|{re.escape(PEER_ENDED)}"
 )
 
 
