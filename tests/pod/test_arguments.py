@@ -1,4 +1,4 @@
-"""The command line of ``bert-pod``: what it refuses, with which code and sentence, and what it leaves behind."""
+"""The command line of ``bert-pod``: what it rejects, with which exit code and message, and the record it leaves."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_outside_of_a_pod_nothing_appears_in_dev() -> None:
     assert not os.path.exists("/dev/termination-log")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="requires root, to become somebody without a name")
+@pytest.mark.skipif(os.getuid() != 0, reason="requires root, to become a user without a name")
 @pytest.mark.parametrize("role", [["worker"], [*LAUNCHER, "--", "true"]])
-def test_a_user_without_a_name_is_told_so(role: list[str]) -> None:
+def test_a_user_id_without_a_passwd_entry_is_refused(role: list[str]) -> None:
     code = f"import os, sys\nos.setuid(54321)\nfrom bert_trainer.pod.__main__ import main\nsys.exit(main({role!r}))"
     # Under -I the package's folder is not on the path by itself, and the interpreter may be unreadable to others.
     loaded = f"import sys; sys.path.insert(0, {str(pods.ROOT / 'trainer')!r})\nimport bert_trainer.pod.__main__\n{code}"

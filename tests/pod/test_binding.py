@@ -1,4 +1,4 @@
-"""Ranks are bound to what the job says, in the words of each MPI; Open MPI is asked what it makes of them."""
+"""Ranks are bound as the job says, by the options of each MPI; with Open MPI the result is checked as well."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def binding(place: Place, ranks_per_place: int = 1, cores: int | None = None) ->
         ),
     ],
 )
-def test_every_mpi_has_words_for_it(asked: Binding, open_mpi: str, mpich: str, intel: str) -> None:
+def test_every_mpi_has_options_for_it(asked: Binding, open_mpi: str, mpich: str, intel: str) -> None:
     assert " ".join(open_mpi_binding(asked)) == open_mpi
     assert " ".join(mpich_binding(asked)) == mpich
     assert " ".join(intel_binding(asked)) == intel
 
 
-def test_the_words_stand_before_the_program_and_in_place_of_no_binding() -> None:
+def test_binding_options_precede_the_program_and_replace_no_binding() -> None:
     launcher = Launcher("OpenMPI", "/bin/mpirun", ("--output", "tag"), ANY)
     local = render_local_command(launcher, ranks=2, is_root=False, program=("t",), binding=binding("core", cores=4))
     assert " ".join(local) == "/bin/mpirun -np 2 --map-by slot:PE=4 --bind-to core --output tag t"
@@ -82,7 +82,7 @@ def test_the_words_stand_before_the_program_and_in_place_of_no_binding() -> None
 @pytest.mark.parametrize(
     ("options", "cores"), [(["--bind", "core", "--cores-per-rank", "1"], 1), (["--bind", "none"], 2)]
 )
-def test_open_mpi_does_as_it_is_told(options: list[str], cores: int) -> None:
+def test_open_mpi_binds_ranks_as_asked(options: list[str], cores: int) -> None:
     code = "import os; print('cores', sorted(os.sched_getaffinity(0)))"
     program = ["--", sys.executable, "-c", code]
     command = [*pods.POD, "single", "--ranks", "2", *options, *program]

@@ -89,7 +89,7 @@ def test_ssh_gets_its_options_whatever_the_version_reads(mpi: Mpi, names: tuple[
         assert words[-2:] == ["-p", "2222"]
 
 
-def test_a_user_s_options_of_ssh_come_first_and_so_count() -> None:
+def test_a_user_s_ssh_options_come_first_and_take_precedence() -> None:
     own = {"OMPI_MCA_plm_rsh_args": "-i /key -p 22"}
     assert shlex.split(ssh_options("OpenMPI", own, 2222))[:4] == ["-i", "/key", "-p", "22"]
     # mpi-operator's own value is one of ours anyway.
@@ -98,7 +98,7 @@ def test_a_user_s_options_of_ssh_come_first_and_so_count() -> None:
     assert "-p" not in shlex.split(ssh_options("OpenMPI", {}, None))
 
 
-def test_open_mpi_keeps_the_whole_name_of_a_host_and_starts_every_worker_itself() -> None:
+def test_open_mpi_keeps_full_host_names_and_starts_every_worker_itself() -> None:
     environment = launcher_environment("OpenMPI", {}, "")
     assert environment["OMPI_MCA_orte_keep_fqdn_hostnames"] == "true"
     assert environment["PRTE_MCA_prte_keep_fqdn_hostnames"] == "true"
@@ -119,7 +119,7 @@ def test_open_mpi_keeps_the_whole_name_of_a_host_and_starts_every_worker_itself(
         ("", None),
     ],
 )
-def test_whose_mpirun_it_is_only_itself_can_say(answer: str, found: InstalledMpi | None) -> None:
+def test_an_mpirun_is_recognized_by_its_version(answer: str, found: InstalledMpi | None) -> None:
     assert read_version("/m", answer) == found
 
 

@@ -1,4 +1,4 @@
-"""A stop that arrives while a pod starts is heard: process 1 of a container ignores what it has no handler for.
+"""A stop that arrives while a pod starts is not lost: process 1 of a container ignores what it has no handler for.
 
 Process 1 is that of a namespace, where signals behave as in a container, and it is started as the image starts it.
 ``BERT_TEST_STOPS`` says how many moments between 0 and 6 s are tried; ``make test-stops`` tries 40.
@@ -82,7 +82,7 @@ def stop_after(tmp_path: Path, moment_s: float, *words: str, **variables: str) -
 
 
 @pytest.mark.parametrize("moment_s", [0.0, 0.2])
-def test_a_worker_hears_a_stop_at_any_moment(tmp_path: Path, moment_s: float) -> None:
+def test_a_worker_stops_at_any_moment(tmp_path: Path, moment_s: float) -> None:
     options = ["worker", "--port", str(pods.free_port()), "--key-folder", str(pods.make_keys(tmp_path))]
     with container(tmp_path, *options) as (running, process_1):
         threading.Event().wait(moment_s)
@@ -90,7 +90,7 @@ def test_a_worker_hears_a_stop_at_any_moment(tmp_path: Path, moment_s: float) ->
         assert running.process.wait(GONE_S) == 0, running.output
 
 
-def test_a_launcher_that_waits_for_workers_hears_a_stop_at_once(tmp_path: Path) -> None:
+def test_a_launcher_that_waits_for_workers_stops_at_once(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     words = ["launcher", "--ranks", "1", "--workers", "1", "--slots", "1", "--hostfile", str(tmp_path / "none")]
     with container(tmp_path, *words, "--termination-log", str(record), "--", "true") as (running, process_1):
@@ -125,16 +125,14 @@ def moments(chosen: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("moment_s", moments([0.0, 0.05, 0.5]))
-def test_a_pod_with_one_rank_hears_a_stop_at_any_moment(tmp_path: Path, moment_s: float) -> None:
+def test_a_pod_with_one_rank_stops_at_any_moment(tmp_path: Path, moment_s: float) -> None:
     took_s = stop_after(tmp_path, moment_s, "single", "--ranks", "1")
     sys.stdout.write(f"one rank, stopped at {moment_s:.2f} s: gone after {took_s:.2f} s\n")
 
 
 @pytest.mark.parametrize("flavour", flavours.FLAVOURS, ids=lambda flavour: flavour.name.replace(" ", "-"))
 @pytest.mark.parametrize("moment_s", moments([0.0, 0.5, 1.0]))
-def test_ranks_of_every_mpi_hear_a_stop_at_any_moment(
-    tmp_path: Path, moment_s: float, flavour: flavours.Flavour
-) -> None:
+def test_ranks_of_every_mpi_stop_at_any_moment(tmp_path: Path, moment_s: float, flavour: flavours.Flavour) -> None:
     flavour.require()
     took_s = stop_after(tmp_path, moment_s, "single", "--ranks", "2", "--mpi", flavour.mpi, **flavour.variables())
     sys.stdout.write(f"{flavour.name}, stopped at {moment_s:.2f} s: gone after {took_s:.2f} s\n")

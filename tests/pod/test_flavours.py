@@ -1,4 +1,4 @@
-"""Every MPI starts ranks on two hosts, hands them their variables, forwards the wish to stop, and tells of failures.
+"""Every MPI starts ranks on two hosts, passes variables on, forwards stop requests, and reports failures.
 
 The hosts are namespaces of this machine behind real ssh. ``flavours`` says which MPIs there are.
 """
@@ -151,7 +151,7 @@ def test_two_slots_of_a_host_are_filled_before_the_next(
     assert launcher.output.count("here") == 4
 
 
-def test_a_rank_s_exit_code_and_name_are_told(flavour: Flavour, tmp_path: Path) -> None:
+def test_a_rank_s_exit_code_and_name_are_reported(flavour: Flavour, tmp_path: Path) -> None:
     code = "import os, sys, time\nrank = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
     ended = single(tmp_path, flavour, code + "if rank == '1': raise ValueError('no such row')\ntime.sleep(20)")
     assert ended.returncode == 1, ended.stderr

@@ -41,7 +41,7 @@ def record(event: str, job: str = "uid-1", attempt: int = 2, **fields: str) -> s
 
 
 @pytest.mark.parametrize(("job", "attempt"), [("uid-2", 2), ("uid-1", 1), ("uid-1", 22), ("", 2)])
-def test_a_record_of_another_job_or_attempt_says_nothing(job: str, attempt: int) -> None:
+def test_a_record_of_another_job_or_attempt_is_ignored(job: str, attempt: int) -> None:
     for source in (OURS, OWN):
         log = read_log(
             source,
@@ -108,7 +108,7 @@ def test_both_sides_read_the_same_lines() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_no_line_and_no_record_that_was_left_raises(tmp_path: Path) -> None:
+def test_no_line_and_no_record_of_a_rank_raises(tmp_path: Path) -> None:
     left = tmp_path / "left.json"
     log, rendezvous = LauncherLog(OURS), Rendezvous(2, 1)
     for number, line in enumerate(draw_lines(RECORDS, seed=4)):
@@ -179,7 +179,7 @@ os.mkdir(os.environ["BERT_TERMINATION_LOG"])
 """
 
 
-def test_a_pod_outlives_all_of_that_and_tells_the_program_s_own_end(tmp_path: Path) -> None:
+def test_a_pod_survives_all_of_that_and_reports_the_program_s_own_end(tmp_path: Path) -> None:
     config, script = tmp_path / "run.json", tmp_path / "program.py"
     config.write_text('{"job": {"uid": "uid-1"}}')
     script.write_text(PROGRAM)

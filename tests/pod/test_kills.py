@@ -1,4 +1,4 @@
-"""A rank that something kills is never taken for one that failed by itself, nor the other way round.
+"""A killed rank is never taken for one that failed by itself, nor the other way round.
 
 Ranks of a real MPI reduce over sockets, as between hosts, and one of them ends at a random moment: its program or what
 waits for it. ``BERT_TEST_KILLS`` says how many are killed per MPI; ``make test-stops`` kills 100.

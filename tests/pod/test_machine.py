@@ -1,4 +1,4 @@
-"""Sockets, NUMA nodes and cores as the kernel tells them, and the threads that a rank makes of them."""
+"""Sockets, NUMA nodes and cores as the kernel shows them, and the threads that a rank gets from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_hyperthreads_are_no_cores_and_memory_alone_is_no_node(machine: Machine)
     assert machine.count_cores([0, 56]) == 1
 
 
-def test_a_machine_that_tells_nothing_counts_as_one_of_each(tmp_path: Path) -> None:
+def test_a_machine_without_topology_counts_as_one_of_each(tmp_path: Path) -> None:
     nothing = read_machine(tmp_path)
     assert (nothing.sockets, nothing.numa_nodes, nothing.core_of) == (1, 1, {})
 
@@ -107,5 +107,5 @@ def test_a_rank_has_as_many_threads_as_cores(
     assert choose_threads(environment, machine, processors, quota_cores) == {"OMP_NUM_THREADS": threads}
 
 
-def test_threads_that_somebody_has_set_stay(machine: Machine) -> None:
+def test_threads_that_are_already_set_stay(machine: Machine) -> None:
     assert choose_threads({"OMP_NUM_THREADS": "3"}, machine, SOCKET_0, None) == {}

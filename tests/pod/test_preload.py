@@ -1,4 +1,4 @@
-"""One allocator and one OpenMP runtime, found in the image or asked for in vain."""
+"""One allocator and one OpenMP runtime, found in the image or missing from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.pod.rank import choose_preload
 
 
-def test_nothing_is_preloaded_unasked(tmp_path: Path) -> None:
+def test_nothing_is_preloaded_by_default(tmp_path: Path) -> None:
     assert choose_preload({}, [tmp_path]) == {}
     assert choose_preload({"BERT_ALLOCATOR": "system", "BERT_OPENMP": "gnu"}, [tmp_path]) == {}
 
@@ -31,6 +31,6 @@ def test_what_is_chosen_comes_first_and_in_one_variable(tmp_path: Path) -> None:
         ({"BERT_OPENMP": "llvm"}, "got 'llvm'; allowed: gnu, intel"),
     ],
 )
-def test_what_is_not_there_is_named(tmp_path: Path, environment: dict[str, str], words: str) -> None:
+def test_a_missing_library_is_named(tmp_path: Path, environment: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         choose_preload(environment, [tmp_path])

@@ -1,4 +1,4 @@
-"""Tagged output comes apart into lines of ranks, however a launcher cuts it."""
+"""Tagged output is split into lines of single ranks, wherever a launcher cuts it."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_a_line_that_never_ends_does_not_fill_the_memory() -> None:
 
 
 def test_ranks_but_0_are_named_and_have_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heard: list[Line] = []
+    handled: list[Line] = []
     files = RankLogFiles({"BERT_LOG_FOLDER": str(tmp_path), "BERT_ATTEMPT": "4"})
 
     def handle_line(line: Line) -> bool:
-        heard.append(line)
+        handled.append(line)
         return line.text != "hidden"
 
     forwarder = OutputForwarder(HYDRA_TAG, files, handle_line)
@@ -63,7 +63,7 @@ def test_ranks_but_0_are_named_and_have_files(tmp_path: Path, capfd: pytest.Capt
     forwarder.take("stderr", "<rank 12>:no end")
     forwarder.finish()
     assert capfd.readouterr().err == "[12] no end\n"
-    assert [line.rank for line in heard] == [1, 0, 12, 12]
+    assert [line.rank for line in handled] == [1, 0, 12, 12]
     assert not (tmp_path / "attempt-4" / "rank-1.log").exists()
     folder = tmp_path / "attempt-4"
     assert (folder / "rank-0.log").read_text() == "bert-trainer/1 event=x\n"
@@ -71,7 +71,9 @@ def test_ranks_but_0_are_named_and_have_files(tmp_path: Path, capfd: pytest.Capt
     assert (folder / "rank-12.log").read_bytes() == b"caf\xff\nno end\n"
 
 
-def test_a_log_folder_that_cannot_be_written_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_folder_that_cannot_be_written_is_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
     files = RankLogFiles({"BERT_LOG_FOLDER": str(tmp_path / "file")})
     files.append(0, "a")

@@ -1,4 +1,4 @@
-"""What the output of a run says about its end, and the exit code that follows. Values in, values out."""
+"""What a run's output says about its end, and the exit code that follows; as values, nothing is started."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_rank_that_failed_first_is_named(text: str, expected: FirstFailure |
     assert read_log((None, text)).named_failure(("worker-0", "worker-1"), 2) == expected
 
 
-def test_a_stop_is_told_by_rank_0() -> None:
+def test_rank_0_reports_a_stop() -> None:
     assert build(3, (0, PROGRESS), (0, CHECKPOINT), (0, STOPPED), (None, OPEN_MPI_5)) == {
         "reason": "Stopped",
         "exitCode": 3,
@@ -95,18 +95,18 @@ def test_a_stop_is_told_by_rank_0() -> None:
     }
 
 
-def test_a_failure_is_told_by_rank_0() -> None:
+def test_rank_0_reports_a_failure() -> None:
     failed = 'bert-trainer/1 event=failed reason=TrainerError message="disk full"'
     record = build(1, (0, PROGRESS), (0, failed), (0, "bert-train: disk full"))
     assert (record["reason"], record["message"], record["step"]) == ("TrainerError", "disk full", 40)
 
 
-def test_wrong_input_is_told_by_a_sentence_and_its_hint() -> None:
+def test_wrong_input_is_reported_by_its_message_and_hint() -> None:
     record = build(2, (1, "noise"), (1, "bert-train: vocab.txt: is empty\nhint: write it\nmore noise"))
     assert (record["reason"], record["message"]) == ("InputError", "vocab.txt: is empty\nhint: write it")
 
 
-def test_an_exception_is_told_by_the_rank_that_failed_first() -> None:
+def test_an_exception_is_reported_by_the_rank_that_failed_first() -> None:
     other = [(2, "Traceback (most recent call last):"), (2, "HorovodInternalError: peer lost")]
     record = build(1, *[(3, line) for line in TRACEBACK], *other, (None, OPEN_MPI_5))
     assert (record["reason"], record["message"]) == ("OutOfMemoryError", "too much")
@@ -117,7 +117,7 @@ GREETING = "rank 3 on worker-1: processors 1 (1 cores), 1 threads, allocator sys
 KILLED = "rank 3 on worker-1 was killed by SIGKILL after step 40 of phase1; most often out of memory"
 
 
-def test_a_killed_rank_s_end_is_told_and_then_its_last_lines() -> None:
+def test_a_killed_rank_is_reported_with_its_last_lines() -> None:
     lines = [(3, f"line {number}") for number in range(30)]
     record = build(137, (0, PROGRESS), (3, GREETING), *lines, (None, OPEN_MPI_SIGNAL))
     assert record["reason"] == "SIGKILL"
@@ -128,7 +128,7 @@ def test_a_killed_rank_s_end_is_told_and_then_its_last_lines() -> None:
     assert len(str(long["message"])) < 1024
 
 
-def test_what_a_killed_rank_has_got_of_its_machine_is_not_the_message() -> None:
+def test_a_killed_rank_s_machine_settings_are_not_the_message() -> None:
     assert build(137, (0, PROGRESS), (3, GREETING), (None, OPEN_MPI_SIGNAL))["message"] == KILLED
     aborted = build_record(134, read_log((0, GREETING)), FirstFailure(rank=0, host="vm", signal=6), None)
     assert aborted["message"] == "rank 0 on vm was killed by SIGABRT"
@@ -138,7 +138,7 @@ def test_records_of_other_ranks_do_not_count() -> None:
     assert build(1, (1, PROGRESS))["step"] is None
 
 
-def test_what_a_rank_has_written_itself_is_believed_where_it_agrees() -> None:
+def test_a_rank_s_own_record_is_used_if_it_agrees() -> None:
     left = {"reason": "InputError", "exitCode": 2, "stage": None, "step": None, "checkpoint": None, "message": "m"}
     assert build_record(2, LauncherLog(), None, left) == left
     well = {**left, "reason": "Succeeded", "exitCode": 0}
@@ -164,7 +164,7 @@ def test_the_program_s_code_is_the_pod_s(code: int) -> None:
     assert shell_exit_code(-signal.SIGKILL) == 137
 
 
-def test_who_is_asked_to_stop_while_it_starts_has_stopped() -> None:
+def test_a_stop_request_during_startup_counts_as_stopped() -> None:
     killed = 128 + signal.SIGUSR1
     assert decide_exit_code(killed, Evidence(stop_requested=True)) == 3
     assert decide_exit_code(killed, Evidence()) == killed
@@ -174,13 +174,13 @@ def test_who_is_asked_to_stop_while_it_starts_has_stopped() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 137, 143])
-def test_who_is_asked_to_stop_before_all_ranks_have_come_has_stopped(code: int) -> None:
+def test_a_stop_request_before_all_ranks_have_started_counts_as_stopped(code: int) -> None:
     assert decide_exit_code(code, Evidence(stop_requested=True, never_started=True, lost_worker=True)) == 3
     assert decide_exit_code(code, Evidence(never_started=True)) == code
     assert decide_exit_code(2, Evidence(stop_requested=True, never_started=True)) == 2
 
 
-def test_mpich_s_mixed_codes_are_not_taken_for_a_stop() -> None:
+def test_mpich_s_combined_codes_are_not_taken_for_a_stop() -> None:
     # 1 and 2 give 3 there, and a signal's number is a code.
     assert decide_exit_code(3, Evidence(combines_codes=True)) == 1
     assert decide_exit_code(3, Evidence(combines_codes=True, reported_stop=True)) == 3
@@ -188,7 +188,7 @@ def test_mpich_s_mixed_codes_are_not_taken_for_a_stop() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 137, 143])
-def test_rank_0_s_word_for_a_stop_counts_however_the_others_leave(code: int) -> None:
+def test_rank_0_s_report_of_a_stop_counts_however_the_others_leave(code: int) -> None:
     assert decide_exit_code(code, Evidence(reported_stop=True, lost_worker=True)) == 3
 
 
@@ -238,7 +238,7 @@ def test_a_lost_worker_is_named(text: str, host: str | None) -> None:
     assert not read_log((0, text)).has_lost_worker
 
 
-def test_a_rank_that_others_found_gone_was_killed() -> None:
+def test_a_rank_that_its_peers_lost_was_killed() -> None:
     log = read_log((0, PROGRESS), (None, PEER_GONE))
     failure = log.named_failure(("run-worker-0", "run-worker-1"), 1)
     assert failure == FirstFailure(rank=1, host="run-worker-1")
@@ -281,18 +281,18 @@ def judge(
 
 @pytest.mark.parametrize("words", [SOCKET_CLOSED, PEER_GONE, MPICH_LOST])
 @pytest.mark.parametrize("who", [0, None])
-def test_who_lost_a_peer_has_not_failed_by_itself(words: str, who: int | None) -> None:
+def test_a_rank_that_lost_a_peer_has_not_failed_by_itself(words: str, who: int | None) -> None:
     assert judge(14, [], (who, words)) == 4
     if who == 0:
         assert judge(14, [end(0, 14)], (0, words)) == 4
     assert judge(14, [end(0, 14), end(1, -9)], (0, words)) == 137
     assert judge(14, [end(0, -6), end(1, -9)], (0, words)) == 137
-    # Who told of a failure, or left by itself, is what the others found gone.
+    # The peer that others lost reported a failure of its own, or left by itself.
     assert judge(14, [end(0, -6), end(1, 1)], (0, words)) == 1
     assert judge(14, [end(1, 2)], (0, words), (1, "bert-train: model.preset: got tini")) == 2
 
 
-def test_a_named_signal_outweighs_an_exit_code_without_words() -> None:
+def test_a_named_signal_outweighs_an_exit_code_without_an_error() -> None:
     assert judge(1, [end(0, 1)], (0, HOROVOD_LOST), (None, OPEN_MPI_SIGNAL)) == 137
     assert judge(1, [end(0, 1)], (None, OPEN_MPI_SIGNAL)) == 137
     assert judge(255, [], (None, INTEL)) == 137
@@ -307,7 +307,7 @@ def test_wrong_use_of_mpi_is_the_program_s_own_failure() -> None:
     assert judge(1, [end(0, 1)], (0, HOROVOD_LOST)) == 1
 
 
-def test_a_rank_that_told_why_before_it_left_was_not() -> None:
+def test_a_rank_that_reported_its_error_was_not_killed() -> None:
     log = read_log((0, PROGRESS), *((1, line) for line in TRACEBACK), (None, PEER_GONE))
     assert not log.has_lost_peer
     assert decide_exit_code(14, Evidence(lost_peer=False, ended_midway=True)) == 14

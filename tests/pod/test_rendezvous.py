@@ -1,4 +1,4 @@
-"""Ranks that announce themselves are counted, as values: enough of them, on as many hosts as were asked for."""
+"""Ranks announce themselves and are counted against the ranks and hosts that the job asks for; as values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rendezvous(ranks: int, hosts: int, *places: str, size: int | None = None) ->
     return found
 
 
-def test_every_rank_in_its_place_is_no_problem() -> None:
+def test_ranks_as_asked_are_no_problem() -> None:
     found = rendezvous(8, 2, *["w0"] * 4, *["w1"] * 4)
     assert found.is_complete
     assert found.problem is None
@@ -27,7 +27,7 @@ def test_every_rank_in_its_place_is_no_problem() -> None:
     assert rendezvous(4, 2, "a", "b", "a", "b").describe() == "4 ranks on 2 hosts: 0, 2 on a, 1, 3 on b"
 
 
-def test_who_is_still_to_come_is_waited_for() -> None:
+def test_missing_ranks_are_waited_for() -> None:
     found = rendezvous(4, 2, "w0", "w0")
     assert (found.is_complete, found.problem) == (False, None)
 
@@ -45,7 +45,7 @@ def test_other_ranks_or_hosts_are_a_problem_as_soon_as_it_is_known(found: Rendez
     assert words in (found.problem or "")
 
 
-def test_bad_ends_are_kept_in_their_order_and_a_requested_one_is_none() -> None:
+def test_failures_are_kept_in_order_and_a_stop_is_none() -> None:
     found = rendezvous(3, 1, "a", "a", "a")
     for rank, code in ((0, 3), (1, -9), (2, 1)):
         assert found.take(render_rank_end({"OMPI_COMM_WORLD_RANK": str(rank)}, code))
@@ -54,7 +54,7 @@ def test_bad_ends_are_kept_in_their_order_and_a_requested_one_is_none() -> None:
     assert second.to_json() == {"rank": 2, "host": "a", "exitCode": 1}
 
 
-def test_a_program_s_own_lines_are_none_of_its_business() -> None:
+def test_a_program_s_own_lines_are_ignored() -> None:
     found = Rendezvous(1, 1)
     for line in ("bert-pod/1 event=rank", "said bert-pod/1 event=rank rank=0 size=1 host=a", ""):
         assert not found.take(line)
@@ -65,7 +65,7 @@ def monitor() -> LaunchMonitor:
     return LaunchMonitor(LauncherLog(RecordSource("uid-1", "2")), Rendezvous(2, 1), StopForwarder())
 
 
-def test_a_run_that_reports_has_begun_even_if_an_announcement_was_mangled() -> None:
+def test_a_run_that_reports_has_started_even_if_an_announcement_was_mangled() -> None:
     """Ended as one that never began, it would lose what it has learnt since its last checkpoint."""
     monitored = monitor()
     assert not monitored.take(Line(0, render_announcement({"PMI_RANK": "0", "PMI_SIZE": "2"}, "a")))
@@ -77,7 +77,7 @@ def test_a_run_that_reports_has_begun_even_if_an_announcement_was_mangled() -> N
     assert monitored.stop.has_started()
 
 
-def test_a_run_whose_ranks_have_all_come_has_begun() -> None:
+def test_a_run_whose_ranks_have_all_announced_themselves_has_started() -> None:
     monitored = monitor()
     for rank in ("0", "1"):
         assert not monitored.stop.has_started()

@@ -78,7 +78,7 @@ def test_one_rank_is_asked_by_sigusr1(tmp_path: Path, number: signal.Signals) ->
     assert (left["reason"], left["step"], left["checkpoint"]) == ("Stopped", 7, "/out/phase1-7")
 
 
-def test_who_insists_is_heard(tmp_path: Path) -> None:
+def test_a_second_stop_request_ends_the_program(tmp_path: Path) -> None:
     program = "import os, signal, time\nsignal.signal(10, lambda *a: os.write(1, b'asked\\n'))\n"
     program += "print('up', flush=True)\ntime.sleep(30)"
     with pods.running(command(tmp_path, 1, program), tmp_path / "log") as pod:

@@ -1,4 +1,4 @@
-"""Waiting for workers: what is said meanwhile, what ends it, and what ssh's failures are called."""
+"""Waiting for workers: what is reported meanwhile, what ends it, and how ssh's failures are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bert-pod worker`` with a real sshd: who gets in, which variables arrive there, and how it ends."""
+"""``bert-pod worker`` with a real sshd: which keys it accepts, which variables sessions get, and how it ends."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_worker_needs_no_rights(tmp_path: Path) -> None:
     assert pod.lines[-4:] == ["54321", "a  b", "CapEff:\t0000000000000000", "ended with 0"], pod.output
 
 
-def test_noise_is_not_handed_on() -> None:
+def test_variables_of_the_pod_and_of_services_are_not_passed_on() -> None:
     noise = {
         "HOME": "/h",
         "HOSTNAME": "worker-0",

@@ -47,7 +47,7 @@ class AtStep:
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self._left, self._action = step, action
 
-    def handle_line(self) -> None:
+    def listen(self) -> None:
         """Install nothing."""
 
     @property
