@@ -223,6 +223,7 @@ class Deadline:
             Stopped: On request.
             WorkersUnreachable: The deadline has passed.
         """
+        # No child runs yet that a request could be forwarded to, so this loop has to look.
         if self._stop.count:
             raise Stopped("stopped on request before the ranks were started")
         if self.waited_s > self._limit_s:
@@ -283,7 +284,7 @@ def wait_for_probes(probes: Mapping[str, Probe], deadline: Deadline) -> None:
             with slots:
                 reason = probe()
             if reason is None:
-                del missing[name]
+                del missing[name]  # no lock: one thread per key, and copying a dict is atomic
                 return
             missing[name] = reason
             closing.wait(pause_s)

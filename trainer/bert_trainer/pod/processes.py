@@ -30,8 +30,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Requests to stop. The image starts ``bert-pod`` with them blocked, so that none is lost before Python has a handler:
 as process 1 it would ignore them."""
 
-_KILL_AFTER_S = 5.0
-_PIPE_TIMEOUT_S = 5.0
+_KILL_AFTER_S = 5.0  # between SIGTERM and SIGKILL
+_PIPE_TIMEOUT_S = 5.0  # for output that is still in a pipe after the child's end
 _MAX_PIECE_BYTES = 65_536  # a longer line comes in pieces: output without line ends must not fill the memory
 
 _PROC = Path("/proc")
@@ -141,7 +141,7 @@ def run_child(
     assert process.stdout is not None, "a pipe was asked for"
     assert process.stderr is not None, "a pipe was asked for"
     streams: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", process.stdout), ("stderr", process.stderr))
-    readers = [threading.Thread(target=_read, args=(pipe, name, take), daemon=True) for name, pipe in streams]
+    readers = [threading.Thread(target=_read_pipe, args=(pipe, name, take), daemon=True) for name, pipe in streams]
     for reader in readers:
         reader.start()
     stop.forward_to(process.pid)
@@ -166,9 +166,10 @@ def _wait_for(child: int, stop: StopForwarder) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def _read(pipe: IO[bytes], name: Stream, take: Callable[[Stream, str], None]) -> None:
+def _read_pipe(pipe: IO[bytes], name: Stream, take: Callable[[Stream, str], None]) -> None:
     with pipe:
         while data := pipe.readline(_MAX_PIECE_BYTES):
+            # Bytes that are no UTF-8 survive the round trip to the log and to files unchanged.
             take(name, data.decode("utf-8", errors="surrogateescape"))
 
 
@@ -203,7 +204,7 @@ def find_descendants(root: int) -> dict[int, list[int]]:
     """Return the children of root and of each process below it, by process id; without zombies."""
     children: dict[int, list[int]] = defaultdict(list)
     for folder in _PROC.iterdir():
-        if folder.name.isdecimal() and (parent := _parent(folder)) is not None:
+        if folder.name.isdecimal() and (parent := _read_parent(folder)) is not None:
             children[parent].append(int(folder.name))
     found, queue = {}, [root]
     while queue:
@@ -229,7 +230,7 @@ def find_ranks(root: int) -> list[int]:
     return ranks
 
 
-def _parent(folder: Path) -> int | None:
+def _read_parent(folder: Path) -> int | None:
     try:
         # PID (NAME) STATE PARENT ...; the name may hold blanks and parentheses, so split behind the last one.
         state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]

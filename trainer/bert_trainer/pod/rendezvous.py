@@ -21,6 +21,7 @@ from bert_trainer.system.mpi_variables import read_rank, read_size
 # Numbers and names are bounded: a program may print such lines as well, and int() refuses thousands of digits.
 _RANK_STARTED = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
 _RANK_ENDED = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
+# How long a launcher has to notice by itself that a rank failed.
 _LAUNCHER_NOTICE_S = 5.0
 
 
@@ -149,11 +150,11 @@ def join_names(hosts: Iterable[str], limit: int = 8) -> str:
 
 
 def _format_ranks(ranks: list[int]) -> str:
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1 else _join(ranks)
-
-
-def _join(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks)) if len(ranks) < 3 else f"{', '.join(map(str, ranks[:3]))}, ..."
+    if len(ranks) < 3:
+        return ", ".join(map(str, ranks))
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return f"{', '.join(map(str, ranks[:3]))}, ..."
 
 
 def _count(number: int, noun: str) -> str:
