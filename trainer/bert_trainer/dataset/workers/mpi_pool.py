@@ -1,8 +1,7 @@
 """The same tasks on the ranks of an MPI job, on one machine or many: the one module that imports mpi4py.
 
 Rank 0 builds, reports and works; the other ranks answer its tasks until it is done. All of them must see the
-dataset's folder and the text's tokens in it, so it lies on shared storage. Nothing is waited for in a blocking call:
-Open MPI would keep a core busy with it.
+dataset's folder and the text's tokens in it, so it lies on shared storage.
 """
 
 from __future__ import annotations
@@ -13,18 +12,16 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from bert_trainer.dataset.workers.pool import STOP_SIGNALS, answer, result_of
+from bert_trainer.dataset.workers.pool import STOP_SIGNALS, TaskPool, answer, result_of
 from bert_trainer.errors import EXIT_FAILED, InputError
 from bert_trainer.system.mpi_variables import read_size
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
 _POLL_S = 0.005
+"""Between two looks for messages. Blocking receives would keep a core busy: Open MPI spins in them."""
 _TASKS_PER_RANK = 2
 """One in work and one waiting, so that a rank need not wait while rank 0 works."""
 
@@ -105,40 +102,50 @@ class _Outbox:
         self._sent.append(self._comm.isend(message, dest=rank))
 
 
-class MpiPool:
-    """As ``worker_pool.WorkerPool``; rank 0 works, too, so a task may keep the others' results waiting."""
+class MpiPool(TaskPool):
+    """The ranks of an MPI job. Rank 0 works, too, when no answer waits, so a task may keep others' results waiting."""
 
     def __init__(self, comm: Any, outbox: _Outbox, check: Callable[[], None]) -> None:
-        """check: called between tasks; what it raises ends the work."""
-        self._comm, self._outbox, self._check = comm, outbox, check
-
-    def __enter__(self) -> MpiPool:
-        """Return this pool."""
-        return self
+        """check: as ``TaskPool``, but not called while rank 0 works on a task."""
+        super().__init__(check)
+        self._comm, self._outbox = comm, outbox
+        self._sent: dict[int, deque[tuple[int, Any]]] = {rank: deque() for rank in range(1, comm.size)}
+        """Numbers and tasks that each rank has not answered yet; it answers in their order."""
+        self._own: tuple[Callable[[Any], Any], int, Any] | None = None
+        """What rank 0 is to work on itself."""
 
     def __exit__(self, *_: object) -> None:
         """Leave the ranks to the world."""
 
-    def run(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
-        """Yield every task with its result as they come; errors as ``WorkerPool.run``."""
-        waiting = iter(tasks)
-        sent: dict[int, deque[Task]] = {rank: deque() for rank in range(1, self._comm.size)}
-        left = True
-        while left or any(sent.values()):
-            self._check()
-            for rank, queue in sent.items():
-                while queue and self._comm.iprobe(source=rank):
-                    yield queue.popleft(), result_of(self._comm.recv(source=rank))
-                while left and len(queue) < _TASKS_PER_RANK:
-                    task = next(waiting, None)
-                    if task is None:
-                        left = False
-                    else:
-                        self._outbox.send((function, task), rank)
-                        queue.append(task)
-            if left and (task := next(waiting, None)) is not None:
-                yield task, result_of(answer(function, task))
-            elif left:
-                left = False
-            else:
-                time.sleep(_POLL_S)
+    def _has_room(self) -> bool:
+        return self._own is None or self._rank_with_room() is not None
+
+    def _rank_with_room(self) -> int | None:
+        return next((rank for rank, queue in self._sent.items() if len(queue) < _TASKS_PER_RANK), None)
+
+    def _is_busy(self) -> bool:
+        return self._own is not None or any(self._sent.values())
+
+    def _start(self, function: Callable[[Any], Any], number: int, task: Any) -> None:
+        rank = self._rank_with_room()
+        if rank is None:
+            self._own = function, number, task
+        else:
+            self._outbox.send((function, task), rank)
+            self._sent[rank].append((number, task))
+
+    def _take(self) -> tuple[int, Any, Any] | None:
+        for _, rank in sorted((queue[0][0], rank) for rank, queue in self._sent.items() if queue):
+            if self._comm.iprobe(source=rank):
+                number, task = self._sent[rank].popleft()
+                return number, task, result_of(self._comm.recv(source=rank))
+        if self._own is not None:
+            (function, number, task), self._own = self._own, None
+            return number, task, result_of(answer(function, task))
+        time.sleep(_POLL_S)
+        return None
+
+    def _abandon(self) -> None:
+        # Ranks cannot be stopped in the middle of a task: the world takes their answers when it ends. A round that was
+        # left is therefore the last one of a job, as every error ends the build.
+        self._own = None
