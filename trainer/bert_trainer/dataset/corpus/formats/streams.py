@@ -1,6 +1,7 @@
-"""Bytes out of files that may be compressed, and the messages for files that are damaged.
+"""Content of files that may be compressed, and the errors for those that are damaged.
 
-Compression is told by the first bytes, not by the name. Memory: one piece, or one line, at a time.
+Compression is recognized by the first bytes, not by the name. Memory: one piece, or one line, at a time, however much a
+small file may decompress to: every read has a bound.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from bert_trainer.errors import InputError
 Compression = Literal["none", "gzip", "bzip2", "xz"]
 
 LONGEST_LINE_BYTES = 8 << 20
-"""Of a line that has to be read whole. What JSON holds takes up to thirty times that in memory."""
+"""Of a line that has to be read whole, as JSON has. Parsed, it takes up to thirty times that in memory."""
 LONGEST_PIECE_BYTES = 2 << 20
-"""Of other lines: longer ones are cut. Its words, and what they are compared by, take fifty times that in memory."""
+"""Of other lines: longer ones are cut. Words and shingles of a line take fifty times that in memory."""
 _XZ_MEMORY_BYTES = 128 << 20
-"""``xz -9`` makes files that take 65 MiB to read; a file's header may ask for 4 GiB."""
+"""``xz -9`` makes files that take 65 MiB to read; a hostile header may ask for 4 GiB."""
 
 _MAGIC: tuple[tuple[bytes, Compression], ...] = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
 _OPEN: dict[Compression, Callable[..., object]] = {
@@ -43,7 +44,7 @@ _OTHER_ENCODINGS = (
 
 
 def compression_of(path: Path) -> Compression:
-    """Tell how a file is compressed by its first bytes.
+    """Return how a file is compressed, by its first bytes.
 
     Raises:
         InputError: the file cannot be read.
@@ -63,8 +64,8 @@ def read_head(path: Path, num_bytes: int) -> bytes:
 def open_content(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading what it holds, decompressed.
 
-    Errors of reading, inside the ``with`` statement, too, become an InputError that names the file and how
-    much of the content was read before it.
+    Errors of reading, also those inside the ``with`` statement, become an InputError that names the file and how
+    much of the content came before.
     """
     position = _Position()
     compression = compression_of(path)
@@ -87,8 +88,12 @@ def read_pieces(path: Path, piece_bytes: int) -> Iterator[bytes]:
 def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iterator[tuple[int, str]]:
     """Yield each line of UTF-8 text, without its end, and the number of its first byte in the content.
 
-    A byte order mark at the beginning is left out. A line above 2 MiB comes as several lines, cut at spaces; with
-    ``skipped`` one above 8 MiB comes as an empty one, and that is told where it begins.
+    A byte order mark at the beginning is left out.
+
+    Args:
+        path: The file.
+        skipped: None: a line above 2 MiB comes as several lines, cut at spaces. Otherwise a line above 8 MiB comes as
+            an empty one, and this is called with the number of its first byte.
 
     Raises:
         InputError: as ``read_pieces``; a line is not UTF-8.
@@ -97,6 +102,7 @@ def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iter
     rest = b""
     longest = LONGEST_PIECE_BYTES if skipped is None else LONGEST_LINE_BYTES
     with open_content(path) as stream:
+        # A file without line breaks must not be read into memory: readline stops at the bound.
         while raw := rest + stream.readline(longest - len(rest)):
             rest = b""
             if len(raw) == longest and not raw.endswith(b"\n"):
@@ -126,6 +132,7 @@ def _skip_line(stream: IO[bytes]) -> int:
 
 def _end_of_characters(raw: bytes) -> int:
     """Return how many of the bytes are whole characters; all of them where they are no UTF-8."""
+    # UTF-8: a character begins with a byte from 0xC0 on, or is one byte below 0x80; up to three others follow.
     for length in range(1, 4):
         if raw[-length] >= 0xC0:
             return len(raw) - length
@@ -159,7 +166,7 @@ def _refuse_other_encodings(raw: bytes, path: Path) -> None:
 
 
 class _XzReader(io.RawIOBase):
-    """As ``lzma.open``, with a bound for the memory that a file may ask for, which that does not take."""
+    """``lzma.open`` with a bound for the memory that a file's header may ask for; that function has no such option."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -189,16 +196,17 @@ class _XzReader(io.RawIOBase):
                 if not pending and self._decompressor is None:
                     return 0
                 if not pending:
-                    raise EOFError
+                    raise EOFError  # in the middle of a stream, as gzip and bz2 report it
             if self._decompressor is None:
                 pending = pending.lstrip(b"\0")
                 if not pending:
                     continue
                 self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
             try:
+                # The second argument bounds what a few bytes of input may grow to; the rest stays in the decompressor.
                 found = self._decompressor.decompress(pending, len(buffer))
             except lzma.LZMAError as error:
-                if "limit" not in str(error):
+                if "limit" not in str(error):  # liblzma's "Memory usage limit was exceeded" has no type of its own
                     raise
                 raise InputError(
                     f"{self._path}: takes more than {_XZ_MEMORY_BYTES >> 20} MiB of memory to decompress",
@@ -211,7 +219,7 @@ class _XzReader(io.RawIOBase):
 
 
 class _Position:
-    """Where a stream is, for a message; known only once it is open."""
+    """The position of a stream, for a message; known only once it is open."""
 
     stream: IO[bytes] | None = None
 

@@ -1,9 +1,9 @@
 """Articles of a Wikipedia XML dump: a stream of pages, cleaned by several processes, in the order of the dump.
 
-One process reads: it cuts the XML at the ends of pages, which inside XML text cannot be written otherwise, and
-hands some pages at a time to the others. Where the dump is Wikimedia's multistream file, they decompress, too:
-each of its streams is whole pages. Redirects, pages of other namespaces (talk, templates, files) and pages that
-are no wikitext are left out. Format: https://www.mediawiki.org/xml/export-0.11.xsd
+One process reads. It cuts the XML at ``</page>``, which cannot occur inside a page's text (there ``<`` is escaped), and
+hands some pages at a time to the others. Where the dump is Wikimedia's multistream file, they decompress, too: each of
+its streams is whole pages. Redirects, pages of other namespaces (talk, templates, files) and pages that are no wikitext
+are skipped. Format: https://www.mediawiki.org/xml/export-0.11.xsd
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 19
 _LARGEST_PAGE_BYTES = 8 << 20
-"""Of XML; larger pages are left out. MediaWiki keeps their text below 2 MiB; as XML it may be some times that."""
+"""Of XML; larger pages are skipped. MediaWiki keeps their text below 2 MiB; escaped as XML it may be some times
+that."""
 _MOST_BYTES = 64 << 20
-"""Of XML without the end of a page, or in one stream of a multistream dump, which has a hundred pages."""
+"""Of XML without the end of a page, or from one stream of a multistream dump, which holds a hundred pages: what a file
+that is no dump, or a bzip2 bomb, can take of memory."""
 _GROUP_BYTES = 1 << 19
 """Of pages that are parsed together."""
 _HEADER_BYTES = 1 << 20
 _STREAMS_BYTES = 8 << 20
-"""Hold the first two streams of a multistream dump: the header, and a hundred pages."""
+"""Enough for the first two streams of a multistream dump: the header, and a hundred pages."""
 _PAGE = b"<page>"
 _PAGE_END = b"</page>"
 _END = b"</mediawiki>"
@@ -44,11 +46,11 @@ _STREAM_START = re.compile(rb"BZh[1-9]\x31\x41\x59\x26\x53\x59")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?>([^<]*)</namespace>')
 _FILES_AND_CATEGORIES = ("6", "14")
 _ENGLISH_NAMES = ("category", "file", "image", "media")
-"""Understood by every wiki beside its own names."""
+"""Every wiki understands these beside its own names."""
 _TOO_LARGE = "pages above 8 MiB"
 _COSTLY = "pages with too much markup"
 _BROKEN = "pages whose markup cannot be parsed"
-_NAMED = frozenset({_COSTLY, _BROKEN})
+_WARNED_OF = frozenset({_COSTLY, _BROKEN})
 _SHOWN_TITLE = 255
 
 
@@ -74,15 +76,10 @@ class Articles:
     """Name and sentences, in lines, of each document: as one text they take a tenth of the memory."""
     left_out: Counter[str]
     """Pages by the reason why they are no documents."""
-    named: tuple[str, ...]
-    """What to tell of pages that a reader would miss."""
+    warnings: tuple[str, ...]
+    """A warning for each page that a reader would miss."""
     long_sentences: LongSentences
     """Those of these pages that were split again: the worker's own count dies with it."""
-
-
-def looks_like_dump(path: Path) -> bool:
-    """Tell whether a file's content begins as a MediaWiki dump does."""
-    return b"<mediawiki" in read_head(path, 4096)
 
 
 def read_wikipedia(
@@ -99,8 +96,8 @@ def read_wikipedia(
     for articles in run_in_order(extract_articles, parts, num_processes=num_processes, check=check):
         left_out.update(articles.left_out)
         long_sentences.add(articles.long_sentences)
-        for told in articles.named:
-            logger.warning("%s: left out %s", path, told)
+        for warning in articles.warnings:
+            logger.warning("%s: left out %s", path, warning)
         for name, text in articles.texts:
             yield Document(name, tuple(text.split("\n")))
 
@@ -114,14 +111,14 @@ def extract_articles(part: DumpPart) -> Articles:
     content = _decompress(part) if part.compressed else part.content
     texts: list[tuple[str, str]] = []
     left_out: Counter[str] = Counter()
-    named: list[str] = []
+    warnings: list[str] = []
     long = LongSentences()
     for group in _groups(content):
         if len(group) > _LARGEST_PAGE_BYTES:
             title = _TITLE.search(group)
             shown = title[1].decode(errors="replace") if title else "?"
             left_out[_TOO_LARGE] += 1
-            named.append(f"the page {shown!r}, one of the {_TOO_LARGE}")
+            warnings.append(f"the page {shown!r}, one of the {_TOO_LARGE}")
             continue
         for page in _parse_pages(group, part):
             reason = _reason_to_leave_out(page)
@@ -130,9 +127,9 @@ def extract_articles(part: DumpPart) -> Articles:
                 texts += [text] if text else []
             if reason is not None:
                 left_out[reason] += 1
-            if reason in _NAMED:
-                named.append(f"the page {page.findtext('title', '?')[:_SHOWN_TITLE]!r}, one of the {reason}")
-    return Articles(tuple(texts), left_out, tuple(named), long)
+            if reason in _WARNED_OF:
+                warnings.append(f"the page {page.findtext('title', '?')[:_SHOWN_TITLE]!r}, one of the {reason}")
+    return Articles(tuple(texts), left_out, tuple(warnings), long)
 
 
 def _groups(content: bytes) -> Iterator[bytes]:
@@ -159,6 +156,7 @@ def _reason_to_leave_out(page: ElementTree.Element) -> str | None:
 
 def _parse_pages(content: bytes, part: DumpPart) -> ElementTree.Element:
     try:
+        # Safe for a hostile dump: entities can be defined in a DOCTYPE only, which may not stand inside an element.
         return ElementTree.fromstring(b"<pages>" + content + b"</pages>")
     except ElementTree.ParseError as error:
         raise InputError(
@@ -170,13 +168,13 @@ def _parse_pages(content: bytes, part: DumpPart) -> ElementTree.Element:
 def _text_of(
     page: ElementTree.Element, part: DumpPart, long: LongSentences
 ) -> tuple[tuple[str, str] | None, str | None]:
-    """Return the name and the sentences of an article, or why it is none. long: gets those added that were too long."""
+    """Return the name and the sentences of an article, or why it is none. long: counts those that were too long."""
     wikitext = page.findtext("revision/text") or ""
     try:
         paragraphs = extract_paragraphs(wikitext, part.dropped_namespaces)
     except CostlyMarkupError:
         return None, _COSTLY
-    except (BrokenMarkupError, RecursionError):
+    except (BrokenMarkupError, RecursionError):  # the second from nodes nested deeper than Python's stack
         return None, _BROKEN
     sentences = [
         sentence
@@ -240,9 +238,9 @@ def _whole_pages(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_multistream(path: Path) -> bool:
-    """Tell whether a file is of many bzip2 streams that are cut between pages, the first of them before all pages.
+    """Return whether a file is many bzip2 streams that are cut between pages, the first of them before all pages.
 
-    Parallel compressors write many streams, too, but cut anywhere.
+    Parallel compressors (pbzip2, lbzip2) write many streams, too, but cut anywhere.
     """
     if compression_of(path) != "bzip2":
         return False
@@ -266,6 +264,7 @@ def _bzip2_streams(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         while True:
             piece = file.read(_PIECE_BYTES)
+            # The ten bytes that begin a stream may lie across two pieces.
             search_from = max(1, len(waiting) - 9)
             waiting += piece
             while begin := _STREAM_START.search(waiting, search_from):
@@ -292,6 +291,7 @@ def _decompress(part: DumpPart, *, whole: bool = True) -> bytes:
     """Return the pages of one bzip2 stream. whole: refuse one that does not end."""
     decompressor = bz2.BZ2Decompressor()
     try:
+        # Bounded: bzip2 packs 45 MB of zeros into 50 bytes.
         content = decompressor.decompress(part.content, _MOST_BYTES)
     except OSError as error:
         raise InputError(

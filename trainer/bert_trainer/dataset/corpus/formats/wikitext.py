@@ -1,13 +1,12 @@
-"""Prose out of the markup of MediaWiki pages.
+"""Prose from the markup of MediaWiki pages.
 
 The markup is parsed by ``mwparserfromhell``; this module decides what stays: running text, what links and a few
 templates show, quotations. Tables, lists, headings, references, formulas, images and all other templates go, and so
 do paragraphs with markup left in them, since a corpus of prose tolerates missing text better than code. Templates are
 not expanded: a page means what its text says.
 
-Hostile or broken pages are skipped by an estimate of what parsing would cost: some microseconds per mark, a scan to
-the end of the page and back for each template or link that is never closed, and repeated text of nested templates and
-links. It is counted from the marks and not timed, so that the same pages are skipped on every machine.
+Hostile or broken pages are skipped by an estimate of what parsing them would cost (``check_markup``). It counts marks
+and reads no clock, so that the same pages are skipped on every machine.
 """
 
 from __future__ import annotations
@@ -31,75 +30,11 @@ from mwparserfromhell.nodes import (
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-_MARK = re.compile(
-    r"\n(?:=|-(?=---)|[*#:;]*)|\{\{|\}\}|\[\[|\]\]|\[(?=//|[a-z]{3,9}:)|\]|\||&(?=[#a-z0-9])|:(?=\S)", re.IGNORECASE
-)
-_ENDLESS_HEADING = re.compile(r"^=(?:[^=\n]*+=++){200}", re.MULTILINE)
-"""The parser calls itself for each run of equals signs of a heading, until the process has no stack left."""
-_CLOSED_BY = {"}}": "{{", "]]": "[[", "]": "["}
-_MOST_UNCLOSED = 100
-_MOST_COST = 50_000
-"""Marks, each about 20 microseconds; the longest articles of the English Wikipedia have a tenth of it."""
-_PER_LINE_MARK = 2
-"""Lists and headings cost twice as much as others."""
-_LINES_PER_MARK = 4
-_CHARACTERS_PER_MARK = 320
-"""That are read again in the time that a mark takes."""
-
-
-class MarkupError(Exception):
-    """A page that is left out for its markup."""
-
-
-class BrokenMarkupError(MarkupError):
-    """It leaves so much open that nobody can tell its text from its markup, or the parser gave up."""
-
-
-class CostlyMarkupError(MarkupError):
-    """It has more markup than any page that is meant to be read."""
-
-
-def check_markup(text: str) -> None:
-    """Refuse text that the parser would not be done with in a second. Time: linear, some 2 % of the parser's.
-
-    Raises:
-        BrokenMarkupError: a hundred templates or links and more are never closed.
-        CostlyMarkupError: as its name says.
-    """
-    # Openings that are waiting for their closing: which, where, and whether it has to come on the same line.
-    waiting: list[tuple[str, int, bool]] = []
-    marks = reread = lines = 0
-    for match in _MARK.finditer("\n" + text):
-        mark = match[0]
-        if mark[0] == "\n":
-            lines += 1
-            marks += _PER_LINE_MARK * (len(mark) - 1)
-            while waiting and waiting[-1][2]:
-                reread += match.start() - waiting.pop()[1]
-        elif mark in _CLOSED_BY:
-            # Out of turn it is text to the parser, and so it is here.
-            if waiting and waiting[-1][0] == _CLOSED_BY[mark]:
-                waiting.pop()
-        elif mark == "|":
-            marks += len(waiting)
-            if waiting and waiting[-1][0] == "[[":
-                waiting[-1] = ("[[", waiting[-1][1], False)
-        else:
-            marks += len(waiting) + 1
-            if mark not in "&:":
-                waiting.append((mark, match.start(), mark != "{{"))
-    if len(waiting) > _MOST_UNCLOSED or _ENDLESS_HEADING.search(text):
-        raise BrokenMarkupError
-    reread += sum(len(text) - place for _, place, _ in waiting)
-    if marks + lines // _LINES_PER_MARK + reread // _CHARACTERS_PER_MARK > _MOST_COST:
-        raise CostlyMarkupError
-
-
 EXTRACTOR_VERSION = 2
-"""Raised whenever the same page would yield other text."""
+"""Raised whenever the same page would yield other text: it is part of the fingerprint of every dump."""
 
 _LIST_MARK = "\x02"
-"""Stands before what a list item says; XML has no such character, so no page has."""
+"""Stands before the text of a list item; XML forbids the character, so no page has it."""
 _LESS_THAN = "\x03"
 """Stands for a ``<`` that begins no tag, until the parser is done."""
 
@@ -112,7 +47,7 @@ _HIDING = (
 )
 _OPENING = re.compile(rf"<!--|<({_HIDING})\b[^<>]*>", re.IGNORECASE)
 _CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _HIDING.split("|")}
-_SHOWN = frozenset({"nowiki", "poem"})
+_SHOWN_EXTENSIONS = frozenset({"nowiki", "poem"})
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)\b[^<>]*>", re.IGNORECASE)
 _BREAKING_TAGS = frozenset({"blockquote", "br", "center", "dd", "div", "dl", "dt", "hr", "li", "ol", "p", "td", "ul"})
 _ITEM_TAGS = frozenset({"dd", "dt", "li"})
@@ -128,6 +63,65 @@ _LEFT_OVER = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?[a-z][^<>]*>|^[|!*#:;
 _TABLE = re.compile(r"^(?:[^\S\n]|:)*\{\|", re.MULTILINE)
 _TABLE_END = re.compile(r"^(?:[^\S\n]|:)*\|\}", re.MULTILINE)
 
+_FIXED = {
+    "'": "'",
+    "'s": "'s",
+    "\u2013": "\u2013",
+    "ndash": "\u2013",
+    "mdash": "\u2014",
+    "snd": " \u2013 ",
+    "nbsp": " ",
+}
+"""Templates that stand for a character."""
+
+_PARAMETERS = {
+    "abbr": ("1",),
+    "blockquote": ("1", "text"),
+    "convert": ("1", "2"),
+    "cquote": ("1",),
+    "cvt": ("1", "2"),
+    "lang": ("2",),
+    "langx": ("2",),
+    "nihongo": ("1",),
+    "no wrap": ("1",),
+    "nobr": ("1",),
+    "nowrap": ("1",),
+    "quote": ("1", "text"),
+    "sic": ("1",),
+    "small": ("1",),
+    "transl": ("2",),
+    "visible anchor": ("1",),
+}
+"""Templates that sentences are built with, and the parameters that they show, in this order."""
+
+# The cost of parsing, in marks of about 20 microseconds each.
+_MARK = re.compile(
+    r"\n(?:=|-(?=---)|[*#:;]*)|\{\{|\}\}|\[\[|\]\]|\[(?=//|[a-z]{3,9}:)|\]|\||&(?=[#a-z0-9])|:(?=\S)", re.IGNORECASE
+)
+_ENDLESS_HEADING = re.compile(r"^=(?:[^=\n]*+=++){200}", re.MULTILINE)
+"""The parser calls itself for each run of equals signs of a heading, until the process has no stack left."""
+_CLOSED_BY = {"}}": "{{", "]]": "[[", "]": "["}
+_MOST_UNCLOSED = 100
+_MOST_COST = 50_000
+"""About a second; the longest articles of the English Wikipedia have a tenth of it."""
+_COST_OF_LINE_MARK = 2
+"""Of each character that begins a list item or a heading."""
+_LINES_PER_MARK = 4
+_CHARACTERS_PER_MARK = 320
+"""Characters that the parser reads again in the time that a mark takes."""
+
+
+class MarkupError(Exception):
+    """A page that is left out for its markup."""
+
+
+class BrokenMarkupError(MarkupError):
+    """So much is never closed that text and markup cannot be told apart, or the parser gave up."""
+
+
+class CostlyMarkupError(MarkupError):
+    """It would take longer to parse than any page that is meant to be read."""
+
 
 def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> list[str]:
     """Return the paragraphs of a page, each on one line, without markup.
@@ -137,11 +131,12 @@ def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> lis
     Raises:
         MarkupError: as ``check_markup``; or the parser gave up.
     """
-    # Tags go first: the parser's time is quadratic in those that are never closed, an hour for some pages.
+    # Hidden content goes before tables and tags: a comment or <nowiki> may hold half a table. Tags go before the parser
+    # runs: its time is quadratic in those that are never closed, an hour for some pages.
     visible = _TAG.sub(_replace_tag, _without_tables(_without_hidden(wikitext))).replace("<", _LESS_THAN)
     check_markup(visible)
     try:
-        # Bold and italic marks are cut away afterwards: cheaper, and unbalanced ones cannot confuse the parser.
+        # Bold and italic marks are cut away in _tidy: that is cheaper, and unbalanced ones cannot confuse the parser.
         code = mwparserfromhell.parse(visible, skip_style_tags=True)
     except ParserError as error:
         raise BrokenMarkupError from error
@@ -150,6 +145,49 @@ def extract_paragraphs(wikitext: str, dropped_namespaces: frozenset[str]) -> lis
     paragraphs = (_tidy(line) for line in lines if not line.lstrip().startswith(_LIST_MARK))
     # What ends with a colon announces a list, a table or a formula that is gone.
     return [line for line in paragraphs if line and not line.endswith(":") and not _LEFT_OVER.search(line)]
+
+
+def check_markup(text: str) -> None:
+    """Refuse text that would take the parser more than about a second. Time: linear, some 2 % of the parser's.
+
+    Three things cost the parser time: marks, each once more for every template or link around it; scans to the end of
+    the line or page, and back, for whatever is never closed; and lines.
+
+    Raises:
+        BrokenMarkupError: more than a hundred templates or links are never closed, or a heading never ends.
+        CostlyMarkupError: the estimate is above the limit.
+    """
+    # Openings without their closing so far: which, where, and whether that has to come on the same line.
+    waiting: list[tuple[str, int, bool]] = []
+    marks = reread = lines = 0
+    for match in _MARK.finditer("\n" + text):
+        mark = match[0]
+        if mark[0] == "\n":
+            lines += 1
+            # A link or address ends with its line: the parser finds it open there and goes back to its beginning.
+            marks += _COST_OF_LINE_MARK * (len(mark) - 1)
+            while waiting and waiting[-1][2]:
+                reread += match.start() - waiting.pop()[1]
+        elif mark in _CLOSED_BY:
+            # A closing that fits nothing is text to the parser.
+            if waiting and waiting[-1][0] == _CLOSED_BY[mark]:
+                waiting.pop()
+        elif mark == "|":
+            marks += len(waiting)
+            # The text of a link, unlike its target, may go over several lines.
+            if waiting and waiting[-1][0] == "[[":
+                waiting[-1] = ("[[", waiting[-1][1], False)
+        else:
+            # What stands inside a template or link is put together anew for each one around it.
+            marks += len(waiting) + 1
+            if mark not in "&:":
+                waiting.append((mark, match.start(), mark != "{{"))
+    if len(waiting) > _MOST_UNCLOSED or _ENDLESS_HEADING.search(text):
+        raise BrokenMarkupError
+    # Each opening that is left sends the parser to the end of the page and back.
+    reread += sum(len(text) - place for _, place, _ in waiting)
+    if marks + lines // _LINES_PER_MARK + reread // _CHARACTERS_PER_MARK > _MOST_COST:
+        raise CostlyMarkupError
 
 
 def _without_hidden(text: str) -> str:
@@ -169,6 +207,7 @@ def _without_hidden(text: str) -> str:
             continue
         closing = _CLOSING[name].search(text, position)
         if closing is None:
+            # Remembered: each such search reads to the end of the page, and hostile pages hold many.
             never_closed.add(name)
             continue
         pieces.append(_show_hidden(name, text[position : closing.start()]))
@@ -186,7 +225,7 @@ def _replace_tag(match: re.Match[str]) -> str:
 def _show_hidden(name: str, content: str) -> str:
     if name == "nowiki":
         return re.sub(r"[\[\]{}|<>']", "", content)
-    return content if name in _SHOWN else ""
+    return content if name in _SHOWN_EXTENSIONS else ""
 
 
 def _without_tables(text: str) -> str:
@@ -203,9 +242,11 @@ def _without_tables(text: str) -> str:
             while end is not None and end.start() < position:
                 end = next(ends, None)
             if end is None:
+                # A forgotten end must not cost the rest of the article.
                 heading = text.find("\n==", start)
                 position = heading if heading >= 0 else len(text)
                 break
+            # Tables that began in between, less the one that ends here.
             depth += len(_TABLE.findall(text, position, end.start())) - 1
             position = end.end()
     return "".join((*pieces, text[position:]))
@@ -253,7 +294,7 @@ def _show_wikilink(node: Wikilink, dropped: frozenset[str]) -> Iterator[str]:
             return
         if node.text is None and _INTERLANGUAGE.match(title):
             return
-    # Not by its text as a whole, which every link around this one would put together anew.
+    # str(node.text) would do, but every link around this one would put that text together again: quadratic.
     if node.text is not None and any(not isinstance(part, Text) or part.value.strip() for part in node.text.nodes):
         yield from _show(node.text, dropped)
     else:
@@ -274,37 +315,6 @@ def _show_template(node: Template, dropped: frozenset[str]) -> Iterator[str]:
                 yield from _show(node.get(parameter).value, dropped)
 
 
-_FIXED = {
-    "'": "'",
-    "'s": "'s",
-    "\u2013": "\u2013",
-    "ndash": "\u2013",
-    "mdash": "\u2014",
-    "snd": " \u2013 ",
-    "nbsp": " ",
-}
-"""Templates that stand for a character."""
-
-_PARAMETERS = {
-    "abbr": ("1",),
-    "blockquote": ("1", "text"),
-    "convert": ("1", "2"),
-    "cquote": ("1",),
-    "cvt": ("1", "2"),
-    "lang": ("2",),
-    "langx": ("2",),
-    "nihongo": ("1",),
-    "no wrap": ("1",),
-    "nobr": ("1",),
-    "nowrap": ("1",),
-    "quote": ("1", "text"),
-    "sic": ("1",),
-    "small": ("1",),
-    "transl": ("2",),
-    "visible anchor": ("1",),
-}
-"""Templates that sentences are built with, and the parameters that they show, in this order."""
-
 _SHOW: dict[type[Node], Callable[..., Iterator[str]]] = {
     Argument: _show_nothing,
     Comment: _show_nothing,
@@ -321,7 +331,7 @@ _SHOW: dict[type[Node], Callable[..., Iterator[str]]] = {
 def _tidy(line: str) -> str:
     """Mend what the parts cut away leave behind: empty brackets, doubled punctuation and spaces."""
     line = _QUOTES.sub("", _BEHAVIOUR_SWITCH.sub("", line)).replace(_LESS_THAN, "<")
-    # First of all, so that no later pattern meets a long run.
+    # Runs go first: the patterns below would take quadratic time on a long one.
     line = _REPEATED.sub(r"\1", " ".join(line.split()))
     if "(" in line or "[" in line or "\uff08" in line:
         line = _CLOSED.sub(r"\1", _OPENED.sub(r"\1", _EMPTY_BRACKETS.sub("", line)))
