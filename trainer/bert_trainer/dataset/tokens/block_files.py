@@ -1,7 +1,7 @@
-"""Scratch files between the passes over a corpus: its text in blocks, then each block's tokens, sorted by group.
+"""Block files: scratch between the passes over a corpus; its text in blocks, then each block's tokens, sorted by group.
 
-They keep memory apart from the size of the corpus: a block is some megabytes, and a group of documents is read
-out of all blocks without the rest. The files are this build's own and carry no version; they are not shards.
+They make memory independent of the size of the corpus: a block is some megabytes, and a group of documents is read out
+of all blocks without the rest. The files belong to one build and carry no version; they are not shards.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bert_trainer.system.atomic_files import disk_errors
 _FIRST_BLOCK_BYTES = 1 << 18
 _LARGEST_BLOCK_BYTES = 1 << 23
 _BLOCKS_PER_SIZE = 32
-"""Blocks of one size before the size doubles: small texts have work for many processes, large ones few files."""
+"""Blocks of one size before the size doubles: small texts give many processes work, large ones make few files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Some documents, one after another, in a file of their own."""
+    """A file of consecutive documents: sentences end with a line break, documents with an empty line."""
 
     path: Path
     first_document: int
@@ -57,9 +57,9 @@ class TextBlock:
 
 
 def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[TextBlock]:
-    """Write the documents to an existing folder and yield the blocks as they are whole.
+    """Write the documents to an existing folder and yield each block when it is written.
 
-    A block ends with the document that makes it large enough, so a huge document is a huge block.
+    A block ends with the document that makes it large enough: it is larger than its limit by one document at most.
     """
     waiting: list[bytes] = []
     weights: list[float] = []
@@ -79,7 +79,7 @@ def write_text_blocks(documents: Iterable[Document], folder: Path) -> Iterator[T
 
 
 def block_bytes(number: int) -> int:
-    """Return the bytes of text from which on a block is large enough."""
+    """Return the bytes of text at which this block ends; the blocks of a text do not depend on the machine."""
     return min(_LARGEST_BLOCK_BYTES, _FIRST_BLOCK_BYTES << (number // _BLOCKS_PER_SIZE))
 
 
@@ -103,15 +103,17 @@ def _write_block(folder: Path, number: int, first: int, documents: list[bytes], 
 def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32], num_groups: int) -> None:
     """Write a block's documents sorted by group; in a group they stay in their order.
 
-    groups: (documents,), each below ``num_groups``. The file: int64 (groups + 1, 3), where each group's
-    documents, sentences and tokens begin; then draws of and sentences per document and tokens per sentence, int32;
-    then the tokens.
+    groups: (documents,), each below ``num_groups``.
     """
+    # The file: an index, int64 (groups + 1, 3), of where each group's documents, sentences and tokens begin; then,
+    # int32, draws per document, sentences per document and tokens per sentence; then the ids, uint16 or int32.
+    # read_tokens and _read_run compute offsets from this order: 24 bytes for each row of the index, 4 for each int32.
     order = np.argsort(groups, kind="stable")
     ordered = documents.take(order)
     starts = np.searchsorted(groups[order], np.arange(num_groups + 1))
     sentences = ordered.document_bounds[starts]
     index = np.stack([starts, sentences, ordered.sentence_bounds[sentences]], axis=1)
+    # Renamed when it is complete: under its name there is never half a file, whenever a build is killed.
     partial = path.with_suffix(".partial")
     with disk_errors(path):
         with partial.open("wb") as file:
@@ -122,7 +124,7 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
                 np.diff(ordered.sentence_bounds).astype(np.int32),
                 ordered.ids,
             ):
-                # Not by tofile, which says of a full disk only how many numbers it could write.
+                # Not by tofile: on a full disk it raises no error number, only how many items it could write.
                 file.write(np.ascontiguousarray(array).data)
         partial.replace(path)
 
@@ -130,9 +132,9 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
 def read_tokens(
     paths: Sequence[Path], groups: Sequence[int], num_groups: int, kind: np.dtype[np.generic]
 ) -> list[TokenDocuments]:
-    """Return the documents of some groups, in the order of the blocks, for each group.
+    """Return the documents of each of some groups, in the order of the blocks. Memory: those documents.
 
-    groups: read with one access where they follow one another. kind: of the ids. Memory: those documents.
+    groups: neighbours are read with one access. kind: of the ids.
     """
     found: dict[int, list[TokenDocuments]] = {group: [] for group in groups}
     runs = _runs(sorted(found))
@@ -146,7 +148,7 @@ def read_tokens(
                     range(first, end), _read_run(descriptor, index, total, num_groups, kind), strict=True
                 ):
                     found[group].append(part)
-    # Taken out one by one, so that no more than one group is there twice.
+    # Popped one by one, so that no more than one group is in memory twice.
     joined = {group: TokenDocuments.concatenate(found.pop(group)) for group in list(found)}
     return [joined[group] for group in groups]
 
@@ -170,6 +172,7 @@ def _read_run(
 
 
 def _read(descriptor: int, offset: int, count: int, kind: np.dtype[np.generic]) -> NDArray[Any]:
+    # pread keeps no position, so the arrays of a file can be read in any order; frombuffer does not copy.
     return np.frombuffer(os.pread(descriptor, count * kind.itemsize, offset), dtype=kind)
 
 

@@ -1,7 +1,7 @@
-"""What is worked out from one block of text: marks of its documents, then their tokens. The tasks of workers.
+"""Tasks of workers on one block of text: survey its documents (digests, MinHash bands), then tokenize them.
 
-Both depend on the block and the settings alone, so any process can do any block. Deciding which documents stay,
-and where they go, needs all of them and is done in ``preparation``.
+Both depend on the block and the settings alone, so any process can do any block. Which documents stay, and which shard
+they go to, is decided from all of them in ``build.passes``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
 from bert_trainer.dataset.tokens.word_cache import HitRate, WordCache
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
 
-DIGEST_BYTES = 32
 _BATCH_CHARACTERS = 1 << 20
 """Text whose words are held in memory at a time: about 15 MB of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """A block whose documents are to be marked."""
+    """A block whose documents are to be surveyed."""
 
     block: TextBlock
     similarity: float
@@ -39,27 +38,27 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Marks of D documents."""
+    """What decides about D documents: whether they are copies, held out, drawn."""
 
     digests: bytes
     """32 bytes each: SHA-256 of the text."""
     bands: Hashes
     """(D, bands): as ``near_duplicates``."""
     scores: NDArray[np.float64]
-    """(D,): a number in [0, 1) that only text and seed decide; small ones are held out."""
+    """(D,): a number in [0, 1) that depends on text and seed alone; small ones are held out."""
     chances: NDArray[np.float64]
     """(D,): another such number, for the documents of weighted corpora."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """A block whose documents are to be cut into tokens."""
+    """A block whose documents are to be tokenized."""
 
     block: TextBlock
     groups: NDArray[np.int32]
     """(D,): the group of each document; -1: left out."""
     draws: NDArray[np.int32]
-    """(D,): how often each document is walked over; 0: once in every pass."""
+    """(D,): how often each document is drawn; 0: once in every pass."""
     num_groups: int
     vocabulary_path: Path
     lower_case: bool
@@ -68,20 +67,20 @@ class EncodeTask:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What became of a block of D documents."""
+    """Counts of a tokenized block of D documents."""
 
     tokens: NDArray[np.int64]
-    """(D,): tokens of each document; 0 where it was left out."""
+    """(D,): tokens of each document; 0 where it was dropped."""
     num_tokens: int
-    """Of all documents, those of the sentences that are left out included."""
+    """Of all documents, including sentences that are dropped."""
     num_unknown: int
     """[UNK] among them."""
     hit_rate: HitRate
-    """Of this block's words in the cache of the process that did it."""
+    """Of this block's words, in the cache of the process that tokenized it."""
 
 
 def survey_block(task: SurveyTask) -> Survey:
-    """Mark the documents of one block. Memory: the block some twenty times."""
+    """Survey the documents of one block. Memory: the block some twenty times."""
     digests: list[bytes] = []
     bands: list[Hashes] = []
     batch: list[Sequence[str]] = []
@@ -96,6 +95,7 @@ def survey_block(task: SurveyTask) -> Survey:
             batch, batched = [], 0
     if batch:
         bands.append(signatures.bands(batch))
+    # From the text and not from its place: a document is held out, or not, wherever in the corpus it stands.
     salt = f"{task.seed}/held-out/".encode()
     scores = [int.from_bytes(hashlib.sha256(salt + digest).digest()[:8]) / 2**64 for digest in digests]
     chances = [chance_of(digest, task.seed) for digest in digests]
@@ -103,9 +103,9 @@ def survey_block(task: SurveyTask) -> Survey:
 
 
 def encode_block(task: EncodeTask) -> Encoded:
-    """Cut the documents of one block into tokens and write them, sorted by group.
+    """Tokenize the documents of one block and write them, sorted by group.
 
-    Sentences without a token, or with nothing but [UNK], are left out, and so are documents without any other.
+    Sentences without a token, or of nothing but [UNK], are dropped, and so are documents without any other.
     """
     cache, size, unk_id = _token_cache(task.vocabulary_path, task.lower_case)
     before = HitRate(cache.hit_rate.words, cache.hit_rate.unseen)
@@ -113,6 +113,7 @@ def encode_block(task: EncodeTask) -> Encoded:
     wanted = set(kept.tolist())
     documents = [sentences for number, sentences in enumerate(task.block.read()) if number in wanted]
     ids, sentence_lengths = _encode_sentences([sentence for document in documents for sentence in document], cache)
+    # From here on no loop over sentences: arrays of all tokens (n,), per sentence (S,) and per document (D,).
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     num_tokens, num_unknown = len(ids), int((ids == unk_id).sum())
     if num_unknown:
@@ -139,6 +140,7 @@ def _without_unknown_sentences(
     ids: NDArray[np.int32], sentence_lengths: NDArray[np.int64], unk_id: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the ids without those of sentences of nothing but [UNK], and the sentences' lengths, 0 for these."""
+    # Prefix sums of known tokens, taken at the sentences' ends: their differences are the known tokens of each.
     known = np.concatenate([[0], np.cumsum(ids != unk_id)])[np.cumsum(sentence_lengths)]
     lengths = np.where(np.diff(known, prepend=0) > 0, sentence_lengths, 0)
     return ids[np.repeat(lengths > 0, sentence_lengths)], lengths
@@ -154,6 +156,7 @@ def _encode_sentences(sentences: list[str], cache: WordCache) -> tuple[NDArray[n
         if batched >= _BATCH_CHARACTERS or end == len(sentences):
             batch = sentences[start:end]
             ids, counts = cache.look_up(" ".join(batch).split(" "))
+            # As split(" ") does: one word more than spaces, empty ones included.
             words = np.fromiter((text.count(" ") + 1 for text in batch), dtype=np.int64, count=len(batch))
             ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words)]
             all_ids.append(ids)
@@ -170,13 +173,13 @@ def _signatures(similarity: float) -> Signatures:
 @lru_cache(maxsize=1)
 def _token_cache(vocabulary_path: Path, lower_case: bool) -> tuple[WordCache, int, int]:
     """Keep the words of one vocabulary from block to block; return also its size and the id of [UNK]."""
-    # The other cache has done its part; a process need not hold both.
+    # All blocks are surveyed before the first is tokenized: that cache is done, and a process need not hold both.
     _signatures.cache_clear()
     vocabulary = read_vocabulary(vocabulary_path)
     return WordCache(Encoder(vocabulary, lower_case=lower_case).encode_words), vocabulary.size, vocabulary.unk_id
 
 
 def forget_words() -> None:
-    """Let the caches of words go, in a process that is done with text."""
+    """Free the caches of words in a process that goes on to build shards."""
     _signatures.cache_clear()
     _token_cache.cache_clear()

@@ -1,13 +1,13 @@
-"""Find documents that say nearly the same as an earlier one, by shingles, MinHash and banding.
+"""Near-duplicate documents: shingles, MinHash and banding (LSH).
 
 A document is the set of its 5-word shingles; two documents are near-duplicates when the Jaccard similarity
 of their sets is at least a threshold. MinHash signatures cut into bands name the candidate pairs (Broder
 1997; Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3), and every candidate is then
 compared exactly, so that nothing is dropped by mistake; a true pair is missed with a probability below 1e-4.
-It decides nothing about what happens to a duplicate.
+What happens to a duplicate is decided elsewhere.
 
-Copies go first, by their digests. Documents come in blocks, whose signatures any process can work out. Disk per
-document, in a scratch folder: 16 bytes and 8 per band. Memory per document: 40 bytes while digests or one band are
+Exact copies are found first, by their digests. Documents come in blocks, whose signatures any process can compute. Disk
+per document, in a scratch folder: 16 bytes and 8 per band. Memory per document: 40 bytes while digests or one band are
 examined; documents that share a band with another, copies aside, cost 24 bytes per shared band, and are read again
 to be compared.
 """
@@ -43,7 +43,7 @@ Hashes = NDArray[np.uint64]
 
 
 class Signatures:
-    """Works out the bands of documents; keeps the hashes of the words that it has seen."""
+    """Computes the bands of documents; caches the hashes of words."""
 
     def __init__(self, similarity: float) -> None:
         """similarity: threshold, in (0, 1]."""
@@ -70,7 +70,7 @@ class Signatures:
         ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(pieces)]
         num_words = np.diff(ends, prepend=0)
         for number in np.flatnonzero(num_words == 0).tolist():
-            # Without a letter or digit: told apart by its signs.
+            # Without a letter or digit: its other characters stand for it, so that such documents differ, too.
             signs = np.array([zlib.crc32(sign.encode()) for sign in texts[number].split() or [""]], dtype=np.uint64)
             at = int(num_words[:number].sum())
             hashes = np.concatenate([hashes[:at], signs, hashes[at:]])
@@ -79,7 +79,7 @@ class Signatures:
 
 
 class NearDuplicates:
-    """Takes the bands of documents, then tells which documents repeat an earlier one."""
+    """Takes the bands of all documents, then finds those that repeat an earlier one."""
 
     def __init__(self, folder: Path, similarity: float) -> None:
         """folder: existing scratch folder, emptied by ``close``. similarity: threshold, in (0, 1]."""
@@ -110,6 +110,7 @@ class NearDuplicates:
         dropped = _is_copy(np.fromfile(self._paths[-1], dtype=np.uint64).reshape(-1, 2))
         numbers, buckets = self._shared_buckets(~dropped)
         by_bucket = np.argsort(buckets, kind="stable")
+        # Per document the buckets it is in, and per bucket its documents, members[firsts[b] : firsts[b + 1]].
         members, firsts = numbers[by_bucket], np.searchsorted(buckets[by_bucket], np.arange(buckets.max(initial=0) + 2))
         del by_bucket
 
@@ -122,6 +123,7 @@ class NearDuplicates:
             number = int(numbers[start])
             own = [members[firsts[bucket] : firsts[bucket + 1]] for bucket in buckets[start:end].tolist()]
             others = np.unique(np.concatenate(own))
+            # In ascending order, so whether an earlier document is kept is settled: chains do not drop everything.
             candidates = others[(others < number) & ~dropped[others]].tolist()
             dropped[number] = any(
                 jaccard(shingles(number), shingles(other)) >= self._similarity for other in candidates
@@ -153,7 +155,7 @@ class NearDuplicates:
 
 
 def _is_copy(digests: Hashes) -> NDArray[np.bool_]:
-    """Tell for each document whether an earlier one has the same digest. digests: (documents, 2)."""
+    """Return for each document whether an earlier one has the same digest. digests: (documents, 2)."""
     order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: of equal ones the earliest comes first
     ordered = digests[order]
     copies = np.zeros(len(digests), dtype=np.bool_)
@@ -198,6 +200,8 @@ def _shingles(hashes: Hashes, num_words: NDArray[np.int64]) -> tuple[Hashes, NDA
     return shingles, counts
 
 
+# 128 hash functions h -> (factor * h + addend) mod 2**32, all at once by wrapping uint32 arithmetic. Odd factors make
+# each of them one-to-one.
 _FACTORS = (mix64(np.arange(_NUM_HASHES, dtype=np.uint64)) | np.uint64(1)).astype(np.uint32)
 _ADDENDS = mix64(np.arange(_NUM_HASHES, 2 * _NUM_HASHES, dtype=np.uint64)).astype(np.uint32)
 
@@ -208,7 +212,7 @@ def _signatures(shingles: Hashes, counts: NDArray[np.int64]) -> NDArray[np.uint3
     counts: shingles of each document, at least one.
     """
     least = np.full((_NUM_HASHES, len(counts)), np.iinfo(np.uint32).max, dtype=np.uint32)
-    # The high half: after mixing any 32 bits are as good.
+    # The high half: after mix64 any 32 bits are as good, and uint32 halves the table.
     values = (shingles >> np.uint64(32)).astype(np.uint32)
     ends = np.cumsum(counts)
     hashed = np.empty((_NUM_HASHES, _CHUNK), dtype=np.uint32)
@@ -217,6 +221,7 @@ def _signatures(shingles: Hashes, counts: NDArray[np.int64]) -> NDArray[np.uint3
         table = hashed[:, : len(part)]
         np.multiply(_FACTORS[:, None], part[None, :], out=table)
         table += _ADDENDS[:, None]
+        # The documents that this chunk touches; reduceat takes the minimum over the part of each that lies in it.
         first, last = np.searchsorted(ends, [start, start + len(part) - 1], side="right")
         begins = np.maximum(ends[first : last + 1] - counts[first : last + 1] - start, 0)
         found = np.minimum.reduceat(table, begins, axis=1)
@@ -225,7 +230,7 @@ def _signatures(shingles: Hashes, counts: NDArray[np.int64]) -> NDArray[np.uint3
 
 
 def _band_keys(signatures: NDArray[np.uint32], rows: int) -> Hashes:
-    """(documents, 128) to (documents, bands)."""
+    """Hash each band of ``rows`` signatures: uint32 (documents, 128) to uint64 (documents, bands)."""
     num_bands = _NUM_HASHES // rows
     keys = np.zeros((len(signatures), num_bands), dtype=np.uint64)
     for row in range(rows):

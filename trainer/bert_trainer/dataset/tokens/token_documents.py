@@ -1,4 +1,4 @@
-"""Documents as flat arrays: all tokens end to end, and where sentences and documents begin."""
+"""Documents as flat arrays: all tokens end to end, with the bounds of sentences and documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TokenDocuments:
     document_bounds: NDArray[np.int64]
     """(D + 1,): the first sentence of each document, and S."""
     draws: NDArray[np.int32]
-    """(D,): how often each is walked over, all passes together; 0: once in every pass."""
+    """(D,): how often each is drawn, all passes together; 0: once in every pass."""
 
     @property
     def num_documents(self) -> int:
@@ -41,9 +41,9 @@ class TokenDocuments:
         document_lengths: NDArray[np.integer],
         draws: NDArray[np.int32] | None = None,
     ) -> TokenDocuments:
-        """Take tokens per sentence (S,) and sentences per document (D,) in place of where they begin.
+        """Create documents from tokens per sentence (S,) and sentences per document (D,).
 
-        draws: empty: each is walked over once in every pass.
+        draws: None: each is drawn once in every pass.
         """
         if draws is None:
             draws = np.zeros(len(document_lengths), dtype=np.int32)

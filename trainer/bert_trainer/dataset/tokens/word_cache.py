@@ -1,7 +1,7 @@
-"""What was worked out for a word once: text to flat arrays without working anything out twice.
+"""A cache of what is computed per word: its token ids, or its hashes.
 
-Natural text repeats its words: of a million, a few thousand are new. What is worked out for a word (its token
-ids, its hashes) must not depend on its neighbours. Memory is bounded: a full cache is emptied and fills again.
+Natural text repeats its words: of a million, a few thousand are new. Values of a word must not depend on its
+neighbours. Memory is bounded: a full cache is emptied and fills again.
 """
 
 from __future__ import annotations
@@ -23,24 +23,19 @@ _MOST_CHARACTERS = 1 << 24
 
 @dataclass(slots=True)
 class HitRate:
-    """How often a word was there already."""
+    """How often a word was in the cache."""
 
     words: int = 0
     unseen: int = 0
 
-    @property
-    def share(self) -> float:
-        """Words found, of all that were looked up; in [0, 1]."""
-        return 1 - self.unseen / self.words if self.words else 0.0
-
 
 class WordCache:
-    """Looks words up and has unseen ones worked out, many at a time."""
+    """Looks words up and computes the values of unseen ones, many at a time."""
 
     def __init__(
         self, compute: Callable[[Sequence[str]], tuple[Values, NDArray[np.int64]]], *, most_words: int = MOST_WORDS
     ) -> None:
-        """compute: gives the values of several words, end to end, and how many each of them has."""
+        """compute: returns the values of several words, end to end, and how many each of them has."""
         self._compute = compute
         self._most_words = most_words
         self.hit_rate = HitRate()
@@ -54,6 +49,7 @@ class WordCache:
         if len(self._numbers) >= self._most_words or self._characters >= _MOST_CHARACTERS:
             self._clear()
         known = len(self._numbers)
+        # The loop over words runs in C: __missing__ is Python, and is called for unseen words alone.
         numbers = np.fromiter(map(self._numbers.__getitem__, words), dtype=np.int64, count=len(words))
         if unseen := self._numbers.unseen:
             self._learn(unseen)
@@ -79,7 +75,7 @@ class WordCache:
 
 
 class _Numbers(dict[str, int]):
-    """Gives every word that it is asked for and does not have the next number."""
+    """Numbers words in the order in which they are first looked up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,6 +92,7 @@ def ragged_indexes(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDAr
 
     Shapes: (n,) and (n,) to (sum of counts,).
     """
+    # One arange over all elements, shifted per run: no loop in Python over words or sentences.
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     shifts: NDArray[np.int64] = np.repeat(starts - (ends - counts), counts)

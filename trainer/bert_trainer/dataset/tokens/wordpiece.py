@@ -1,10 +1,9 @@
-"""The WordPiece vocabulary: learning one, reading one, and turning sentences into token ids.
+"""WordPiece vocabularies: train one, read one, and tokenize sentences.
 
-Text is normalised and cut into words as BERT does (clean-up, optional lower case with accents stripped,
-spaces around CJK characters, punctuation on its own), then into the longest pieces found in the vocabulary;
-words above 100 characters are [UNK] (NVIDIA and Hugging Face; Google's code says 200). The five special
-tokens have no power inside text: a literal "[SEP]" is cut into its characters. Splitting and learning are
-Hugging Face ``tokenizers``; the order in which ids are given out is made deterministic here.
+Text is normalized and split into words as BERT does (clean-up, optional lower case with accents stripped, spaces around
+CJK characters, punctuation on its own), then greedily into the longest pieces found in the vocabulary. The five special
+tokens have no meaning inside text: a literal "[SEP]" is split into characters. Splitting and training are Hugging Face
+``tokenizers``; the order of the ids is made deterministic here.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from bert_trainer.errors import InputError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100
-"""Characters; a longer word becomes [UNK]."""
+"""Characters; a longer word becomes [UNK], as with NVIDIA and Hugging Face. Google's code says 200."""
 MOST_UNKNOWN = 0.005
-"""Share of [UNK] in a text's tokens from which on its vocabulary does not fit it well."""
+"""Share of [UNK] in a text's tokens above which its vocabulary fits badly."""
 _COVERED_CHARACTERS = 0.9999
-"""Share of the text whose characters are entries, as far as the vocabulary has room: a word with a character that is
-none is [UNK] as a whole. The characters that are left out are typos and names from elsewhere."""
+"""Share of the text whose characters get entries, as far as the vocabulary has room: a word with a character that has
+none is [UNK] as a whole. The rest are typos and names in other scripts."""
 _ALWAYS_COVERED = 1000
-"""Commonest characters that are entries whatever their share."""
+"""Most frequent characters, which get entries whatever their share."""
 _LEAST_FREQUENCY = 2
-_WORDS = 4096
-"""Words handed to the tokenizer at a time."""
+_WORDS_PER_CALL = 4096
+"""Words handed to the tokenizer at a time: an encoding costs more than splitting a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens in the order of their ids, with what every reader of ids has to know."""
+    """Tokens in the order of their ids, and the ids of the special ones."""
 
     tokens: tuple[str, ...]
     sha256: str
@@ -56,7 +55,7 @@ class Vocabulary:
 
     @property
     def continuations(self) -> NDArray[np.bool_]:
-        """Tell of each token whether it goes on with a word ("##ing"), (size,)."""
+        """Return for each token whether it continues a word ("##ing"), bool (size,)."""
         return np.array([token.startswith("##") for token in self.tokens])
 
 
@@ -109,19 +108,20 @@ def _problem(tokens: list[str]) -> str | None:
 
 
 def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -> bytes:
-    """Learn WordPieces from text and return the content of a vocabulary file.
+    """Train a WordPiece vocabulary and return the content of its file. The same text gives the same bytes.
 
-    sentences: read twice, so not an iterator. size: entries at most. The same text gives the same bytes.
-
-    The trainer gives ids to word-inner characters ("##x") in the order of a randomly seeded hash map, and
-    breaks ties between merges by ids. Counting the characters here and naming them all beforehand leaves it
-    no such choice.
+    Args:
+        sentences: Iterated over twice, so not an iterator.
+        size: Entries at most.
+        lower_case: Whether text is lower-cased and loses its accents.
     """
     normalizer, splitter = _normalizer(lower_case), pre_tokenizers.BertPreTokenizer()
     starts, inner = _alphabet(sentences, normalizer, splitter, budget=size - len(SPECIAL_TOKENS))
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
-    # Named as special tokens they get their ids first and in this order; the tokenizer itself is discarded.
+    # The trainer gives ids to characters inside words ("##x") in the order of a randomly seeded hash map, and breaks
+    # ties between merges by id. Named as special tokens, all of them get their ids first and in this order, so that
+    # nothing is left to chance. The tokenizer itself is discarded.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=_LEAST_FREQUENCY,
@@ -132,12 +132,12 @@ def train_vocabulary(sentences: Iterable[str], *, size: int, lower_case: bool) -
         continuing_subword_prefix="##",
     )
     tokenizer.train_from_iterator(sentences, trainer)
-    ids = tokenizer.get_vocab()
+    ids = tokenizer.get_vocab()  # a hash map, too: sorted by id below
     return "".join(f"{token}\n" for token in sorted(ids, key=lambda token: ids[token])).encode()
 
 
 def describe_unknown(share: float) -> str:
-    """Say that a vocabulary does not fit a text. share: of its tokens that are [UNK]."""
+    """Return the warning about a vocabulary that fits a text badly. share: of its tokens that are [UNK]."""
     return (
         f"{share:.2%} of the tokens are [UNK], usual is less than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters "
         "of the text (is it one of another language, or too small?), or its words are longer than "
@@ -146,6 +146,7 @@ def describe_unknown(share: float) -> str:
 
 
 def _normalizer(lower_case: bool) -> normalizers.Normalizer:
+    # strip_accents=None: as lowercase, which is what BERT's own code does.
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower_case
     )
@@ -158,13 +159,14 @@ def _alphabet(
     *,
     budget: int,
 ) -> tuple[list[str], list[str]]:
-    """Return the commonest characters, and those of them that can stand inside a word; both sorted.
+    """Return the most frequent characters, and those of them that can stand inside a word; both sorted.
 
-    As many as make up ``_COVERED_CHARACTERS`` of the text. budget: entries that the two lists may take together.
+    As many as make up ``_COVERED_CHARACTERS`` of the text. budget: entries for both lists together.
     """
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(normalizer.normalize_str(sentence))
+    # Ties are broken by the character: the order of a Counter follows the text.
     ranked = sorted((item for item in counts.items() if not item[0].isspace()), key=lambda item: (-item[1], item[0]))
     wanted = _COVERED_CHARACTERS * sum(count for _, count in ranked)
     covered = 0
@@ -185,7 +187,7 @@ def _alphabet(
 
 
 class Encoder:
-    """Cuts sentences into the ids of one vocabulary."""
+    """Turns sentences into the ids of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, *, lower_case: bool) -> None:
         """lower_case must be what the vocabulary was made with."""
@@ -195,22 +197,25 @@ class Encoder:
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each sentence, without [CLS] and [SEP]; a sentence may have none."""
+        """Return the ids of each sentence, without [CLS] and [SEP]; a sentence may have none.
+
+        The plain way; builds go through ``encode_words`` and a cache, which must give the same ids.
+        """
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(sentences))]
 
     def encode_words(self, words: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of all words, end to end, int32 (n,), and how many each word has, int64 (words,).
 
-        words: text without a space. Pieces of a sentence between spaces give the sentence's ids: nothing that
-        the tokenizer does looks beyond a space.
+        words: text without a space; what stands between the spaces of a sentence gives the sentence's ids together.
         """
+        # That holds because neither normalizer nor splitter nor WordPiece looks beyond a space.
         ids: list[int] = []
         counts = np.zeros(len(words), dtype=np.int64)
-        for start in range(0, len(words), _WORDS):
-            part = list(words[start : start + _WORDS])
-            # One encoding for many words: making an encoding costs more than cutting a word.
+        for start in range(0, len(words), _WORDS_PER_CALL):
+            part = list(words[start : start + _WORDS_PER_CALL])
             encoding = self._tokenizer.encode(part, is_pretokenized=True, add_special_tokens=False)
             ids += encoding.ids
             numbers = np.array(encoding.word_ids, dtype=np.int64)
+            # A word of nothing but control characters has no id: bincount gives it 0.
             counts[start : start + len(part)] = np.bincount(numbers, minlength=len(part))
         return np.array(ids, dtype=np.int32), counts
