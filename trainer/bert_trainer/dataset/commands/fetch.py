@@ -1,4 +1,4 @@
-"""``bert-data fetch``: put published texts, vocabularies, weights and tasks where the other commands read them."""
+"""``bert-data fetch``: download published texts, vocabularies, weights and tasks."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class TransferBar:
         self._progress.stop()
 
     def begin(self, name: str, total: int | None, done: int) -> None:
-        """Take a file's name, its bytes where they are known, and how many are there."""
+        """Begin a file: its name, its bytes if they are known, and how many are there already."""
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._name, self._done, self._total = name, done, total
@@ -156,7 +156,7 @@ class TransferBar:
         self._task = self._progress.add_task(name, total=total, completed=done)
 
     def advance(self, num_bytes: int) -> None:
-        """Take how many more bytes are there."""
+        """Add so many bytes."""
         self._done += num_bytes
         if self._task is not None:
             self._progress.advance(self._task, num_bytes)
@@ -168,7 +168,7 @@ class TransferBar:
             )
 
     def note(self, text: str) -> None:
-        """Take a line for the user."""
+        """Show a line to the user: above the bar, or on standard error."""
         if self._shown:
             self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
@@ -176,7 +176,7 @@ class TransferBar:
 
 
 def describe_progress(done: int, total: int | None, came: int, elapsed_s: float) -> str:
-    """Return how far a file is, as on a line. done, total: its bytes. came: in the last ``elapsed_s`` seconds."""
+    """Return the progress of a file as a line. done, total: its bytes. came: of them, in ``elapsed_s`` seconds."""
     of = f" of {total / 1e6:,.0f}" if total else ""
     rate = came / elapsed_s if elapsed_s > 0 else 0.0
     left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""

@@ -1,4 +1,4 @@
-"""``bert-data read``: what a build would read, as text; the way to look at a corpus before anything is made of it."""
+"""``bert-data read``: the text that a build would read, to check a corpus before it is built."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
 from bert_trainer.system.files import shown
 
 _TICK_S = 0.2
+"""Between two updates of the bar: one per document would cost more than reading."""
 
 
 def add_command(commands: Any) -> None:
@@ -41,7 +42,8 @@ def add_command(commands: Any) -> None:
 
 
 def read(arguments: argparse.Namespace) -> int:
-    """Read corpora to their ends and say what was found."""
+    """Read corpora to their ends and print what they hold."""
+    # At INFO each file's format and each reason for leaving something out is logged.
     logging.getLogger("bert_trainer.dataset").setLevel(logging.INFO)
     bar = ProgressBar()
     corpora = open_corpora(arguments.corpora, num_processes=max(1, arguments.processes), compared=bar.compared)
@@ -84,17 +86,17 @@ def _with_bar(corpora: Corpora, bar: ProgressBar) -> Iterator[Document]:
     """Yield all documents, with a bar of the text read so far on a terminal; its end is an estimate."""
     with bar:
         bar.begin("read", corpora.text_bytes or None, unit="MB of text")
-        waiting, told_at_s = 0, time.monotonic()
+        pending, advanced_at_s = 0, time.monotonic()
         for document in corpora.documents():
             yield document
-            waiting += sum(map(len, document.sentences))
-            if time.monotonic() - told_at_s >= _TICK_S:
-                bar.advance(waiting)
-                waiting, told_at_s = 0, time.monotonic()
+            pending += sum(map(len, document.sentences))
+            if time.monotonic() - advanced_at_s >= _TICK_S:
+                bar.advance(pending)
+                pending, advanced_at_s = 0, time.monotonic()
 
 
 class _Output:
-    """Text in a file that is in its place only when it is whole; nothing without a path."""
+    """A text file that appears under its name only when it is complete; without a path, nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop, which it does between two pieces of work."""
+"""Signals that ask a command to stop, which it does between two units of work."""
 
 from __future__ import annotations
 

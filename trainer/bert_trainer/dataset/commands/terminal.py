@@ -25,11 +25,11 @@ def print_lines(lines: Iterable[str]) -> None:
 class ProgressBar:
     """A bar on standard error. A context manager; silent where that is no terminal.
 
-    It takes the records that a job's child would print, or is told amounts by ``begin`` and ``advance``.
+    ``report`` takes the progress records that a job's child prints; ``begin`` and ``advance`` take amounts.
     """
 
     def __init__(self, text_bytes: int = 0) -> None:
-        """text_bytes: of the text that is worked on, for the rate; 0: not known."""
+        """text_bytes: size of the text, for the rate; 0: unknown."""
         console = Console(stderr=True)
         columns = [*Progress.get_default_columns(), TextColumn("{task.fields[rate]}")]
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
@@ -52,19 +52,19 @@ class ProgressBar:
         self._progress.stop()
 
     def begin(self, name: str, total: float | None, *, unit: str) -> None:
-        """Begin a new bar. total: of what is to be done, in bytes where the unit begins with MB; empty: not known."""
+        """Begin a new bar. total: in bytes where the unit begins with MB; None or 0: unknown."""
         self._unit, self._done, self._began_s = unit, 0.0, time.monotonic()
         self._task = self._progress.add_task(name, total=total or None, rate="")
 
     def advance(self, amount: float) -> None:
-        """Say that so much more is done."""
+        """Add what was done."""
         self._done += amount
         if self._task is not None:
             rate = self._rate(self._done, time.monotonic() - self._began_s)
             self._progress.update(self._task, completed=self._done, rate=rate)
 
     def compared(self, done: int, total: int) -> None:
-        """Say how many bytes of a text were compared with published checksums; the bar goes when all are."""
+        """Show how many bytes of a text were compared with published checksums; the bar goes when all are."""
         if self._comparison is None:
             self._comparison = self._progress.add_task("checksums", total=total, rate=""), time.monotonic()
         task, began_s = self._comparison
@@ -75,7 +75,7 @@ class ProgressBar:
             self._comparison = None
 
     def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Take one record, as in ``progress``, which may state the unit of its steps."""
+        """Show a progress record, as in ``output.progress``; it may name the unit of its steps."""
         if event == "stage_started":
             self._task = self._progress.add_task(str(fields["stage"]), rate="")
         elif event == "progress" and self._task is not None:

@@ -1,7 +1,7 @@
-"""Where documents come from: one or several corpora, each a folder, a file or a builtin, read in a stream.
+"""One or several corpora, each a folder, a file or a builtin, as a stream of documents.
 
-What a format means is in ``sources``. Documents are yielded one by one in a fixed order, so memory does not grow
-with a corpus.
+Formats are read by ``formats``. Documents are yielded one by one in a fixed order, so memory does not grow with a
+corpus, and a build is the same on every machine.
 """
 
 from __future__ import annotations
@@ -40,18 +40,22 @@ logger = logging.getLogger(__name__)
 
 PYTHON_DOCS = "builtin:python-docs"
 
+# Estimates, for progress bars and for the disk and memory that a build needs.
 _PROSE_PER_DUMP_BYTE = 0.3
 """Of a dump's XML; about the share that is left of the English Wikipedia's."""
 _EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
 """Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
 
+_WITHOUT_TEXT = "files without text"
+_EXPECTED_LEFT_OUT = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
+"""Every dump has these; of all else that is left out the user is warned."""
 
 Compared = Callable[[int, int], None]
-"""Takes how many of how many bytes of text were compared with published checksums."""
+"""Called with how many of how many bytes of text were compared with published checksums."""
 
 
-def _nobody(done: int, total: int) -> None:
-    """Tell nobody."""
+def _ignore_progress(done: int, total: int) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +67,20 @@ class Corpus:
     files: tuple[Path, ...]
     """Empty for a builtin corpus."""
     fingerprint: str
-    """Changes when the text may have changed; cheap: file names, sizes and times, not their content."""
+    """Changes when the text may have changed. Cheap: of names, sizes and times of files, not of their content."""
     formats: tuple[FileFormat, ...] = ()
     """Of each file."""
     kind: Format | None = None
     """Of the whole; empty: that of the files."""
     settings: CorpusConfig = field(default_factory=lambda: CorpusConfig(path=PYTHON_DOCS))
     num_processes: int = 1
-    """That extract text from dumps; the others are read by this one."""
+    """Extract text from dumps; the other formats are read in this process."""
     check: Callable[[], None] = lambda: None
     """Called now and then while files are read; may raise."""
-    compared: Compared = _nobody
-    """Told how much of the text was compared with published checksums."""
+    compared: Compared = _ignore_progress
+    """Called with how much of the text was compared with published checksums."""
     found: FoundFiles | None = None
-    """Where the files are from, and what lies beside them; empty for a builtin corpus."""
+    """The files and what lies beside them; None for a builtin corpus."""
 
     @property
     def text_bytes(self) -> int:
@@ -94,7 +98,7 @@ class Corpus:
         self._name_files_left_out()
         left_out: Counter[str] = Counter()
         without_text: list[Path] = []
-        before = replace(long_sentences)
+        before = replace(long_sentences)  # it counts for the whole process, this corpus is one of several
         kept = LongSentences()
         number = characters = 0
         for document in self._read(left_out, without_text):
@@ -122,7 +126,7 @@ class Corpus:
             raise InputError(f"{self.source}: holds no text{f' (left out {summary})' if summary else ''}; {EXPECTED}")
 
     def _name_files_left_out(self) -> None:
-        """Say which files of the folder are not read: the first in one line, every one for whoever looks closely."""
+        """Log the files of the folder that are not read: a warning with the first ones, and at level INFO each."""
         if self.found is None:
             return
         reasons = Counter(reason for _, reason in self.found.left_out)
@@ -153,7 +157,7 @@ class Corpus:
                 )
 
     def _read(self, left_out: Counter[str], without_text: list[Path]) -> Iterator[Document]:
-        """Yield the documents of all files. without_text: gets the files that give none."""
+        """Yield the documents of all files. without_text: receives the files that give none."""
         if not self.files:
             yield from read_python_docs()
             return
@@ -163,6 +167,7 @@ class Corpus:
             folder = self.files[0].parent
             given = Path(settings.checksums) if settings.checksums else find_checksums(folder)
             check_parts(folder, given, self.check, self.compared)
+            # Its parts have one sentence per line, whatever the settings of the corpus say.
             rules = replace(rules, lines="sentences", documents="emptyLines")
         for path, kind in zip(self.files, self.formats, strict=True):
             number = 0
@@ -185,7 +190,7 @@ class Corpus:
             )
         if kind == "jsonLines":
             return read_json_lines(path, settings.text_field, rules, left_out)
-        return read_plain_text(path, rules, left_out)
+        return read_plain_text(path, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +241,7 @@ def open_corpora(
     *,
     num_processes: int = 1,
     check: Callable[[], None] = lambda: None,
-    compared: Compared = _nobody,
+    compared: Compared = _ignore_progress,
 ) -> Corpora:
     """Find the files of all corpora without reading them; arguments and errors as ``open_corpus``.
 
@@ -255,7 +260,7 @@ def open_corpus(text: str) -> Corpus:
     Raises:
         InputError: nothing is there that can be read.
     """
-    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None, compared=_nobody)
+    return _open(CorpusConfig(path=text), num_processes=1, check=lambda: None, compared=_ignore_progress)
 
 
 def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], None], compared: Compared) -> Corpus:
@@ -291,8 +296,12 @@ def digest_corpus(corpus: AnyCorpus) -> str:
 
 
 def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Path, settings: CorpusConfig) -> str:
-    """Stand for the files, and for all that decides which sentences are read from them."""
-    # It stood for 1 in fingerprints of every format, and new rules for dumps change nothing of other text.
+    """Return a digest of the files' names, sizes and times, and of all that decides which sentences are read from them.
+
+    It is stored in dataset.json: another value makes a resumed build read and compare the whole corpus.
+    """
+    # The first version was 1 and is part of the fingerprints of all formats; new rules for dumps leave those of other
+    # text as they are.
     extractor = EXTRACTOR_VERSION if "wikipedia" in formats else 1
     rules = settings.model_dump_json(exclude={"path", "weight"})
     total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{extractor}\n".encode())
@@ -309,10 +318,6 @@ def _text_bytes(path: Path, kind: FileFormat) -> int:
     return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
 
 
-_WITHOUT_TEXT = "files without text"
-_EXPECTED_LEFT_OUT = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
-
-
 def _is_remarkable(left_out: Counter[str]) -> bool:
-    """Tell whether a user would want to know; every dump has redirects."""
+    """Return whether anything is left out that not every dump has."""
     return any(count for reason, count in left_out.items() if reason not in _EXPECTED_LEFT_OUT)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 LONGEST_DOCUMENT = 4 << 20
-"""Characters of a document, and for each sentence what it takes beside them. Several copies of a document are in
-memory at a time, and its shingles."""
+"""Characters of a document, with ``PIECE_COST`` for each sentence. A bound for memory: several copies of a document are
+held at a time, and its shingles."""
 PIECE_COST = 64
-"""Of a sentence or line, beside its characters."""
+"""Characters that a sentence or line counts for beside its own: of text with one letter per line, the objects of Python
+are nearly all of the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,11 @@ class Document:
 
 
 def in_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[str, ...]]:
-    """Part the sentences of a text where they would be too long for one document; without any, yield nothing.
+    """Split the sentences of a text into documents that are not too long; of no sentences, yield nothing.
 
-    characters: of all of them at most.
+    characters: an upper bound for all sentences together.
     """
-    # Two characters for a sentence is the least, a letter and a full stop; nearly all text goes this way.
+    # A sentence has at least two characters, a letter and a full stop: nearly all text takes this short way.
     if characters + characters // 2 * PIECE_COST <= LONGEST_DOCUMENT:
         if whole := tuple(sentences):
             yield whole
@@ -47,5 +48,5 @@ def in_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[st
 
 
 def digest_sentences(sentences: Sequence[str]) -> bytes:
-    """Return 32 bytes that stand for a document's text, whatever its name is."""
+    """Return the SHA-256 of a document's text, 32 bytes; its name does not count."""
     return hashlib.sha256("\n".join(sentences).encode()).digest()

@@ -1,4 +1,4 @@
-"""Languages that a text may be said to be in: those of ISO 639-1, and those of three letters that have a Wikipedia.
+"""Languages that a corpus may name: those of ISO 639-1, and those of three letters that have a Wikipedia.
 
 Sentences are split by rules of the language or of a related one where there are such (``sentences``), else by the marks
 that end sentences in any script. Nothing is detected here.

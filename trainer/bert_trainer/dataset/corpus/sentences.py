@@ -1,7 +1,7 @@
-"""Sentences out of text, and what the lines of a text hold.
+"""Sentence splitting, and detection of what the lines of a text hold.
 
 Splitting is ``sentencex`` (Wikimedia; rules for a language, or of the nearest language that has some, no
-download): a compiled library that cuts tens of MB/s on one core. Text that has one sentence per line already
+download): a compiled library that splits tens of MB/s on one core. Text that has one sentence per line already
 is not split.
 
 The splitter ends no sentence between quotation marks or brackets, so two stray ones hide all that is between them. What
@@ -23,7 +23,7 @@ Lines = Literal["sentences", "paragraphs", "wrapped"]
 sentences go on in the next line."""
 
 SPLITTER_VERSION = f"sentencex {importlib.metadata.version('sentencex')}"
-"""Another version may split otherwise."""
+"""Part of every corpus's fingerprint: another version may split otherwise."""
 _SURVEYED_LINES = 500
 _LEAST_SPLIT_SHARE = 0.2
 """Share of the lines that hold an end of a sentence before their end, from which on lines are no sentences. Text
@@ -35,11 +35,13 @@ LONGEST_SENTENCE = 2048
 _LONGEST_PIECE = 1 << 13
 """Characters given to the splitter at a time: its time grows with the square of unclosed quotation marks."""
 _SHORT = 1 << 10
-"""Characters of a line that no such time can be lost with, and of a piece's end that are cut again with the next."""
+"""Characters of a line for which that square does not matter, and of a piece's end that is split again with the
+next."""
 _MOST_MARKS = 1 / 16
-"""Share of a longer line's characters that are quotation marks, from which on they quote nothing."""
+"""Share of a longer line's characters above which its quotation marks are taken for noise."""
 
-# Control characters, less those that are white space; and halves of surrogate pairs, which UTF-8 has not.
+# Control characters other than white space; and halves of surrogate pairs, which JSON can escape and UTF-8 cannot
+# encode.
 _FORBIDDEN = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _MARKS = (
@@ -48,24 +50,24 @@ _MARKS = (
 _WITHOUT_MARKS = str.maketrans(dict.fromkeys(_MARKS + "()[]{}<>\uff08\uff09", " "))
 _MARK = re.compile(f"[{_MARKS}]")
 _OPENING_MARKS = re.compile(rf"(?<=\s)[({_MARKS}\[]+$")
-"""Before the next sentence, which they belong to."""
+"""At the end of a piece they open the next sentence."""
 _ENDED = re.compile(r"[.!?:;\u2026\u3002\uff01\uff1f\u0964\u06d4\u061f][\"')\]\u2019\u201d\u00bb]*$")
 
 
 @dataclass(slots=True)
 class LongSentences:
-    """What was longer than a sentence can be, and was therefore split again."""
+    """Counts of what was longer than a sentence can be, and was therefore split again."""
 
     sentences: int = 0
     characters: int = 0
 
     def add(self, found: LongSentences) -> None:
-        """Count what was found elsewhere as well."""
+        """Add the counts of another process."""
         self.sentences += found.sentences
         self.characters += found.characters
 
     def since(self, before: LongSentences) -> LongSentences:
-        """Return what was added."""
+        """Return what was added since a copy of these counts was taken."""
         return LongSentences(self.sentences - before.sentences, self.characters - before.characters)
 
 
@@ -86,7 +88,7 @@ def clean_line(text: str) -> str:
 def split_sentences(paragraph: str, language: str, counted: LongSentences = long_sentences) -> list[str]:
     """Return the sentences of one cleaned line, none above ``LONGEST_SENTENCE``.
 
-    language: ISO 639 code. counted: gets those added that were longer.
+    language: ISO 639 code. counted: counts those that were longer.
     """
     return _split(paragraph, language, counted)
 
@@ -95,6 +97,8 @@ def _split(paragraph: str, language: str, counted: LongSentences) -> list[str]:
     if len(paragraph) <= _SHORT:
         found = sentencex.segment(language, paragraph)
     else:
+        # In pieces that overlap: the end of each is split again with the next, so that a sentence across two pieces
+        # comes out whole, whatever the length of the line.
         found = []
         waiting = ""
         for start in range(0, len(paragraph), _LONGEST_PIECE):
@@ -106,14 +110,14 @@ def _split(paragraph: str, language: str, counted: LongSentences) -> list[str]:
 
 
 def _take_end(found: list[str]) -> str:
-    """Take the last sentences off those of a piece, to be cut again with the next piece.
+    """Take the last sentences off those of a piece, to be split again with the next piece.
 
-    The last one may go on there, and a quotation that is closed there decides how those before it are cut.
+    The last one may go on there, and a quotation that is closed there decides how those before it are split.
     """
     taken = [found.pop()]
     while found and sum(map(len, taken)) + len(found[-1]) <= _SHORT:
         taken.append(found.pop())
-    # Whether a straight mark opens or closes depends on those before it: go on where all of them are closed.
+    # Whether a straight mark opens or closes depends on those before it: the piece has to end where all are closed.
     while len(taken) > 1 and sum(sentence.count('"') for sentence in found) % 2:
         found.append(taken.pop())
     return "".join(reversed(taken))
@@ -140,7 +144,8 @@ def _bounded(piece: str, language: str, counted: LongSentences) -> list[str]:
 
 
 def _split_without_marks(text: str, language: str) -> list[str]:
-    """Split where the text would be if it had no quotation marks and brackets; they stay in it."""
+    """Split the text as if it had no quotation marks and brackets; they stay in it."""
+    # They become spaces, so places in the translated text are places in the text.
     sentences: list[str] = []
     start = end = 0
     for part in sentencex.segment(language, text.translate(_WITHOUT_MARKS)):
@@ -156,7 +161,7 @@ def _split_without_marks(text: str, language: str) -> list[str]:
 def sentences_of(lines: Iterable[str], layout: Lines, language: str) -> Iterator[str]:
     """Yield the sentences of one document.
 
-    lines: as ``clean_line`` returns them; an empty one parts paragraphs.
+    lines: as ``clean_line`` returns them; an empty one separates paragraphs.
     """
     if layout == "sentences":
         yield from (line for line in lines if line)
@@ -170,7 +175,7 @@ def sentences_of(lines: Iterable[str], layout: Lines, language: str) -> Iterator
 
 
 def detect_lines(lines: Sequence[str], language: str) -> Lines:
-    """Tell what the lines of a text hold, by its first lines. lines: cleaned; empty ones do not count."""
+    """Return what the lines of a text hold, by its first lines. lines: cleaned; empty ones do not count."""
     seen = [line for line in lines if line][:_SURVEYED_LINES]
     if not seen:
         return "sentences"
@@ -194,7 +199,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut what is too long for a sentence at spaces; without one, anywhere."""
+    """Split what is too long for a sentence at spaces; without one, anywhere."""
     start = 0
     while start < len(text):
         end = start + LONGEST_SENTENCE

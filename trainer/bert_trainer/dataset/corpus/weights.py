@@ -1,8 +1,8 @@
 """How often a document is drawn, where corpora have weights.
 
-A document of a corpus of weight w is drawn n = ``dupe_factor`` x w times: floor(n) times, and once more for the
-share n - floor(n) of the documents, which their text and the seed choose. In expectation that is n, in any build,
-in any order and beside any other text the same documents are chosen.
+A document of a corpus of weight w is drawn n = ``dupe_factor`` x w times in expectation: floor(n) times, and once more
+for the share n - floor(n) of the documents. A hash of text and seed chooses these, so that any build, in any order and
+beside any other text, chooses the same documents.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DIGITS = 9
-"""To which n is rounded: 10 x 0.3 shall be 3."""
+"""n is rounded to so many digits: 3 x 0.1 is to be 0.3, not 0.30000000000000004."""
 
 
 def chance_of(digest: bytes, seed: int) -> float:
-    """Return a number in [0, 1) that only a document's text and the seed decide. digest: of the text."""
+    """Return a number in [0, 1) that depends on a document's text and the seed alone. digest: of the text."""
     return int.from_bytes(hashlib.sha256(f"{seed}/drawn/".encode() + digest).digest()[:8]) / 2**64
 
 

@@ -1,4 +1,4 @@
-"""Unpacking fetched archives: beside the archive, whole or not at all, compared with published checksums."""
+"""Unpacking fetched archives: atomically, beside the archive, compared with published checksums."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ _PIECE_BYTES = 1 << 20
 
 
 def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> list[Path]:
-    """Unpack a zip file into its folder and return the files and folders that it holds at its top, or None of it.
+    """Unpack a zip file into its folder and return the files and folders at its top level.
 
-    members: SHA-256 of files in it. What is there already is compared and kept. transfer: whose watcher is told.
+    Args:
+        archive: The zip file.
+        members: SHA-256 of files in it. What is there already is compared and kept.
+        transfer: Its watcher gets the progress.
 
     Raises:
         InputError: the archive is damaged, or a file differs from what was published.
@@ -30,6 +33,7 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
         with disk_errors(archive.parent), zipfile.ZipFile(archive) as content:
             tops = sorted({parts[0] for name in content.namelist() if (parts := _parts_inside(name))})
             if not all((archive.parent / top).exists() for top in tops):
+                # Into a folder of its own, renamed entry by entry: what stands under its name is complete.
                 _extract(content, work, archive.name, transfer)
                 _compare(work, members, archive, transfer)
                 for top in tops:
@@ -46,7 +50,7 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
 
 
 def _extract(content: zipfile.ZipFile, folder: Path, name: str, transfer: Transfer) -> None:
-    """Write all files of an archive below a folder, a piece at a time; names cannot lead out of it."""
+    """Write all files of an archive below a folder, a piece at a time; names cannot lead out of it (zip slip)."""
     members = content.infolist()
     transfer.watcher.begin(f"unpack {name}", sum(member.file_size for member in members), 0)
     for member in members:
@@ -63,7 +67,7 @@ def _extract(content: zipfile.ZipFile, folder: Path, name: str, transfer: Transf
 
 
 def _parts_inside(name: str) -> list[str]:
-    """Return the parts of a member's path that lead further in; a name may begin with one slash or two."""
+    """Return the parts of a member's path without ``..`` and the root, which pathlib keeps as "/" or "//"."""
     return [part for part in PurePosixPath(name).parts if part.strip("/") and part != ".."]
 
 

@@ -1,6 +1,6 @@
-"""What ``bert-data fetch`` knows by name: addresses, sizes, checksums, licences, and what to do without a network.
+"""Catalogue of ``bert-data fetch``: addresses, sizes, checksums and licences.
 
-Sizes and checksums are those that a source states, named beside them; where none does, there is none here and the
+Sizes and checksums are those that the named source publishes; where none does, there is none here and the
 computed one is printed. The files belong to those who publish them; read their licences.
 """
 
@@ -26,7 +26,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file and where it is put."""
+    """A file and where it goes."""
 
     url: str
     path: str
@@ -45,7 +45,7 @@ class Download:
     name: str
     summary: str
     source: str
-    """Who publishes it, and who says what the checksums are."""
+    """Who publishes it, and where the checksums are from."""
     files: tuple[RemoteFile, ...]
 
 
@@ -253,7 +253,7 @@ LISTED: Mapping[str, str] = MappingProxyType(
         MLPERF_TEXT: "text of the MLPerf BERT benchmark, 13 GB, compared with MLCommons' list of MD5 sums",
     }
 )
-"""Downloads whose files are named by a list that is fetched first."""
+"""Downloads whose files are named by a listing that is fetched first."""
 
 
 def find_downloads(names: list[str]) -> list[Download]:

@@ -1,4 +1,4 @@
-"""Downloads whose files a list names that is fetched first: Wikipedia's dumps and the MLPerf text."""
+"""Downloads whose files are named by a listing that is fetched first: Wikipedia's dumps and the MLPerf text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_wikipedia(transfer: Transfer, language: str, date: str, *, mirror: str 
     wanted = re.compile(rf"{wiki}-(\d{{8}})-pages-articles-multistream\.xml\.bz2")
     for digest, name in _read_list(transfer, listing, mirror):
         if match := wanted.fullmatch(name):
-            # The list of the latest dump names the files by their date; that one stays the same.
+            # "latest" moves to another dump while a download is resumed; the listing's names have a date that does not.
             url = f"{WIKIMEDIA}/{wiki}/{match[1]}/{name}"
             file = RemoteFile(mirrored(url, mirror), name, checksum=Checksum("sha1", digest))
             source = f"{WIKIMEDIA}/{wiki}/{match[1]}/, CC BY-SA 4.0"
@@ -77,6 +77,7 @@ def _read_list(transfer: Transfer, url: str, mirror: str | None) -> list[tuple[s
     if not entries:
         raise InputError(f"{url}: got {text[:80]!r}; expected: lines of a checksum and a file name")
     names = [(match[1], match[2]) for match in entries]
+    # The names become paths here.
     unsafe = [name for _, name in names if ".." in name.split("/") or name.startswith("/")]
     if unsafe:
         raise InputError(f"{url}: names {unsafe[0]!r}, outside its folder")

@@ -1,8 +1,8 @@
-"""One file over HTTP: resumed where it broke off, verified, and in its place only when it is whole.
+"""Download of one file over HTTP: resumed after interruptions, verified, and renamed to its place only when complete.
 
-What is not there yet lies beside the target as ``.NAME.partial``, with the server's mark of the version in
-``.NAME.partial.version``, so that a transfer goes on only with the same file. Proxies are those of the environment
-(``https_proxy``, ``no_proxy``), as ``urllib`` has it. A redirection from https to http is refused.
+Until then it lies beside the target as ``.NAME.partial``, with the server's validator (ETag or Last-Modified) in
+``.NAME.partial.version``, so that only the same version is resumed. Proxies are those of the environment
+(``https_proxy``, ``no_proxy``), as ``urllib`` reads them. Redirects from https to http are refused.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ USER_AGENT = "bert-pretrain-operator/0.1 (bert-data fetch; Python urllib)"
 _PIECE_BYTES = 1 << 18
 _TIMEOUT_S = 60.0
 _TRIES = 6
-"""In a row without a byte, before a transfer is given up."""
+"""In a row without a byte, after which a transfer fails: one that makes progress may be interrupted any number of
+times."""
 _LONGEST_WAIT_S = 60.0
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers after which another try may succeed."""
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Status codes after which another try may succeed."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 class Watcher(Protocol):
-    """Whoever is told how far a transfer is."""
+    """Receives the progress of transfers."""
 
     def begin(self, name: str, total: int | None, done: int) -> None:
-        """Take a file's name, its bytes where they are known, and how many are there."""
+        """Begin a file: its name, its bytes if they are known, and how many are there already."""
 
     def advance(self, num_bytes: int) -> None:
-        """Take how many more bytes are there."""
+        """Add so many bytes."""
 
     def note(self, text: str) -> None:
-        """Take a line for the user."""
+        """Show a line to the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,13 @@ class Transfer:
     timeout_s: float = _TIMEOUT_S
 
     def fetch(self, file: RemoteFile, folder: Path) -> Path:
-        """Make sure that a file is there, whole and as published, and return its path.
+        """Make sure that a file is there, complete and as published, and return its path.
 
         Raises:
-            InputError: the address is dead, or what is there or came is not what was published; says what to put
-                where.
-            TrainerError: the network or the server failed again and again, or the disk is full.
+            InputError: the address is dead, or the file, there before or downloaded, is not the published one; says
+            what
+                to put where.
+            TrainerError: the network or the server failed repeatedly, or the disk is full.
         """
         target = folder / file.path
         with disk_errors(target.parent):
@@ -88,7 +90,7 @@ class Transfer:
         return target
 
     def read(self, url: str, *, most: int) -> bytes:
-        """Return a small file's content, tried again as ``fetch`` does; at most so many bytes.
+        """Return the content of a small file of at most so many bytes, retried as ``fetch`` does.
 
         Raises:
             InputError, TrainerError: as ``fetch``.
@@ -120,19 +122,22 @@ class Transfer:
                         self.watcher.begin(target.name, total, partial.size)
                         began = True
                     self._receive(answer, partial)
+                # Without a length the end of the connection is the end of the file; the checksum decides.
                 if total is None or partial.size >= total:
                     return
                 problem: Exception = http.client.IncompleteRead(b"", total - partial.size)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == 416:
-                    # Nothing follows what is there; or another file has taken its place.
+                    # "Range not satisfiable": the file was complete when the process ended before renaming it. Any
+                    # other length is that of another file.
                     if error.headers.get("Content-Range") == f"bytes */{partial.size}":
                         return
                     partial.remove()
                 problem = error
             except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 problem = error
+            # A try that brought bytes counts as progress, however it ended.
             tries = 0 if partial.size > before else tries + 1
             self._wait_or_give_up(problem, tries, file.url, hint)
 
@@ -175,7 +180,7 @@ class Transfer:
             return digest_file(path, algorithm, advance)
 
     def _wait_or_give_up(self, problem: Exception, tries: int, url: str, hint: str) -> None:
-        if isinstance(problem, urllib.error.HTTPError) and problem.code not in (*_PASSING, 416):
+        if isinstance(problem, urllib.error.HTTPError) and problem.code not in (*_TRANSIENT, 416):
             raise InputError(f"{url}: the server answers {problem.code} {problem.reason}", hint=hint) from problem
         said = describe_failure(problem)
         if tries >= _TRIES:
@@ -186,7 +191,7 @@ class Transfer:
 
 
 class _Partial:
-    """What has come of a file, and of which version of it."""
+    """The downloaded part of a file, and the version that it belongs to."""
 
     def __init__(self, target: Path) -> None:
         self.path = target.with_name(f".{target.name}.partial")
@@ -205,20 +210,22 @@ class _Partial:
         self._version_path.unlink(missing_ok=True)
 
     def request_headers(self) -> dict[str, str]:
-        """Return what asks for the rest; without a mark of the version nothing can be gone on with."""
+        """Return the headers that ask for the rest. Without a validator nothing can be resumed."""
         if not self.size:
             return {}
         if not self._version_path.exists():
             self.remove()
             return {}
+        # If-Range: the server sends the rest of this version (206), or all of another one (200), in one round trip.
         return {"Range": f"bytes={self.size}-", "If-Range": self._version_path.read_text()}
 
     def accept(self, answer: http.client.HTTPResponse, file: RemoteFile, hint: str) -> int | None:
-        """Prepare for what the server sends, the rest or all of it, and return the bytes of the whole.
+        """Prepare for the answer, the rest or all of the file, and return the size of all of it.
 
         Raises:
             InputError: it is a web page, or of another size than was published.
         """
+        # A captive portal answers every address with its own page, and with status 200.
         if answer.headers.get_content_type() == "text/html" and not file.path.endswith((".html", ".htm")):
             raise InputError(f"{file.url}: the server answers with a web page", hint=hint)
         total = self._total(answer)
@@ -227,6 +234,7 @@ class _Partial:
             raise InputError(f"{file.url}: the server's file has {total} bytes, {file.size} were published", hint=hint)
         version = _version(answer.headers)
         with disk_errors(self.path):
+            # Before the first byte: a part whose version is not known could not be resumed.
             if version:
                 self._version_path.write_text(version)
             else:
@@ -238,7 +246,7 @@ class _Partial:
             match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
             if match is not None and int(match[1]) == self.size:
                 return None if match[2] == "*" else int(match[2])
-            # Another part than was asked for: what follows would be put in the wrong place.
+            # Another range than requested: appended, it would corrupt the file.
             self.remove()
             raise http.client.HTTPException(f"answers with the range {answer.headers.get('Content-Range')!r}")
         self.path.unlink(missing_ok=True)
@@ -247,7 +255,7 @@ class _Partial:
 
 
 class _NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows redirections, but not from https to http."""
+    """Follows redirects, but not from https to http."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -268,21 +276,21 @@ def describe_failure(problem: Exception) -> str:
 
 
 def _open(url: str, headers: dict[str, str], timeout_s: float) -> http.client.HTTPResponse:
-    # Compressed on the way, sizes and ranges would mean something else.
+    # With a content encoding, sizes and ranges would be those of the encoded bytes.
     request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers})
     answer: http.client.HTTPResponse = urllib.request.build_opener(_NoDowngrade).open(request, timeout=timeout_s)
     return answer
 
 
 def _version(headers: Message) -> str | None:
-    """Return the mark that a server gives this version of a file: a strong ETag, or the time of its change."""
+    """Return the validator of a file's version: a strong ETag (If-Range allows no weak one), or its date."""
     tag = headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
 
 def _retry_after(problem: Exception) -> float:
     if isinstance(problem, urllib.error.HTTPError) and problem.headers is not None:
-        with suppress(ValueError):
+        with suppress(ValueError):  # it may also be a date
             return float(problem.headers.get("Retry-After", "0"))
     return 0.0
 

@@ -1,4 +1,4 @@
-"""Readers of corpora: each turns files of one format into documents, in a stream.
+"""Corpus formats: each reader turns the files of one format into a stream of documents.
 
-They find and read text; they do not tokenise, drop duplicates or hold anything out.
+Readers do not tokenize, deduplicate or hold documents out.
 """

@@ -25,7 +25,7 @@ _SHOWN_KEYS = 8
 
 
 def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
-    """Yield a document for each line. left_out: gets the lines whose text is empty or null counted.
+    """Yield a document for each line. left_out: counts the lines whose text is empty or null, or too long.
 
     Raises:
         InputError: the file cannot be read, or a line is no JSON object with such a field; names the line.
@@ -46,20 +46,18 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Cou
             sentences: Iterator[str] = (sentence for sentence in map(clean_line, text) if sentence)
         else:
             sentences = sentences_of(map(clean_line, text.splitlines()), layout, rules.language)
-        characters = len(line)
+        characters = len(line)  # escapes make the line longer than its text, never shorter
         documents = 0
         for documents, piece in enumerate(in_documents(sentences, characters), start=1):  # noqa: B007 - counted
             yield Document(f"{path}#{number}", piece)
         if not documents:
             left_out["lines without text"] += 1
-    if not number:
-        left_out["files without text"] += 1
 
 
 def _text(line: str, text_field: str, path: Path, number: int) -> str | list[str]:
     try:
         entry: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # the second from brackets nested deeper than Python's stack
         raise InputError(
             f"{path}:{number}: not JSON ({error}); allowed: one object per line",
             hint="a file of one JSON document, spread over lines, is no JSON Lines file",

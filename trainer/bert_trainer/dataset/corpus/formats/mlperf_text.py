@@ -43,7 +43,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a file is, where it is not what was published."""
+    """A file that is not what was published."""
 
     name: str
     found: str
@@ -56,7 +56,7 @@ def list_parts(folder: Path) -> list[Path]:
 
 
 def looks_like_mlperf(folder: Path) -> bool:
-    """Tell whether a folder holds parts named as the benchmark's."""
+    """Return whether a folder holds parts named as the benchmark's."""
     return any(path.name.endswith(f"-of-{NUM_PARTS:05d}") for path in list_parts(folder))
 
 
@@ -98,8 +98,11 @@ def check_parts(
 ) -> None:
     """Make sure that a folder holds the published text, all of it and nothing else.
 
-    checksums: the published list; empty: what the README names is compared, and a warning says so. check: called
-    now and then; may raise. compared: told how many of how many bytes were read for that.
+    Args:
+        folder: Of the parts.
+        checksums: The published list. None: the files that the README names are compared, and a warning says so.
+        check: Called now and then; may raise.
+        compared: Called with how many of how many bytes were read for that.
 
     Raises:
         InputError: names each file that is missing, is not part of the benchmark, or differs.
@@ -154,6 +157,7 @@ def _contents_that_differ(
 
     for name, md5 in there.items():
         published_size = _published_size(name, md5)
+        # A wrong size spares reading the file: of one that was cut off, for example.
         if published_size not in (None, sizes[name]):
             differences.append(Difference(name, f"{sizes[name]:,} bytes", f"{published_size:,} bytes"))
             advance(sizes[name])

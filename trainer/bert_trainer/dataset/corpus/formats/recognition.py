@@ -1,4 +1,4 @@
-"""Which format a file has, by its name, and by its content where the name says nothing."""
+"""Format detection: by a file's name, and by its content where the name says nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ _NO_PROSE: tuple[tuple[re.Pattern[str], str, str], ...] = (
         "take its text out first; format: text reads it as it is, with its markup",
     ),
 )
-"""Names of files that plain text is not read from without being told to; what they are, and the way out."""
+"""Names of files that are not read as plain text unless ``format: text`` says so; what they are, and the way out."""
+
 EXPECTED = (
     "expected: .txt or .text files in UTF-8 with a blank line between documents, .jsonl files, or Wikipedia dumps "
     "(.xml, .xml.bz2)"
@@ -58,7 +59,7 @@ def format_by_name(name: str) -> FileFormat | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """What of a folder is read, and what is not."""
+    """The files of a folder that are read, and those that are not."""
 
     kind: Format | None
     """Of the whole, where it is one that files do not have by themselves (``mlperf``), or as the user said."""
@@ -67,11 +68,11 @@ class FoundFiles:
     left_out: tuple[tuple[Path, str], ...] = ()
     """The others, and why."""
     hidden: tuple[Path, ...] = ()
-    """Files and folders that are left out for the full stop that their names begin with."""
+    """Files and folders that are left out because their names begin with a full stop."""
 
 
 def format_by_content(path: Path) -> FileFormat:
-    """Tell the format by the beginning of a file; what is neither XML nor JSON is plain text.
+    """Return the format by the beginning of a file; what is neither XML nor JSON is plain text.
 
     Raises:
         InputError: the file cannot be read.
@@ -111,7 +112,7 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
         search = search_below(root)
         search.files[:] = [path for path in search.files if path.name not in (EVALUATION_FILE, *LIST_NAMES)]
         return _found("mlperf", [(path, "text") for path in parts], search, "that are no part of the MLPerf text")
-    # A mounted ConfigMap shows every file twice, once below a folder called `..2026_01_31_...`; that one is hidden.
+    # A mounted ConfigMap shows every file twice, once below a folder called `..2026_01_31_...`, which counts as hidden.
     search = search_below(root)
     if wanted == "text" and (parts := list_parts(root)):
         # Without the benchmark's evaluation text, which lies among them and must not be trained on.
