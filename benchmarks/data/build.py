@@ -1,11 +1,11 @@
-"""How fast text becomes shards, beside Hugging Face ``tokenizers`` alone on the same text and core.
+"""Throughput of a build, text to shards, against Hugging Face ``tokenizers`` alone on the same text and core.
 
-Every measurement is a child process of this one; the peer's and ours take turns, in another order each round, and a
-ratio is the median of the rounds' ratios, so that other work on the machine disturbs both sides alike. Prints
-``key=value`` lines. ``build128``, ``build512`` and ``both`` are shares of the peer's rate on one core, ``both`` for the
-two lengths together; ``both_cost`` is their time over the longer one's alone; ``scale2`` is two processes over one, on
-a larger text, since two interpreters are started and each of them learns the common words for itself.
-``rss_mb_N`` is the peak memory of the largest process of a build of N MB.
+Every measurement is a child process; the peer's and ours alternate, in another order each round, and a ratio is the
+median of the rounds' ratios, so that other work on the machine disturbs both sides alike. Prints ``key=value`` lines.
+``build128``, ``build512`` and ``both`` are shares of the peer's rate on one core, ``both`` for both lengths together;
+``both_cost`` is their time over that of the slower length alone; ``scale2`` is the speed-up of two processes over one,
+on a larger text, since two interpreters are started and each fills its own cache of words. ``rss_mb_N`` is the peak
+memory of the largest process of a build of N MB.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LINES = 1024
 
 class _Silent:
     def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Say nothing."""
+        """Discard a record."""
 
 
 def main() -> None:
-    """Measure, or be one measurement."""
+    """Run all measurements, or a single one as their child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text-mb", type=float, default=32.0, help="of text for the rates (%(default)s)")
     parser.add_argument("--scale-mb", type=float, default=128.0, help="of text for two processes (%(default)s)")
@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace, folder: Path) -> None:
     vocabulary.write_bytes(train_vocabulary(sentences, size=VOCABULARY_SIZE, lower_case=True))
     text = folder / "text.txt"
     slope = write_growing_text(text, arguments.text_mb, base)
-    _say(text_mb=text.stat().st_size / 1e6, type_growth_exponent=slope, load_average=os.getloadavg()[0])
+    _print_figures(text_mb=text.stat().st_size / 1e6, type_growth_exponent=slope, load_average=os.getloadavg()[0])
 
     def child(what: str, path: Path, *, cores: set[int], processes: int = 1) -> dict[str, float]:
         return _child(what, path, vocabulary, cores, processes, arguments.dupe_factor)
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace, folder: Path) -> None:
         if _cores() > 1:
             longer = folder / "longer.txt"
             slope = write_growing_text(longer, arguments.scale_mb, base)
-            _say(scale_text_mb=longer.stat().st_size / 1e6, scale_type_growth_exponent=slope)
+            _print_figures(scale_text_mb=longer.stat().st_size / 1e6, scale_type_growth_exponent=slope)
             _scale(arguments.rounds, longer, child)
             longer.unlink()
     for megabytes in arguments.memory_mb:
@@ -102,11 +102,11 @@ def _run(arguments: argparse.Namespace, folder: Path) -> None:
             "seconds_to_build": found["seconds"],
             "load_average": os.getloadavg()[0],
         }
-        _say(**{f"{name}_{megabytes}": value for name, value in figures.items()})
+        _print_figures(**{f"{name}_{megabytes}": value for name, value in figures.items()})
 
 
 def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) -> None:
-    """Let all take turns on one core, then print medians, the spread and the ratios."""
+    """Alternate all builds and the peer on one core, then print medians, the spread and the ratios."""
     hit_rate = 0.0
 
     def measure(name: str) -> dict[str, float]:
@@ -115,12 +115,12 @@ def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) ->
         hit_rate = found.get("hit_rate", hit_rate)
         return found
 
-    seconds, cpu_seconds = _take_turns(rounds, text, ["tokenizers", *LENGTHS], measure)
+    seconds, cpu_seconds = _alternate(rounds, text, ["tokenizers", *LENGTHS], measure)
     ratios = {name: _ratio(seconds, "tokenizers", name) for name in LENGTHS}
     slower = max("build128", "build512", key=lambda name: median(seconds[name]))
-    _say(
+    _print_figures(
         **ratios,
-        # The same by processor time, which other work on the machine disturbs less.
+        # By processor time as well, which other work on the machine disturbs less.
         **{f"{name}_by_cpu": _ratio(cpu_seconds, "tokenizers", name) for name in LENGTHS},
         both_cost=_ratio(seconds, "both", slower),
         hit_rate=hit_rate,
@@ -128,20 +128,20 @@ def _compare(rounds: int, text: Path, child: Callable[..., dict[str, float]]) ->
 
 
 def _scale(rounds: int, text: Path, child: Callable[..., dict[str, float]]) -> None:
-    """Let one process on one core and two on two take turns."""
+    """Alternate one process on one core with two on two."""
     cores = {"one": _one_core(), "two": set(sorted(os.sched_getaffinity(0))[:2])}
 
     def measure(name: str) -> dict[str, float]:
         return child("build128", text, cores=cores[name], processes=len(cores[name]))
 
-    seconds, cpu_seconds = _take_turns(rounds, text, list(cores), measure)
-    _say(scale2=_ratio(seconds, "one", "two"), scale2_by_cpu=2 * _ratio(cpu_seconds, "one", "two"))
+    seconds, cpu_seconds = _alternate(rounds, text, list(cores), measure)
+    _print_figures(scale2=_ratio(seconds, "one", "two"), scale2_by_cpu=2 * _ratio(cpu_seconds, "one", "two"))
 
 
-def _take_turns(
+def _alternate(
     rounds: int, text: Path, names: list[str], measure: Callable[[str], dict[str, float]]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Measure everything once a round, in another order each time; print and return seconds and processor seconds."""
+    """Measure everything once per round, in another order each time; print and return wall and processor seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -151,7 +151,7 @@ def _take_turns(
             cpu_seconds[name].append(found["cpu_seconds"])
     megabytes = text.stat().st_size / 1e6
     for name, values in seconds.items():
-        _say(
+        _print_figures(
             **{
                 f"{name}_mb_per_s": megabytes / median(values),
                 f"{name}_seconds_least": min(values),
@@ -171,7 +171,7 @@ def _child(
 ) -> dict[str, float]:
     command = [sys.executable, __file__, "--dupe-factor", str(dupe_factor)]
     command += ["--part", what, str(text), str(vocabulary), str(processes)]
-    # Child processes inherit the cores that this one may use.
+    # Affinity is inherited: set for this process while the child is started, then restored.
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -189,7 +189,7 @@ def _child(
 
 
 def _measure(what: str, text: Path, vocabulary: str, processes: int, dupe_factor: int) -> dict[str, float]:
-    """Do one thing once and say how long it took; reading the text is part of building, not of encoding."""
+    """Time one build or one encoding. Reading the text is part of building, but not of encoding."""
     if what == "tokenizers":
         encoder = Encoder(read_vocabulary(Path(vocabulary)), lower_case=True)
         lines = text.read_text().split("\n")
@@ -207,14 +207,14 @@ def _measure(what: str, text: Path, vocabulary: str, processes: int, dupe_factor
     stage = PrepareStage(text=str(text), num_processes=processes, dupe_factor=dupe_factor)
     dataset = DatasetConfig(folder=str(root), vocabulary_file=vocabulary)
     started_s, cpu_s = time.perf_counter(), _cpu_s()
-    record = build_dataset(stage, dataset, LENGTHS[what], _Silent())
+    info = build_dataset(stage, dataset, LENGTHS[what], _Silent())
     seconds, cpu_s = time.perf_counter() - started_s, _cpu_s() - cpu_s
     shutil.rmtree(root)
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_s,
         "own_peak_mb": resident_bytes(os.getpid())["VmHWM"] / 1e6,
-        "hit_rate": record.word_hit_rate or 0.0,
+        "hit_rate": info.word_hit_rate or 0.0,
     }
 
 
@@ -232,7 +232,7 @@ def _one_core() -> set[int]:
     return {max(os.sched_getaffinity(0))}
 
 
-def _say(**values: float) -> None:
+def _print_figures(**values: float) -> None:
     for name, value in values.items():
         print(f"{name}={value:.4g}", flush=True)
 

@@ -1,9 +1,9 @@
-"""Text of any size out of the English that every Python brings, whose vocabulary grows as real text's does.
+"""Generates text of any size from the English in every Python, with a vocabulary that grows like that of real text.
 
-Repeating 2 MB of text would flatter a cache of words: after the first time it knows them all. Heaps' law says that
-N words of real text have about N**0.6 different ones. So words are replaced by invented ones, glued together from
-halves of real ones, as often as that law asks for; as many again are invented words used once more. Sentences are
-dealt out anew to documents each time. It is made of whole arrays of word numbers, some 50 MB a second on one core.
+Repeating 2 MB of text would flatter a cache of words: after the first time it holds them all. By Heaps' law N words of
+real text have about N**0.6 different ones. So words are replaced by invented ones, joined from halves of real ones, as
+often as that law requires; as many again are replaced by invented words that occurred before. Sentences are shuffled to
+new documents each time. Works on whole arrays of word numbers: some 50 MB per second on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 
 EXPONENT = 0.6
 _REUSED = 50_000
-"""Invented words that may come again: the latest ones."""
+"""Invented words that may occur again: the latest ones."""
 _LINE_END = 0
 """Number of the word that ends a sentence; a second one ends a document."""
 
@@ -58,7 +58,7 @@ def write_growing_text(path: Path, megabytes: float, base: Sequence[Sequence[str
 
 
 class _Growth:
-    """Documents without end, as numbers of words, and what has been in them."""
+    """An endless stream of documents, as arrays of word numbers, and the words seen so far."""
 
     def __init__(self, base: Sequence[Sequence[str]], rng: np.random.Generator) -> None:
         self._rng = rng
@@ -84,7 +84,7 @@ class _Growth:
         return int(np.count_nonzero(self._seen[_LINE_END + 1 :]))
 
     def rounds(self) -> Iterator[Numbers]:
-        """Yield the base text, then, for ever, its sentences dealt out to documents of the same sizes."""
+        """Yield the base text, then, forever, its sentences shuffled to documents of the same sizes."""
         order = np.arange(len(self._lengths))
         while True:
             lengths = self._lengths[order]
@@ -94,18 +94,18 @@ class _Growth:
                 numbers = self._replace(numbers)
             ends = np.cumsum(lengths)[np.cumsum(self._document_sizes) - 1]
             yield np.insert(numbers, ends, _LINE_END)
-            # Other documents: the same ones again would be found to be duplicates.
+            # New documents: repeated ones would be dropped as near-duplicates.
             order = self._rng.permutation(len(order))
 
     def count(self, numbers: Numbers) -> None:
-        """Take note of words that are written."""
+        """Count words that are written."""
         if len(self._seen) < len(self._words):
             self._seen = np.concatenate([self._seen, np.zeros(len(self._words) - len(self._seen), dtype=np.bool_)])
         self._seen[numbers] = True
         self.num_words += int(np.count_nonzero(numbers != _LINE_END))
 
     def num_bytes(self, numbers: Numbers) -> int:
-        """Return about how long the text is."""
+        """Return the approximate size of the text."""
         return int((self._widths[numbers] + 1).sum())
 
     def cut(self, numbers: Numbers, most_bytes: int) -> Numbers:
@@ -121,7 +121,7 @@ class _Growth:
         return text.replace(" \n", "\n").replace("\n ", "\n").encode()
 
     def _replace(self, numbers: Numbers) -> Numbers:
-        """Put as many new words in as the law wants behind this round, and as many used ones."""
+        """Replace words by as many new ones as the law requires after this round, and by as many earlier ones."""
         places = np.flatnonzero(numbers != _LINE_END)
         wanted = self._base_types * ((self.num_words + len(places)) / self._base_words) ** EXPONENT
         new = max(0, min(round(wanted - self.num_types), len(places) // 2))

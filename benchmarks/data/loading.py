@@ -1,8 +1,8 @@
-"""Samples per second from shards into training batches with one worker, for each layout and length.
+"""Data loader throughput: samples per second from shards to training batches, one worker, for each layout and length.
 
-The last line is one JSON object. Files lie in the page cache, so this is the cost of processing, not of a disk.
-For the gzip layout the rate at which zlib alone inflates the same file's chunks on the same core is named: no reader
-can be faster. ``*_bound`` is that rate in samples, and ``*_of_bound`` what is reached of it.
+The last line is one JSON object. Files are in the page cache, so this is the cost of processing, not of a disk. For the
+gzip layout the rate at which zlib alone inflates the same chunks on the same core is an upper bound for any reader:
+``*_bound`` is that rate in samples, ``*_of_bound`` the share of it that is reached.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def draw_samples(rows: int, sequence_length: int, max_predictions: int) -> Ragge
     predictions = np.minimum(np.rint(counts * 0.15).astype(np.int64), max_predictions)
     row_of = np.repeat(np.arange(rows), predictions)
     ranks = np.arange(len(row_of)) - np.repeat(np.cumsum(predictions) - predictions, predictions)
-    # Evenly spread positions are as large and as many as drawn ones.
+    # Evenly spaced positions: the same number and size as random ones, without drawing them.
     positions = 1 + ranks * (counts[row_of] - 2) // predictions[row_of]
     tokens = (ENTRIES ** rng.random(total)).astype(np.uint16)
     labels = (ENTRIES ** rng.random(len(row_of))).astype(np.uint16)
@@ -83,7 +83,7 @@ def main() -> int:
                 write_shard(path, samples, vocabulary_sha256=None, generator_version=None, layout=layout,
                             shape=(length, predictions))  # fmt: skip
                 rates, bounds = [], []
-                for _ in range(3):  # in turn, so that other work on the machine disturbs both alike
+                for _ in range(3):  # alternating, so that other work on the machine disturbs both alike
                     rates.append(measure(Path(name), length, predictions))
                     bounds += [inflate_rate(path)] if layout == "nvidia" else []
                 rate = max(rates)

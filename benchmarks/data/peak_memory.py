@@ -1,8 +1,7 @@
 """Peak memory of a process and of all its children, as the kernel counts it.
 
-``ru_maxrss`` would not do: a new process takes over the peak of the one that started it. ``VmHWM`` of ``/proc`` is the
-peak of a process since its program began; it only grows, so looking now and then misses no peak but that of the last
-moments. Linux only.
+Not ``ru_maxrss``: a new process inherits the peak of the one that forked it. ``VmHWM`` in ``/proc`` is the peak since
+exec; it only grows, so sampling misses at most a peak in the last 50 ms. Linux only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _EVERY_S = 0.05
 
 
 class PeakMemory:
-    """Watches a process and its children until the block ends. A context manager."""
+    """Samples the memory of a process and its children until the block ends. A context manager."""
 
     def __init__(self, pid: int) -> None:
         """pid: of a process that has been started."""
@@ -29,25 +28,25 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
-        """Begin to watch."""
+        """Start sampling."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop watching."""
+        """Stop sampling."""
         self._ended.set()
         self._thread.join()
 
     @property
     def largest_mb(self) -> float:
-        """Peak of the process that had the largest one."""
+        """Largest peak of any process."""
         return max(self._peaks.values(), default=0) / 1e6
 
     @property
     def together_mb(self) -> float:
-        """Largest sum over all processes at one moment; pages that they share count several times."""
+        """Largest sum over all processes at one moment; shared pages count once per process."""
         return self._together / 1e6
 
     @property

@@ -1,4 +1,4 @@
-"""How fast text is read on one core, format by format, beside splitting sentences alone. Prints ``key=value`` pairs.
+"""Throughput of reading text on one core, by format, against splitting sentences alone. Prints ``key=value`` pairs.
 
 The text is this Python's documentation: as one sentence per line, as paragraphs, as JSON Lines, and as a dump with
 links, references, templates, tables and lists of our own making, in about the shares that articles have.

@@ -1,7 +1,7 @@
-"""All figures of the data side: text to shards, shards to batches, batches to a training run.
+"""All data benchmarks: text to shards, shards to batches, batches to a training run.
 
-The last line joins those that are compared. Arguments go to ``build.py``. A figure that was not measured is ``nan``, a
-line before says why, and the exit code is 1 unless an argument left it out.
+The last line has the figures that are compared between versions. Arguments go to ``build.py``. A figure that was not
+measured is ``nan``, a line before it gives the reason, and the exit code is 1 unless an argument left it out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REASONS = {
 
 
 def main() -> int:
-    """Run all three benchmarks, pass their lines on, and print the joint line."""
+    """Run all three benchmarks, print their output and the summary line."""
     here = Path(__file__).parent
     failed = False
     figures: dict[str, float] = {}

@@ -1,9 +1,9 @@
-"""The share of a training run's time in which it waits for its batches.
+"""Data wait share: the part of a training run's time that it waits for batches.
 
-Trains on generated shards in the default layout with ``bert-train``, one rank, and reads ``data_wait_share`` from its
-metrics. On a processor the model is the smallest published one (BERT-tiny, 2 layers x 128: Turc et al. 2019), which
-takes the most samples a second; on a GPU it is BERT-large. The corpus is small, so that its shards are read anew every
-few steps, as often per sample as those of a large one. The first interval does not count: nothing was read ahead of it.
+Trains on generated shards in the default layout with ``bert-train`` on one rank, and reads ``data_wait_share`` from its
+metrics. On a CPU the model is the smallest published one (BERT-tiny, 2 layers x 128: Turc et al. 2019), which consumes
+the most samples per second; on a GPU it is BERT-large. The corpus is small, so its shards are read again every few
+steps, as often per sample as those of a large one. The first interval is left out, since nothing was prefetched for it.
 The last line is one JSON object.
 """
 
@@ -40,7 +40,7 @@ MODELS: dict[str, dict[str, int]] = {
 
 
 def main() -> int:
-    """Train, then print how long was waited."""
+    """Train, then print the wait share."""
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="large" if on_gpu else "tiny", help="(%(default)s)")
