@@ -16,7 +16,7 @@ from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import read_shard
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.errors import InputError
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n##s\n.\n中\nб\n##в\n"
@@ -52,7 +52,7 @@ class Silent:
         """Do nothing."""
 
 
-def build(content: bytes, folder: Path, *, whole_words: bool = False) -> DatasetRecord:
+def build(content: bytes, folder: Path, *, whole_words: bool = False) -> DatasetInfo:
     (folder / "text.txt").write_bytes(content)
     (folder / "vocab.txt").write_text(VOCABULARY)
     stage = PrepareStage(text=str(folder / "text.txt"), num_processes=1, dupe_factor=2, whole_word_masking=whole_words)
@@ -60,10 +60,10 @@ def build(content: bytes, folder: Path, *, whole_words: bool = False) -> Dataset
     return build_dataset(stage, dataset, [(16, 3)], Silent())
 
 
-def check_dataset(folder: Path, record: DatasetRecord) -> int:
+def check_dataset(folder: Path, info: DatasetInfo) -> int:
     """Return the samples of all shards, each of which is right."""
-    (length,) = record.lengths
-    probability = None if record.settings.whole_word_masking else record.settings.masked_lm_probability
+    (length,) = info.lengths
+    probability = None if info.settings.whole_word_masking else info.settings.masked_lm_probability
     counts = {**length.training, **length.held_out}
     for name, rows in counts.items():
         path = folder / "data" / length.folder / name
@@ -103,9 +103,9 @@ def test_any_text_makes_right_shards_or_a_named_error(text: str, encoding: str, 
 
 
 def test_a_sentence_of_ten_thousand_tokens_is_cut_to_rows(tmp_path: Path) -> None:
-    record = build(PLAIN + b"word " * 10_000 + b"\nwords.\n\nword words.\n", tmp_path)
-    assert check_dataset(tmp_path, record) > 0
-    counts = record.counts
+    info = build(PLAIN + b"word " * 10_000 + b"\nwords.\n\nword words.\n", tmp_path)
+    assert check_dataset(tmp_path, info) > 0
+    counts = info.counts
     assert counts is not None
     assert counts.tokens_training + counts.tokens_held_out > 10_000
 
@@ -125,8 +125,8 @@ def test_lengths_and_rates_of_many_rows_are_the_published_ones(tmp_path: Path) -
     documents = [
         "\n".join("word " * int(n) + f"{d}" for n in rng.integers(1, 6, rng.integers(10, 60))) for d in range(300)
     ]
-    record = build("\n\n".join(documents).encode(), tmp_path)
-    (length,) = record.lengths
+    info = build("\n\n".join(documents).encode(), tmp_path)
+    (length,) = info.lengths
     masks = kept = predictions = rows = random_next = 0
     for name in length.training:
         samples = read_shard(tmp_path / "data" / length.folder / name)

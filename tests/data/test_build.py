@@ -16,7 +16,7 @@ from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
 
@@ -38,11 +38,11 @@ class Halted(TrainerError):
     """A stop between two shards."""
 
 
-def build(text: Path, root: Path, *, vocabulary_file: str | None = None, **settings: object) -> DatasetRecord:
+def build(text: Path, root: Path, *, vocabulary_file: str | None = None, **settings: object) -> DatasetInfo:
     return build_as(stage_of(text, **settings), root, vocabulary_file=vocabulary_file)
 
 
-def build_as(stage: PrepareStage, root: Path, vocabulary_file: str | None = None) -> DatasetRecord:
+def build_as(stage: PrepareStage, root: Path, vocabulary_file: str | None = None) -> DatasetInfo:
     dataset = DatasetConfig(folder=str(root), vocabulary_file=vocabulary_file)
     return build_dataset(stage, dataset, LENGTHS, Silent())
 
@@ -72,8 +72,8 @@ def stop_after(num_checks: int) -> Callable[[], None]:
     return check
 
 
-def test_a_build_makes_vocabulary_shards_and_a_record(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
-    record = build(write_corpus(), tmp_path / "data")
+def test_a_build_writes_vocabulary_shards_and_dataset_json(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    info = build(write_corpus(), tmp_path / "data")
     files = contents(tmp_path / "data")
     assert sorted(files) == [
         *(f"seq_len_32_max_pred_5/{name}" for name in NAMES),
@@ -81,7 +81,7 @@ def test_a_build_makes_vocabulary_shards_and_a_record(tmp_path: Path, write_corp
         "vocab.txt",
     ]
     written = json.loads((tmp_path / "data" / "dataset.json").read_text())
-    assert written == record.model_dump(mode="json")
+    assert written == info.model_dump(mode="json")
     assert written["complete"] is True
     counts = written["counts"]
     assert counts["documents_read"] == 40
@@ -103,7 +103,7 @@ def test_a_build_makes_vocabulary_shards_and_a_record(tmp_path: Path, write_corp
             assert verify_shard(VerifyTask(path, tmp_path / "data" / "vocab.txt", rows, 0.15)).problems == ()
 
 
-def test_any_number_of_processes_makes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     text = write_corpus()
     build(text, tmp_path / "one", num_processes=1)
     build(text, tmp_path / "two", num_processes=2)
@@ -111,7 +111,7 @@ def test_any_number_of_processes_makes_the_same_bytes(tmp_path: Path, write_corp
 
 
 @pytest.mark.parametrize("num_checks", [0, 1, 3, 5, 8])
-def test_an_interrupted_build_goes_on_to_the_same_bytes(
+def test_an_interrupted_build_resumes_to_the_same_bytes(
     tmp_path: Path, write_corpus: Callable[..., Path], num_checks: int
 ) -> None:
     text, root, dataset = write_corpus(), tmp_path / "data", DatasetConfig(folder=str(tmp_path / "data"))
@@ -125,7 +125,7 @@ def test_an_interrupted_build_goes_on_to_the_same_bytes(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_an_unfinished_dataset_is_not_trained_on(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+def test_an_incomplete_dataset_is_not_trained_on(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     dataset = DatasetConfig(folder=str(tmp_path / "data"))
     with pytest.raises(Halted):
         build_dataset(stage_of(write_corpus()), dataset, LENGTHS, Silent(), check=stop_after(8))
@@ -159,13 +159,13 @@ def test_moved_text_with_the_same_content_is_the_same_text(tmp_path: Path, write
         build(write_corpus(41, name="more"), tmp_path / "data")
 
 
-def test_missing_and_damaged_shards_are_made_again(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+def test_missing_and_damaged_shards_are_rebuilt(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     text, root = write_corpus(), tmp_path / "data"
     build(text, root)
     before = contents(root)
     (root / "seq_len_32_max_pred_5" / NAMES[1]).unlink()
     (root / "seq_len_32_max_pred_5" / NAMES[2]).write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"1 of 4 shards are gone, first training_0000\.hdf5"):
+    with pytest.raises(InputError, match=r"1 of 4 shards are missing, first training_0000\.hdf5"):
         ShardFolder.open(
             root / "seq_len_32_max_pred_5",
             split="training",
@@ -180,8 +180,8 @@ def test_missing_and_damaged_shards_are_made_again(tmp_path: Path, write_corpus:
 def test_another_length_is_added_to_a_dataset(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     text, dataset = write_corpus(), DatasetConfig(folder=str(tmp_path / "data"))
     build_dataset(stage_of(text), dataset, [(32, 5)], Silent())
-    record = build_dataset(stage_of(text), dataset, [(64, 10)], Silent())
-    assert [length.folder for length in record.lengths] == ["seq_len_32_max_pred_5", "seq_len_64_max_pred_10"]
+    info = build_dataset(stage_of(text), dataset, [(64, 10)], Silent())
+    assert [length.folder for length in info.lengths] == ["seq_len_32_max_pred_5", "seq_len_64_max_pred_10"]
     build(text, tmp_path / "both")
     assert contents(tmp_path / "data") == contents(tmp_path / "both")
 
@@ -207,8 +207,8 @@ def test_a_given_vocabulary_is_used_and_kept_beside_the_shards(
     text = write_corpus()
     build(text, tmp_path / "first", vocabulary_size=100)
     vocabulary = tmp_path / "first" / "vocab.txt"
-    record = build(text, tmp_path / "second", vocabulary_file=str(vocabulary))
-    assert record.settings.vocabulary == record.vocabulary_sha256 == read_vocabulary(vocabulary).sha256
+    info = build(text, tmp_path / "second", vocabulary_file=str(vocabulary))
+    assert info.settings.vocabulary == info.vocabulary_sha256 == read_vocabulary(vocabulary).sha256
     assert contents(tmp_path / "second") == contents(tmp_path / "first")
     build(text, tmp_path / "second")
     build(text, tmp_path / "first", vocabulary_file=str(vocabulary))
@@ -245,10 +245,10 @@ def test_held_out_documents_are_those_of_the_text_and_not_of_its_order(
     for name, ordered in (("forward", texts), ("backward", texts[::-1])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("\n\n".join(ordered))
-        record = build(tmp_path / name, tmp_path / f"{name}-data")
-        assert record.counts is not None
-        assert 1 <= record.counts.documents_held_out <= 15
-        vocabularies.append(record.vocabulary_sha256)
+        info = build(tmp_path / name, tmp_path / f"{name}-data")
+        assert info.counts is not None
+        assert 1 <= info.counts.documents_held_out <= 15
+        vocabularies.append(info.vocabulary_sha256)
     # The vocabulary is learnt from the training documents: the same ones in both.
     assert vocabularies[0] == vocabularies[1]
 
@@ -261,11 +261,11 @@ def test_near_duplicates_of_held_out_documents_are_not_trained_on(
     copies = [[f"copy {number % 3} of", *document[1:]] for document in documents for number in range(2)]
     lines = ["\n".join(document) for document in [*documents, *copies]]
     (tmp_path / "text" / "a.txt").write_text("\n\n".join(lines))
-    record = build(tmp_path / "text", tmp_path / "data", near_duplicate_similarity=0.6)
-    assert record.counts is not None
-    assert record.counts.documents_read == 90
-    assert record.counts.duplicates_dropped == 60
-    assert record.counts.documents_training + record.counts.documents_held_out == 30
+    info = build(tmp_path / "text", tmp_path / "data", near_duplicate_similarity=0.6)
+    assert info.counts is not None
+    assert info.counts.documents_read == 90
+    assert info.counts.duplicates_dropped == 60
+    assert info.counts.documents_training + info.counts.documents_held_out == 30
 
 
 def test_tiny_texts_are_split_into_both_sides_or_refused(tmp_path: Path) -> None:
@@ -278,11 +278,11 @@ def test_tiny_texts_are_split_into_both_sides_or_refused(tmp_path: Path) -> None
         build(tmp_path / "one.txt", tmp_path / "other")
 
 
-def test_few_documents_make_few_shards(
+def test_few_documents_give_few_shards(
     tmp_path: Path, write_corpus: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    record = build(write_corpus(6), tmp_path / "data", num_shards=8)
-    assert list(record.lengths[0].training) == ["training_0000.hdf5", "training_0001.hdf5"]
+    info = build(write_corpus(6), tmp_path / "data", num_shards=8)
+    assert list(info.lengths[0].training) == ["training_0000.hdf5", "training_0001.hdf5"]
     assert "5 training documents are too few for 8 shards; making 2" in caplog.text
 
 
@@ -310,7 +310,7 @@ def test_no_two_shards_and_lengths_share_their_random_numbers(tmp_path: Path) ->
     assert agree.mean() < 0.1
 
 
-def test_a_full_disk_is_named_and_the_build_goes_on_after_it(
+def test_a_full_disk_is_named_and_the_build_resumes_after_it(
     tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, root = write_corpus(), tmp_path / "data"
@@ -333,7 +333,7 @@ def test_a_full_disk_is_named_and_the_build_goes_on_after_it(
     assert contents(root) == contents(tmp_path / "whole")
 
 
-def test_a_second_builder_is_turned_away(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+def test_a_second_builder_is_refused(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     text, root = write_corpus(), tmp_path / "data"
     met: list[TrainerError] = []
 

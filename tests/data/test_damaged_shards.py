@@ -1,4 +1,4 @@
-"""Files with bytes changed or cut off give an error that names the file, or rows; never a reader that hangs or dies."""
+"""A file with changed or missing bytes gives rows or an error that names it; reading never hangs or crashes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName
 
 
 @pytest.mark.parametrize("layout", ["mlperf-variable", "mlperf-packed"])
-def test_a_damaged_heap_is_named_instead_of_walked_for_ever(tmp_path: Path, layout: LayoutName) -> None:
+def test_a_damaged_heap_is_named_and_never_loops(tmp_path: Path, layout: LayoutName) -> None:
     path = tmp_path / "training_0.hdf5"
     samples = make_samples(60, np.random.default_rng(3), sequence_length=T, predictions=P)
     write_shard(path, samples, vocabulary_sha256=None, generator_version=None, layout=layout)
@@ -128,7 +128,7 @@ def read_runs(path: Path) -> None:
         read_values(file["runs"])
 
 
-def test_rows_that_share_one_object_are_refused_before_memory_is_taken_for_each(tmp_path: Path) -> None:
+def test_rows_that_share_one_object_are_refused_before_memory_is_allocated(tmp_path: Path) -> None:
     path = tmp_path / "training_0.hdf5"
     offset = variable_runs(path, [1 << 19] + [1] * 399)
     content = bytearray(path.read_bytes())
@@ -138,7 +138,7 @@ def test_rows_that_share_one_object_are_refused_before_memory_is_taken_for_each(
         read_runs(path)
 
 
-def test_heaps_that_lie_in_one_another_are_refused(tmp_path: Path) -> None:
+def test_overlapping_heaps_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "training_0.hdf5"
     heaps = 600
     offset = variable_runs(path, [8] * heaps)
@@ -152,7 +152,7 @@ def test_heaps_that_lie_in_one_another_are_refused(tmp_path: Path) -> None:
         content += struct.pack("<4sB3xQ", b"GCOL", 1, end - start) + struct.pack("<HHIQ", heap + 1, 1, 0, 16)
     content += bytes(16)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"the heap at byte \d+ lies in others"):
+    with pytest.raises(ValueError, match=r"the heap at byte \d+ overlaps others"):
         read_runs(path)
 
 

@@ -191,7 +191,7 @@ def test_verify_lists_damaged_and_missing_files(
     assert main(["verify", str(folder)]) == 1
     shown = capsys.readouterr().out
     assert "damaged or not an HDF5 file" in shown
-    assert "1 of 3 shards are gone, first training_0001.hdf5" in shown
+    assert "1 of 3 shards are missing, first training_0001.hdf5" in shown
 
 
 def test_shards_of_others_are_verified_without_a_vocabulary(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.quality.sample_statistics import PIECE_TOKENS, Repeats, SampleStatistics
+from bert_trainer.dataset.quality.sample_statistics import NGRAM_TOKENS, DistinctCounts, SampleStatistics
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
@@ -110,15 +110,15 @@ def test_segments_and_labels_tell_samples_apart() -> None:
     samples = draw(20)
     moved = Samples(*(getattr(samples, name).copy() for name in Samples.__slots__))
     moved.next_sentence_labels[:] = 1 - moved.next_sentence_labels
-    assert count(Samples.concatenate([samples, moved])).samples.repeated_share == 0
-    assert count(Samples.concatenate([samples, moved])).texts.repeated_share == 0.5
+    assert count(Samples.concatenate([samples, moved])).samples.duplicate_share == 0
+    assert count(Samples.concatenate([samples, moved])).texts.duplicate_share == 0.5
     moved.segment_ids[:, 1] = 1 - moved.segment_ids[:, 1]
     moved.segment_ids[:, 1:] *= moved.input_mask[:, 1:]
     moved.segment_ids[:] = np.maximum.accumulate(moved.segment_ids, axis=1) * moved.input_mask
-    assert count(Samples.concatenate([samples, moved])).texts.repeated_share < 0.5
+    assert count(Samples.concatenate([samples, moved])).texts.duplicate_share < 0.5
 
 
-def test_pieces_of_text_are_found_wherever_they_stand() -> None:
+def test_ngrams_are_found_at_any_position() -> None:
     rng = np.random.default_rng(3)
     text = rng.integers(5, 30000, 40_000)
 
@@ -132,19 +132,19 @@ def test_pieces_of_text_are_found_wherever_they_stand() -> None:
 
     def times(*files: RaggedSamples) -> tuple[float, float]:
         parts = [SampleStatistics.of([file], sequence_length=403, max_predictions=1, mask_id=None) for file in files]
-        together = SampleStatistics.together(parts)
-        return together.pieces.times, together.times_in_a_file
+        merged = SampleStatistics.merged(parts)
+        return merged.ngrams.mean_count, merged.mean_count_per_file
 
     first = rows(list(range(0, 20_000, 400)), 400)
     elsewhere = rows(list(range(20_000, 40_000, 400)), 400)
     shifted = rows(list(range(200, 20_200, 400)), 400)
     assert times(first, elsewhere) == (1, 1)
     assert times(first, first) == (2, 1)
-    # Cut at other places, the halves of the segments that both hold are the same pieces.
+    # Cut at other places, the halves of the segments that both hold are the same n-grams.
     assert times(first, shifted)[0] > 1.5
     assert times(shifted)[0] == 1
     assert times(rows([0, 0, 400, 400], 400)) == (2, 2)
-    assert PIECE_TOKENS < 200
+    assert NGRAM_TOKENS < 200
 
 
 @pytest.mark.parametrize("most", [1 << 20, 1000])
@@ -152,14 +152,18 @@ def test_repetitions_are_exact_or_estimated_in_bounded_memory(most: int) -> None
     rng = np.random.default_rng(5)
     different = rng.integers(0, 1 << 63, 40_000, np.uint64) << np.uint64(1)
     hashes = rng.permutation(np.repeat(different, rng.integers(1, 6, len(different))))
-    parts = [Repeats.of(part, most=most) for part in np.array_split(hashes, 7)]
-    forwards, backwards = Repeats.together(parts, most=most), Repeats.together(parts[::-1], most=most)
+    parts = [DistinctCounts.of(part, most=most) for part in np.array_split(hashes, 7)]
+    forwards, backwards = DistinctCounts.merged(parts, most=most), DistinctCounts.merged(parts[::-1], most=most)
     assert (forwards.keys == backwards.keys).all()
     assert (forwards.counts == backwards.counts).all()
     assert len(forwards.keys) <= most
     true = len(hashes) / len(different)
     # The counts have a variance of 2; five standard errors of their mean.
-    assert forwards.times == true if forwards.is_exact else abs(forwards.times - true) < 5 * (2 / most * 2) ** 0.5
+    assert (
+        forwards.mean_count == true
+        if forwards.is_exact
+        else abs(forwards.mean_count - true) < 5 * (2 / most * 2) ** 0.5
+    )
     assert forwards.is_exact == (most > 40_000)
 
 
@@ -179,7 +183,7 @@ def test_a_file_without_samples_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
     for number in range(8):
         write(tmp_path / f"folder_{number}" / "part_0.hdf5", draw(20 + number, seed=number))
     target = tmp_path / f"picture.{ending}"
@@ -190,7 +194,7 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [target.name]
 
 
-def test_a_picture_of_no_known_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_plot_format_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "part_0.hdf5", draw(5))
     assert main(["inspect", str(path), "--plot", str(tmp_path / "picture.doc")]) == 2
     assert "allowed endings: " in capsys.readouterr().err
@@ -220,7 +224,7 @@ def test_a_bar_shows_rate_and_time_left_on_a_terminal(
         assert "0:00:00" in shown
 
 
-def test_documents_of_a_dataset_are_told_from_its_record(
+def test_documents_of_a_dataset_are_described_from_dataset_json(
     tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = write_corpus()

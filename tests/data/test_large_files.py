@@ -1,4 +1,4 @@
-"""Shards of any size are converted, cut and checked in blocks: the same bytes, in memory that does not grow."""
+"""Shards of any size are converted, chopped and checked in blocks: the same bytes, in bounded memory."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_changed_byte_anywhere_in_a_large_file_is_found_before_a_row_is_taken(
         changed = bytearray(content)
         changed[start + size // 2] ^= 1
         path.write_bytes(changed)
-        with pytest.raises(InputError, match=rf"part_0\.hdf5: damaged: dataset '{name}' does not fit its checksum"):
+        with pytest.raises(InputError, match=rf"part_0\.hdf5: damaged: dataset '{name}' does not match its checksum"):
             chop(tmp_path / "in", tmp_path / "out", 3, num_processes=1)
         assert bytes_below(tmp_path / "out") == {}
 
@@ -196,7 +196,7 @@ class Reported:
             self.progress.append(tuple(fields[name] for name in ("stage", "step", "steps", "unit")))
 
 
-def test_progress_is_told_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "part_0.hdf5", 45, "compact")
     take_for_large(monkeypatch, rows=10, block_rows=20)
     reported = Reported()

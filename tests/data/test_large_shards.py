@@ -1,4 +1,4 @@
-"""Shards of more rows than fit into memory hold the same samples, whole or not at all."""
+"""Shards of more rows than fit into memory hold the same samples and are written atomically."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(
     assert main(["verify", str(tmp_path / "data")]) == 0
 
 
-def test_samples_come_out_by_their_places(tmp_path: Path) -> None:
+def test_samples_come_out_in_the_order_of_their_positions(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     lengths = rng.integers(9, 40, 40_000).tolist()
     samples = random_samples(lengths, sequence_length=40, predictions=3, vocabulary_size=70_000, seed=2)

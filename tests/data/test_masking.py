@@ -67,7 +67,7 @@ def whole_words(max_predictions: int, probability: float = 0.15) -> MaskingRule:
     )
 
 
-def test_whole_words_are_masked_whole_or_not_at_all() -> None:
+def test_words_are_never_masked_in_part() -> None:
     # Words of one to four pieces; the second span begins inside a word, as truncation leaves it.
     spans = [[10, 11, 501, 12, 502, 503, 13, 504, 505, 506], [507, 508, 20, 21, 509]]
     row = [2, *spans[0], 3, *spans[1], 3]
@@ -85,7 +85,7 @@ def test_whole_words_are_masked_whole_or_not_at_all() -> None:
     assert taken[0] > taken[3]
 
 
-def test_a_word_that_is_too_much_is_passed_over() -> None:
+def test_a_word_beyond_the_number_wanted_is_skipped() -> None:
     row = [2, 10, 501, 502, 503, 3, 11, 3]
     # One prediction: the only word that fits is the last.
     assert {tuple(masked.positions) for masked in mask_many([row] * 50, whole_words(1), bits_of(3))} == {(6,)}
@@ -96,7 +96,7 @@ def test_words_of_one_piece_are_masked_as_often_as_tokens_are() -> None:
     assert {len(one.positions) for one in masked} == {19}
 
 
-def test_a_row_of_words_that_are_all_too_much_has_one_of_them() -> None:
+def test_a_row_of_words_that_are_all_too_long_gets_one() -> None:
     row = [2, 10, 501, 502, 3, 11, 503, 3]
     masked = mask_many([row] * 200, whole_words(20), bits_of(5))
     assert {tuple(one.positions) for one in masked} == {(1, 2, 3), (5, 6)}

@@ -30,7 +30,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*.hdf5"))}
 
 
-def test_any_number_of_ranks_makes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+def test_any_number_of_ranks_writes_the_same_bytes(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     text = write_corpus(120)
     for ranks in (1, 2, 3):
         run = build(text, tmp_path / str(ranks), ranks)
@@ -41,7 +41,7 @@ def test_any_number_of_ranks_makes_the_same_bytes(tmp_path: Path, write_corpus: 
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
 
 
-def test_parts_are_cut_again_with_the_same_bytes_by_any_number_of_ranks(
+def test_parts_are_resharded_to_the_same_bytes_by_any_number_of_ranks(
     tmp_path: Path, write_corpus: Callable[..., Path]
 ) -> None:
     text = write_corpus(60)

@@ -91,7 +91,7 @@ def test_standard_errors_are_those_of_repeated_samples(counted: tuple[SampleStat
     assert np.std(means) == pytest.approx(claimed, rel=5 / (2 * 400) ** 0.5)
 
 
-def test_the_table_says_what_depends_on_the_corpus(counted: tuple[SampleStatistics, int]) -> None:
+def test_the_table_names_what_depends_on_the_corpus(counted: tuple[SampleStatistics, int]) -> None:
     lines = describe_rates(published_rates(*counted))
     assert next(line for line in lines if "random next" in line).endswith("yes")
     assert next(line for line in lines if "[MASK]" in line).endswith("no")

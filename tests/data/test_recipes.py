@@ -76,7 +76,7 @@ def test_a_corpus_may_be_renamed_while_its_shards_are_made(tmp_path: Path, write
         (["/данные"], "corpus"),
     ],
 )
-def test_no_name_of_a_corpus_says_a_split(paths: list[str], name: str) -> None:
+def test_no_name_of_a_corpus_names_a_split(paths: list[str], name: str) -> None:
     assert corpus_name(paths) == name
 
 
@@ -102,7 +102,7 @@ def rows_of(path: Path) -> list[bytes]:
     return [samples.input_ids[row].tobytes() + samples.masked_lm_ids[row].tobytes() for row in range(len(samples))]
 
 
-def test_the_cut_has_every_sample_of_the_parts_once_in_uncompressed_files_of_equal_size(
+def test_balanced_shards_hold_every_sample_once_in_uncompressed_files_of_equal_size(
     tmp_path: Path, write_corpus: Callable[..., Path]
 ) -> None:
     root = tmp_path / "data"
@@ -182,7 +182,7 @@ def test_fewer_samples_than_shards_are_refused_with_the_number_that_would_do(
     assert json.loads((root / "dataset.json").read_text())["complete"] is False
 
 
-def test_a_cut_that_was_interrupted_or_damaged_is_completed_with_the_same_bytes(
+def test_interrupted_or_damaged_resharding_resumes_to_the_same_bytes(
     tmp_path: Path, write_corpus: Callable[..., Path]
 ) -> None:
     text, root = write_corpus(), tmp_path / "data"
@@ -193,7 +193,7 @@ def test_a_cut_that_was_interrupted_or_damaged_is_completed_with_the_same_bytes(
     kept = (cut / "part_0_of_4.hdf5").stat().st_ino
     (cut / "part_1_of_4.hdf5").unlink()
     (cut / "part_2_of_4.hdf5").write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"2048_shards_uncompressed_64: 1 of 4 shards are gone, first part_1_of_4"):
+    with pytest.raises(InputError, match=r"2048_shards_uncompressed_64: 1 of 4 shards are missing, first part_1_of_4"):
         ShardFolder.open(cut, split="training", sequence_length=64, max_predictions=12, vocabulary=None)
     build(text, root, *options)
     assert {path.name: path.read_bytes() for path in cut.iterdir()} == wanted
@@ -206,7 +206,7 @@ def test_the_layout_of_a_recipe_may_be_another(tmp_path: Path, write_corpus: Cal
     assert {read_header(path).layout for path in root.rglob("*.hdf5")} == {"mlperf-variable"}
 
 
-def test_options_that_do_not_go_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["build", "--text", "x", "--output", str(tmp_path), "--length", "64:10"]
     assert main([*base, "--balanced-shards", "3"]) == 2
     assert main([*base, "--masking", "dynamic", "--layout", "intel"]) == 2

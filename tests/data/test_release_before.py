@@ -1,6 +1,6 @@
 """A dataset that the release before has made of plain text stays what it is: not refused, not read, not built again.
 
-Input: the dataset and its text as that release left them (tools/keep_release.py). Observed: files, record.
+Input: the dataset and its text as that release left them (tools/keep_release.py). Observed: files, info.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.corpus import corpora
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord, read_record
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo, read_dataset_info
 from kept_release import DATASET, TEXT_TIME_NS
 
 LENGTH = (32, 5)
@@ -38,7 +38,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "kept"
 
 
-def build(kept: Path) -> DatasetRecord:
+def build(kept: Path) -> DatasetInfo:
     stage = PrepareStage(text=str(kept / "text"), vocabulary_size=120, num_shards=2, num_processes=1)
     return build_dataset(stage, DatasetConfig(folder=str(kept / "data")), [LENGTH], Silent())
 
@@ -48,7 +48,7 @@ def contents(kept: Path) -> dict[Path, bytes]:
 
 
 def test_its_fingerprint_stands_for_the_same_text(kept: Path) -> None:
-    before, files = read_record(kept / "data"), contents(kept)
+    before, files = read_dataset_info(kept / "data"), contents(kept)
     assert before is not None
     for path in (kept / "text").rglob("*.txt"):
         # Nobody looks into files whose names, sizes and times are the same.
@@ -59,10 +59,10 @@ def test_its_fingerprint_stands_for_the_same_text(kept: Path) -> None:
 
 
 def test_a_copy_of_its_text_is_read_and_found_to_be_the_same(kept: Path) -> None:
-    before, files = read_record(kept / "data"), contents(kept)
+    before, files = read_dataset_info(kept / "data"), contents(kept)
     assert before is not None
     os.utime(kept / "text/a.txt")
-    record = build(kept)
-    assert (record.complete, record.corpus_sha256) == (True, before.corpus_sha256)
-    assert record.fingerprint != before.fingerprint
+    info = build(kept)
+    assert (info.complete, info.corpus_sha256) == (True, before.corpus_sha256)
+    assert info.fingerprint != before.fingerprint
     assert contents(kept) == files

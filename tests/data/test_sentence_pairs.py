@@ -81,7 +81,7 @@ def test_pairs_come_walk_by_walk_and_in_the_order_of_the_text() -> None:
         assert (np.diff(pairs.first_a[pairs.walks == number]) > 0).all()
 
 
-def test_documents_are_dealt_with_in_their_pools() -> None:
+def test_walks_know_their_pools() -> None:
     walks = Walks.over([2, 3])
     assert walks.documents.tolist() == [0, 1, 2, 3, 4]
     assert walks.pool_first.tolist() == [0, 0, 2, 2, 2]

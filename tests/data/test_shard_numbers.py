@@ -61,7 +61,7 @@ def test_the_first_and_the_last_of_a_counted_set_are_missed_too(tmp_path: Path) 
         open_folder(tmp_path)
 
 
-def test_numbers_may_begin_with_1(tmp_path: Path) -> None:
+def test_numbers_may_start_at_1(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         write(tmp_path / "counted" / f"part_{number}_of_3.hdf5")
         write(tmp_path / "plain" / f"training_{number}.hdf5")
@@ -80,14 +80,14 @@ def test_sets_of_several_corpora_are_checked_apart(tmp_path: Path) -> None:
     assert len(open_folder(tmp_path).paths) == 5
 
 
-def test_two_cuts_in_one_folder_are_refused(tmp_path: Path) -> None:
+def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("part_0_of_1", "part_0_of_2", "part_1_of_2"):
         write(tmp_path / f"{name}.hdf5")
     with pytest.raises(InputError, match=r"holds files part_\* of 1 and of 2; allowed: one set"):
         open_folder(tmp_path)
 
 
-def test_a_new_cut_of_an_incomplete_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chopping_an_incomplete_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (0, 2):
         write(tmp_path / "in" / f"part_{number}_of_3.hdf5")
     assert main(["chop", str(tmp_path / "in"), str(tmp_path / "out"), "--shards", "2"]) == 2
@@ -112,7 +112,7 @@ def test_the_last_known_word_of_a_name_decides_the_split() -> None:
     assert [path.stem for path in select_split(files, "held_out")] == ["training_test_0", "part_eval_10k", "held_out_0"]
 
 
-def test_cut_shards_are_preferred_to_the_parts_that_they_were_cut_from(tmp_path: Path) -> None:
+def test_balanced_shards_are_preferred_to_their_parts(tmp_path: Path) -> None:
     parts, cut = tmp_path / "hdf5_seq_12", tmp_path / "2048_shards_uncompressed_12"
     write(parts / "part-00000-of-00001.hdf5")
     write(parts / "held_out_0000.hdf5")

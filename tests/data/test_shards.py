@@ -221,7 +221,7 @@ def test_padding_before_tokens_and_predictions_in_padding_are_refused(tmp_path: 
             read_shard(tmp_path / f"{name}.hdf5")
 
 
-def test_a_folder_without_the_split_says_what_is_there(tmp_path: Path) -> None:
+def test_a_folder_without_the_split_lists_its_files(tmp_path: Path) -> None:
     write(tmp_path / "training_0000.hdf5")
     with pytest.raises(InputError, match=r"no held_out shards; found training_0000\.hdf5"):
         open_folder(tmp_path, "held_out")
@@ -268,7 +268,7 @@ def test_nvidia_s_corpus_folder_is_looked_into(tmp_path: Path) -> None:
         find_shard_folder(tmp_path, 12, 2)
 
 
-def test_a_miss_lists_what_is_there(tmp_path: Path) -> None:
+def test_a_missing_folder_lists_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "seq_len_128_max_pred_20").mkdir()
     with pytest.raises(InputError, match="no shards of 512 tokens and 80 predictions; found seq_len_128_max_pred_20"):
         find_shard_folder(tmp_path, 512, 80)

@@ -18,7 +18,7 @@ from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
 from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
 from bert_trainer.dataset.shards import read_ragged, read_shard
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord, read_record
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo, read_dataset_info
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.system.random_bits import RandomBits
@@ -40,7 +40,7 @@ def write(documents: list[list[str]], path: Path) -> Path:
     return path
 
 
-def build(text: Path, root: Path, *lengths: tuple[int, int], **settings: object) -> DatasetRecord:
+def build(text: Path, root: Path, *lengths: tuple[int, int], **settings: object) -> DatasetInfo:
     chosen = {"text": str(text), "num_shards": 2, "num_processes": 1, **settings}
     stage = PrepareStage.model_validate(chosen)
     return build_dataset(stage, DatasetConfig(folder=str(root)), list(lengths or [(64, 10)]), Silent())
@@ -80,8 +80,8 @@ def test_the_share_is_recorded_shown_and_warned_about(
     text = write(chinese(30_000), tmp_path / "text.txt")
     root = tmp_path / "data"
     with caplog.at_level(logging.WARNING):
-        record = build(text, root, vocabulary_size=1005)
-    share = record.unknown_share
+        info = build(text, root, vocabulary_size=1005)
+    share = info.unknown_share
     assert share is not None
     assert 0.05 < share < 0.2
     assert f"{share:.2%} of the tokens are [UNK], usual is less than 0.5%" in caplog.text
@@ -102,11 +102,11 @@ def test_a_text_that_is_covered_is_not_warned_about(
 ) -> None:
     text = write(chinese(30_000), tmp_path / "text.txt")
     with caplog.at_level(logging.WARNING):
-        record = build(text, tmp_path / "data", vocabulary_size=30522)
-    assert record.unknown_share is not None
-    assert record.unknown_share < MOST
-    assert record.vocabulary_entries is not None
-    assert record.vocabulary_entries > 2000
+        info = build(text, tmp_path / "data", vocabulary_size=30522)
+    assert info.unknown_share is not None
+    assert info.unknown_share < MOST
+    assert info.vocabulary_entries is not None
+    assert info.vocabulary_entries > 2000
     assert "[UNK]" not in caplog.text
     assert main(["verify", str(tmp_path / "data")]) == 0
     assert "WARNING" not in capsys.readouterr().out
@@ -203,13 +203,13 @@ def test_a_whole_dataset_of_the_release_before_stays_as_it_is(tmp_path: Path) ->
 
 def test_what_a_newer_release_tells_of_a_dataset_is_no_error_but_its_settings_are(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    record = build(write(arabic(3_000), tmp_path / "text.txt"), root, vocabulary_size=200)
+    info = build(write(arabic(3_000), tmp_path / "text.txt"), root, vocabulary_size=200)
     path = root / "dataset.json"
     document = json.loads(path.read_text())
     document["counts"]["sentences"] = document["languages"] = 7
     path.write_text(json.dumps(document))
-    assert read_record(root) == record
+    assert read_dataset_info(root) == info
     document["settings"]["dialect"] = "x"
     path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match=r"not readable by this version[\s\S]*hint: where a newer release made it"):
-        read_record(root)
+    with pytest.raises(InputError, match=r"not readable by this version[\s\S]*hint: if a newer release wrote it"):
+        read_dataset_info(root)

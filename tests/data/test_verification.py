@@ -85,7 +85,7 @@ def test_whole_words_are_allowed_other_numbers_of_predictions(
     assert verified(capsys, tmp_path / "data")[0] == 0
 
 
-def test_another_number_of_predictions_than_the_dataset_s_share_is_found(
+def test_a_number_of_predictions_that_does_not_match_the_share_is_found(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = dataset / FOLDER / "training_0000.hdf5"
@@ -136,7 +136,7 @@ def test_an_empty_segment_is_found(dataset: Path, capsys: pytest.CaptureFixture[
     assert "has an empty segment" in verified(capsys, path)[1]
 
 
-def test_violations_far_behind_the_first_rows_are_counted_from_the_beginning(
+def test_violations_in_later_blocks_are_numbered_from_the_first_row(
     tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     samples = read_ragged(dataset / FOLDER / "training_0000.hdf5")
@@ -165,7 +165,7 @@ def test_files_that_do_not_belong_to_a_dataset_are_found(dataset: Path, capsys: 
     shutil.copy(folder / "training_0004.hdf5", folder / "training_0009.hdf5")
     code, shown = verified(capsys, dataset)
     assert code == 1
-    assert "1 shard(s) that dataset.json does not know, first training_0009.hdf5" in shown
+    assert "1 shard(s) that dataset.json does not list, first training_0009.hdf5" in shown
     assert "holds the same samples as training_0004.hdf5" in shown
 
 
@@ -226,7 +226,7 @@ def test_the_folders_of_a_recipe_are_compared_with_dataset_json(
     shutil.copy(copied, folder / strange)
     code, shown = verified(capsys, root)
     assert code == 1
-    assert f"BAD {folder}\n    1 shard(s) that dataset.json does not know, first {strange}" in shown
+    assert f"BAD {folder}\n    1 shard(s) that dataset.json does not list, first {strange}" in shown
     capsys.readouterr()
     assert main(["inspect", str(folder), "--samples", "0"]) == 0
     shown = capsys.readouterr().out

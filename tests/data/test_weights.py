@@ -16,7 +16,7 @@ from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.commands.terminal import ProgressBar
 from bert_trainer.dataset.corpus.weights import chance_of, count_draws, walks_in_pass
 from bert_trainer.dataset.shards import list_shards, read_shard
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.errors import InputError
 from confidence import FIVE_SIGMA, share_z
 
@@ -42,7 +42,7 @@ def write_corpus(path: Path, origin: str) -> Path:
     return path
 
 
-def build(root: Path, vocabulary: Path, corpora: list[CorpusConfig], **settings: object) -> DatasetRecord:
+def build(root: Path, vocabulary: Path, corpora: list[CorpusConfig], **settings: object) -> DatasetInfo:
     chosen = {"corpora": corpora, "lower_case": True, "num_processes": 1, "num_shards": 3, "seed": 7, **settings}
     stage = PrepareStage.model_validate(chosen)
     dataset = DatasetConfig(folder=str(root), vocabulary_file=str(vocabulary))
@@ -73,7 +73,7 @@ def corpora_of(tmp_path: Path, *weights: float) -> list[CorpusConfig]:
 
 
 def test_documents_are_drawn_dupe_factor_times_weight(tmp_path: Path, vocabulary: Path) -> None:
-    record = build(tmp_path / "data", vocabulary, corpora_of(tmp_path, 2.0, 0.5), dupe_factor=4)
+    info = build(tmp_path / "data", vocabulary, corpora_of(tmp_path, 2.0, 0.5), dupe_factor=4)
     found = walks(tmp_path / "data", vocabulary)
     assert {found[name] for name in found if name.startswith("a")} == {8}
     assert {found[name] for name in found if name.startswith("b")} == {2}
@@ -81,19 +81,19 @@ def test_documents_are_drawn_dupe_factor_times_weight(tmp_path: Path, vocabulary
     assert set(held_out.values()) == {1}
     assert {name[0] for name in held_out} == {"a", "b"}
     assert len(found) + len(held_out) == 2 * NUM_DOCUMENTS
-    assert record.settings.weights == (2.0, 0.5)
+    assert info.settings.weights == (2.0, 0.5)
 
 
 def test_a_fraction_is_the_share_of_documents_drawn_once_more(tmp_path: Path, vocabulary: Path) -> None:
-    record = build(tmp_path / "data", vocabulary, corpora_of(tmp_path, 1.0, 0.1), dupe_factor=4)
+    info = build(tmp_path / "data", vocabulary, corpora_of(tmp_path, 1.0, 0.1), dupe_factor=4)
     found = walks(tmp_path / "data", vocabulary)
     assert {found[name] for name in found if name.startswith("a")} == {4}
     drawn = [count for name, count in found.items() if name.startswith("b")]
     assert set(drawn) == {1}
-    assert record.counts is not None
-    assert record.counts.documents_not_drawn > 0
-    of_b = record.counts.documents_not_drawn + len(drawn)
-    assert record.counts.documents_training == len(found)
+    assert info.counts is not None
+    assert info.counts.documents_not_drawn > 0
+    of_b = info.counts.documents_not_drawn + len(drawn)
+    assert info.counts.documents_training == len(found)
     assert abs(share_z(len(drawn), of_b, 0.4)) < FIVE_SIGMA
 
 
@@ -124,8 +124,8 @@ def test_weights_that_draw_nothing_are_refused(tmp_path: Path, vocabulary: Path)
 
 
 def test_a_heavy_corpus_is_spread_over_the_shards(tmp_path: Path, vocabulary: Path) -> None:
-    record = build(tmp_path / "data", vocabulary, corpora_of(tmp_path, 9.0, 1.0), dupe_factor=2)
-    counts = list(record.lengths[0].training.values())
+    info = build(tmp_path / "data", vocabulary, corpora_of(tmp_path, 9.0, 1.0), dupe_factor=2)
+    counts = list(info.lengths[0].training.values())
     assert max(counts) < 1.3 * min(counts)
     assert {count for name, count in walks(tmp_path / "data", vocabulary).items() if name.startswith("a")} == {18}
 

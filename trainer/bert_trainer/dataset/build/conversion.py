@@ -1,8 +1,7 @@
-"""Shards made from shards: the same samples in another layout, or cut into another number of files.
+"""Convert and chop: the same samples in another layout, or in another number of files.
 
-Every output file is a task of its own: it names the rows of the sources that it takes, carries a fingerprint
-of them, and appears whole or not at all. So work can be spread over processes, and what an interrupted run
-finished is kept.
+Each output file is one task: it names the rows of the sources that it holds and stores a fingerprint of them. Files
+are written atomically, so tasks run on any number of processes, and an interrupted run resumes with those left.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.dataset.build.progress import Reports
+from bert_trainer.dataset.build.progress import ProgressSink
 from bert_trainer.dataset.shards import (
     LayoutName,
     ShardHeader,
     check_numbers,
     list_shards,
+    make_shard_folder,
     read_header,
     read_ragged_blocks,
     select_split,
@@ -28,16 +28,16 @@ from bert_trainer.dataset.shards import (
     write_shard,
     write_shard_blocks,
 )
-from bert_trainer.dataset.shards.dataset_info import RECORD_FILE, check_complete
-from bert_trainer.dataset.shards.scratch import IN_MEMORY_TOKENS, SampleScratch
+from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete
+from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.workers.pool import run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, write_atomically
+from bert_trainer.system.atomic_files import write_atomically
 from bert_trainer.system.folder_lock import exclusive
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowRange:
     """Rows of one source file."""
 
     path: Path
@@ -46,14 +46,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask:
+class ConversionTask:
     """Everything that decides the content of one output file."""
 
     target: Path
-    parts: tuple[Part, ...]
+    parts: tuple[RowRange, ...]
     layout: LayoutName
     shape: tuple[int, int] | None
-    """Tokens and predictions of a row at most; None where the source does not say: its longest row's."""
+    """Most tokens and predictions of a row; None if the source does not state it: those of its longest row."""
     vocabulary_sha256: str | None
     generator_version: int | None
     masked: bool
@@ -66,12 +66,12 @@ class RewriteTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """What a conversion or a new cut came to."""
+class ConversionResult:
+    """Counts of a conversion."""
 
     files: int
     kept: int
-    """Of the files, those that an earlier run had finished."""
+    """Files that an earlier run had finished."""
     samples: int
 
 
@@ -82,13 +82,21 @@ def convert(
     *,
     shape: tuple[int, int] | None = None,
     num_processes: int | None = None,
-    reporter: Reports | None = None,
+    reporter: ProgressSink | None = None,
     check: Callable[[], None] = lambda: None,
-) -> Rewritten:
+) -> ConversionResult:
     """Write every shard at or below ``source`` in another layout, under the same name below ``target``.
 
-    Vocabulary and ``dataset.json`` of a whole dataset go with it. shape: for sources that do not state it.
-    Memory of each process: the same for files of any size, as ``rewrite``.
+    Vocabulary and ``dataset.json`` of a whole dataset are copied. Memory of each process: see ``run_conversion``.
+
+    Args:
+        source: a shard, a folder of shards or a dataset.
+        target: the folder of the output.
+        layout: of the output.
+        shape: tokens and predictions, for sources that do not state them.
+        num_processes: workers; None: one per usable core.
+        reporter: receives the progress.
+        check: called now and then; may raise.
 
     Raises:
         InputError: no shard, one of them is bad, or the layout cannot hold a sample.
@@ -100,7 +108,7 @@ def convert(
         raise InputError(f"{source}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
     _refuse_same_place(root, target)
     if source.is_dir() and source.resolve() in target.resolve().parents:
-        # The next run would take its shards for sources.
+        # A second run would take the shards of the first for sources.
         raise InputError(f"{target}: lies in the source, {source}", hint="write to a folder beside it")
     for folder in sorted({file.parent for file in files}):
         if not source.is_file():
@@ -111,14 +119,15 @@ def convert(
         if unmasked:
             raise InputError(f"{unmasked}: layout {layout} cannot hold samples without masks; allowed: compact")
     tasks = [
-        _task(target / file.relative_to(root), (Part(file, 0, found.rows),), layout, found, shape)
+        _task(target / file.relative_to(root), (RowRange(file, 0, found.rows),), layout, found, shape)
         for file, found in zip(files, headers, strict=True)
     ]
-    done = _run(tasks, target, "convert", num_processes, reporter, check)
-    for name in ("vocab.txt", RECORD_FILE):
+    result = _run(tasks, target, "convert", num_processes, reporter, check)
+    # Last: a dataset.json promises shards that are whole.
+    for name in ("vocab.txt", DATASET_FILE):
         if (root / name).is_file():
             write_atomically(target / name, (root / name).read_bytes())
-    return done
+    return result
 
 
 def chop(
@@ -130,13 +139,13 @@ def chop(
     name: str = "part_{index}_of_{count}.hdf5",
     shape: tuple[int, int] | None = None,
     num_processes: int | None = None,
-    reporter: Reports | None = None,
+    reporter: ProgressSink | None = None,
     check: Callable[[], None] = lambda: None,
-) -> Rewritten:
-    """Cut the shards of a folder, in the order of their names, into ``num_shards`` whose sizes differ by one at most.
+) -> ConversionResult:
+    """Redistribute the shards of a folder, in the order of their names, to ``num_shards`` files of equal size.
 
-    layout: the sources', if None. Memory of each process: the same for files of any number and size, as ``rewrite``;
-    one source is open at a time.
+    Sizes differ by one sample at most. The layout is that of the sources unless one is given. Memory of each process:
+    see ``run_conversion``, for any number and size of files; one source is open at a time.
 
     Raises:
         InputError: no shard, sources of different shapes or vocabularies, more shards than samples, or files
@@ -147,17 +156,24 @@ def chop(
     _refuse_same_place(source, target)
     check_complete(source)
     headers = _read_headers(files, reporter, check)
-    tasks = plan_cut(files, target, num_shards, layout=layout, name=name, shape=shape, headers=headers)
-    strangers = {path.name for path in list_shards(target)} - {task.target.name for task in tasks} if (
-        target.is_dir()) else set()  # fmt: skip
-    if strangers:
-        raise InputError(
-            f"{target}: holds other shards, the first is {min(strangers)}", hint="choose an empty folder, or empty it"
-        )
+    tasks = plan_chop(files, target, num_shards, layout=layout, name=name, shape=shape, headers=headers)
+    if target.is_dir():
+        refuse_foreign_shards(target, tasks, hint="choose an empty folder, or empty it")
     return _run(tasks, target, "chop", num_processes, reporter, check)
 
 
-def plan_cut(
+def refuse_foreign_shards(target: Path, tasks: Sequence[ConversionTask], *, hint: str) -> None:
+    """Refuse a folder that holds shards of others: training would read them as part of the set.
+
+    Raises:
+        InputError: it does.
+    """
+    foreign = {path.name for path in list_shards(target)} - {task.target.name for task in tasks}
+    if foreign:
+        raise InputError(f"{target}: holds other shards, the first is {min(foreign)}", hint=hint)
+
+
+def plan_chop(
     files: Sequence[Path],
     target: Path,
     num_shards: int,
@@ -167,11 +183,11 @@ def plan_cut(
     shape: tuple[int, int] | None = None,
     content: str | None = None,
     headers: Sequence[ShardHeader] | None = None,
-) -> list[RewriteTask]:
-    """Return the files that a cut makes, sizes differing by one sample at most. Nothing is written.
+) -> list[ConversionTask]:
+    """Plan the output files, whose sizes differ by one sample at most. Writes nothing.
 
-    content: what decides the rows of the sources, put into the fingerprint in place of their sizes and times. headers:
-    of the sources, where they were read already.
+    content: what decides the rows of the sources; goes into the fingerprint in place of their sizes and times.
+    headers: of the sources, if they have been read.
 
     Raises:
         InputError: sources of different shapes or vocabularies, or more shards than samples.
@@ -179,13 +195,13 @@ def plan_cut(
     source = files[0].parent
     headers = headers or [read_header(file) for file in files]
     _check_alike(files, headers)
-    stated = next((header for header in headers if header.rows), headers[0])
+    first_header = next((header for header in headers if header.rows), headers[0])
     total = sum(header.rows for header in headers)
     if not 1 <= num_shards <= total:
         raise InputError(f"{source}: got {num_shards} shards; allowed: 1 to its {total} samples")
     starts = [0, *accumulate(header.rows for header in headers)]
-    chosen: LayoutName = layout or stated.layout
-    if shape is None and stated.sequence_length is None:
+    chosen: LayoutName = layout or first_header.layout
+    if shape is None and first_header.sequence_length is None:
         raise InputError(
             f"{files[0]}: does not state its sequence length and predictions", hint="add --length 512:76, for example"
         )
@@ -194,19 +210,20 @@ def plan_cut(
         # The first total % num_shards files get one row more.
         first, stop = (at * (total // num_shards) + min(at, total % num_shards) for at in (index, index + 1))
         parts = tuple(
-            Part(file, max(first - start, 0), min(stop, end) - start)
+            RowRange(file, max(first - start, 0), min(stop, end) - start)
             for file, start, end in zip(files, starts, starts[1:], strict=False)
             if start < stop and first < end
         )
         path = target / name.format(index=index, count=num_shards)
-        tasks.append(_task(path, parts, chosen, stated, shape, content))
+        tasks.append(_task(path, parts, chosen, first_header, shape, content))
     return tasks
 
 
 def _training_files(source: Path) -> list[Path]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder of shards")
-    # Held-out samples must not be mixed in. Names may be anybody's.
+    # Held-out samples must not end up in training files. Whatever is not named as held out is training data, since
+    # files of other programs have any name.
     held_out = select_split(list_shards(source), "held_out")
     files = [path for path in list_shards(source) if path not in held_out]
     if not files:
@@ -215,21 +232,21 @@ def _training_files(source: Path) -> list[Path]:
     return files
 
 
-def _read_headers(files: Sequence[Path], reporter: Reports | None, check: Callable[[], None]) -> list[ShardHeader]:
-    """Open every file once; thousands of them take seconds."""
-    watch = _Watch("look at files", len(files), "files", reporter)
+def _read_headers(files: Sequence[Path], reporter: ProgressSink | None, check: Callable[[], None]) -> list[ShardHeader]:
+    """Open every file once; with thousands of files that takes seconds, so it is reported."""
+    progress = _Progress("look at files", len(files), "files", reporter)
     headers = []
     for file in files:
         check()
         headers.append(read_header(file))
-        watch.advance(1)
+        progress.advance(1)
     return headers
 
 
-class _Watch:
-    """Tells how far something is."""
+class _Progress:
+    """Reports a count of files or samples."""
 
-    def __init__(self, name: str, total: int, unit: str, reporter: Reports | None) -> None:
+    def __init__(self, name: str, total: int, unit: str, reporter: ProgressSink | None) -> None:
         self._name, self._total, self._unit, self._reporter = name, total, unit, reporter
         self._done, self._began_s = 0, time.monotonic()
         if reporter:
@@ -250,7 +267,7 @@ def _refuse_same_place(source: Path, target: Path) -> None:
 
 
 def _check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
-    # Of a file without rows the layout cannot be told, and nobody minds.
+    # An empty file has neither chunks nor rows to recognize its layout by, and adds nothing to the output.
     with_rows = [(file, header) for file, header in zip(files, headers, strict=True) if header.rows]
     for file, header in with_rows:
         for what in ("sequence_length", "max_predictions", "vocabulary_sha256", "layout", "masked"):
@@ -265,19 +282,19 @@ def _check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
 
 def _task(
     target: Path,
-    parts: tuple[Part, ...],
+    parts: tuple[RowRange, ...],
     layout: LayoutName,
     found: ShardHeader,
     shape: tuple[int, int] | None,
     content: str | None = None,
-) -> RewriteTask:
+) -> ConversionTask:
     if shape is None and found.sequence_length is not None and found.max_predictions is not None:
         shape = (found.sequence_length, found.max_predictions)
     digest = hashlib.sha256(f"{layout} {shape}".encode())
     for part in parts:
         state = content or "{0.st_size} {0.st_mtime_ns}".format(part.path.stat())
         digest.update(f"\n{part.path.name} {state} {part.first} {part.stop}".encode())
-    return RewriteTask(
+    return ConversionTask(
         target=target,
         parts=parts,
         layout=layout,
@@ -290,41 +307,38 @@ def _task(
 
 
 def _run(
-    tasks: Sequence[RewriteTask],
+    tasks: Sequence[ConversionTask],
     target: Path,
     what: str,
     num_processes: int | None,
-    reporter: Reports | None,
+    reporter: ProgressSink | None,
     check: Callable[[], None],
-) -> Rewritten:
-    with disk_errors(target):
-        for folder in {task.target.parent for task in tasks}:
-            folder.mkdir(parents=True, exist_ok=True)
+) -> ConversionResult:
     with exclusive(target):
         for folder in {task.target.parent for task in tasks}:
-            for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
-                leftover.unlink(missing_ok=True)
-        missing = [task for task in tasks if not is_done(task)]
+            make_shard_folder(folder)
+        missing = [task for task in tasks if not is_converted(task)]
         samples = sum(task.num_rows for task in tasks)
-        watch = _Watch(what, sum(task.num_rows for task in missing), "samples", reporter)
+        progress = _Progress(what, sum(task.num_rows for task in missing), "samples", reporter)
         processes = min(num_processes or usable_cores(), len(missing))
         if processes > 1:
-            for task, _ in run_tasks(rewrite, missing, num_processes=processes, check=check):
-                watch.advance(task.num_rows)
+            for task, _ in run_tasks(run_conversion, missing, num_processes=processes, check=check):
+                progress.advance(task.num_rows)
         else:
+            # In this process, which can report each block of rows; a worker reports whole files.
 
             def advance(rows: int) -> None:
                 check()
-                watch.advance(rows)
+                progress.advance(rows)
 
             for task in missing:
                 check()
-                rewrite(task, advance)
-    return Rewritten(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
+                run_conversion(task, advance)
+    return ConversionResult(files=len(tasks), kept=len(tasks) - len(missing), samples=samples)
 
 
-def is_done(task: RewriteTask) -> bool:
-    """Tell whether an earlier run made the file, from the same sources."""
+def is_converted(task: ConversionTask) -> bool:
+    """Return whether an earlier run wrote the file, from the same rows of the same sources."""
     if not task.target.exists():
         return False
     try:
@@ -334,22 +348,26 @@ def is_done(task: RewriteTask) -> bool:
     return found.made_from == task.made_from and found.rows == task.num_rows
 
 
-def rewrite(task: RewriteTask, advance: Callable[[int], None] = lambda rows: None) -> int:
-    """Make one output file and return its number of samples. advance: told how many rows more were read; may raise.
+def run_conversion(task: ConversionTask, advance: Callable[[int], None] = lambda rows: None) -> int:
+    """Write one output file and return its number of samples.
 
-    Memory: some thousand rows of a source at a time, and the file where it is small; a large one waits in a scratch
-    file beside it. One source is open at a time.
+    Memory: some thousand rows of a source at a time, and the output if it is small; a large one is buffered in a
+    buffer file beside it. One source is open at a time.
+
+    Args:
+        task: what to write.
+        advance: called with the number of rows that were read since the last call; may raise.
 
     Raises:
-        TrainerError: as ``read_ragged_blocks`` and ``write_shard``; rows came out other than they went in.
+        TrainerError: as ``read_ragged_blocks`` and ``write_shard``; or the file holds another number of rows.
     """
     row_tokens = task.shape[0] if task.shape else None
-    with SampleScratch(task.target.parent, row_tokens=row_tokens, most_tokens=IN_MEMORY_TOKENS) as scratch:
+    with SampleBuffer(task.target.parent, row_tokens=row_tokens, max_tokens=IN_MEMORY_TOKENS) as buffer:
         for part in task.parts:
             for block in read_ragged_blocks(part.path, rows=slice(part.first, part.stop)):
-                scratch.add(block)
+                buffer.add(block)
                 advance(len(block))
-        totals = scratch.totals
+        totals = buffer.totals
         shape = task.shape or (max(1, totals.longest_row), max(1, totals.most_predictions))
         if totals.longest_row > shape[0] or totals.most_predictions > shape[1]:
             raise InputError(
@@ -357,7 +375,7 @@ def rewrite(task: RewriteTask, advance: Callable[[int], None] = lambda rows: Non
                 f"predictions; allowed: {shape[0]} and {shape[1]} at most",
                 hint="give the files' length, as --length 512:76",
             )
-        stated: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "vocabulary_sha256": task.vocabulary_sha256,
             "generator_version": task.generator_version,
             "layout": task.layout,
@@ -365,11 +383,12 @@ def rewrite(task: RewriteTask, advance: Callable[[int], None] = lambda rows: Non
             "masked": task.masked,
             "made_from": task.made_from,
         }
-        if scratch.in_memory:
-            write_shard(task.target, scratch.joined(), **stated)
+        if buffer.in_memory:
+            write_shard(task.target, buffer.joined(), **attributes)
         else:
-            write_shard_blocks(task.target, totals, scratch.blocks, **stated)
+            write_shard_blocks(task.target, totals, buffer.blocks, **attributes)
+    # Read back from the disk: samples must not get lost without notice.
     written = read_header(task.target).rows
     if written != task.num_rows or totals.rows != task.num_rows:
-        raise TrainerError(f"{task.target}: holds {written} samples, wanted {task.num_rows}")
+        raise TrainerError(f"{task.target}: holds {written} samples, expected {task.num_rows}")
     return written

@@ -1,15 +1,13 @@
-"""From a corpus to tokens in groups: clean, drop near-duplicates, split, learn a vocabulary, encode.
+"""The passes over a corpus: clean, drop near-duplicates, split, train a vocabulary, encode to tokens in groups.
 
-Four passes, through scratch files in the work folder; text is read once, blocks of it are worked on by all
-processes. The outcome is noted at the end, so that an interrupted build goes on with its shards at once.
-Making the shards is not done here.
+The source text is read once, into blocks in the work folder; all processes work on blocks. The result is saved at the
+end, so that an interrupted build resumes with its shards. Shards are not built here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -21,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.config.stages import PrepareStage
-from bert_trainer.dataset.build.estimates import LEAST_SHARDS, SHARD_BYTES
+from bert_trainer.dataset.build.estimates import MIN_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.build.progress import BuildProgress
 from bert_trainer.dataset.corpus.corpora import AnyCorpus
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.corpus.weights import count_draws
-from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts
+from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts, read_json_object
 from bert_trainer.dataset.tokens.block_files import TextBlock, write_text_blocks
 from bert_trainer.dataset.tokens.block_tasks import EncodeTask, Survey, SurveyTask, encode_block, survey_block
 from bert_trainer.dataset.tokens.near_duplicates import NearDuplicates
@@ -37,18 +35,18 @@ from bert_trainer.system.atomic_files import disk_errors, write_atomically, writ
 
 logger = logging.getLogger(__name__)
 
-_PREPARED_FILE = "prepared.json"
+_RESULT_FILE = "prepared.json"
 _DOCUMENTS_PER_CHECK = 256
-_DEALT_AT_ONCE = 1 << 14
-_DOCUMENTS_PER_GROUP = 2
-"""At least: in a group with one document no next sentence could be a random one."""
+_ASSIGNED_AT_ONCE = 1 << 14
+# A random next sentence comes from another document of the group.
+_MIN_DOCUMENTS_PER_GROUP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What the passes found; the tokens themselves lie in the work folder.
+class EncodedCorpus:
+    """Result of the passes; the tokens themselves are in the work folder.
 
-    Training shards are as many as their groups of documents; groups of held-out documents follow them.
+    There are as many groups of training documents as training shards; the groups of held-out documents follow them.
     """
 
     corpus_sha256: str
@@ -58,19 +56,19 @@ class Prepared:
     num_held_out_shards: int
     num_blocks: int
     word_hit_rate: float
-    """Share of the words whose tokens were in the cache, in [0, 1]."""
+    """Share of the words whose tokens were in the worker's cache, in [0, 1]."""
     unknown_share: float
     """Share of the tokens that are [UNK], in [0, 1]."""
 
     @property
     def num_groups(self) -> int:
-        """Groups that the documents were dealt to."""
+        """Groups of documents, training and held-out."""
         return self.num_training_shards + self.num_held_out_shards
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """All documents, on disk in blocks, and their marks. D documents."""
+    """D documents: their text in blocks on disk, and what was found of each."""
 
     blocks: list[TextBlock]
     scores: NDArray[np.float64]
@@ -97,7 +95,7 @@ class _Texts:
 
 @dataclass(frozen=True, slots=True)
 class _TrainingSentences:
-    """The training text, as often as it is asked for: nothing is learnt from held-out documents."""
+    """The sentences of the training documents, any number of times: the vocabulary learns from nothing held out."""
 
     texts: _Texts
     held_out: NDArray[np.bool_]
@@ -113,32 +111,34 @@ class _TrainingSentences:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
-    """What all passes share."""
+class CorpusPasses:
+    """The passes over one corpus, and what they share."""
 
     stage: PrepareStage
     corpus: AnyCorpus
     work_folder: Path
     vocabulary_path: Path
-    """Read, after it was written where one is to be learnt."""
+    """Where the vocabulary is read; written first if one is trained."""
     pool: TaskPool
     check: Callable[[], None]
     """Called every few hundred documents; may raise."""
     progress: BuildProgress
 
-    def run(self, settings: BuildSettings, *, vocabulary_size: int | None) -> Prepared:
-        """Run the passes that the work folder does not have behind it already.
+    def run(self, settings: BuildSettings, *, vocabulary_size: int | None) -> EncodedCorpus:
+        """Run the passes, or return their result from the work folder of an interrupted build.
 
-        vocabulary_size: of the vocabulary that is to be learnt; ``None``: it is there.
+        vocabulary_size: of the vocabulary to train; None if it exists.
 
         Raises:
             InputError: the text cannot be read, is empty or too small to be split, or the vocabulary is wrong.
             TrainerError: the disk is full.
         """
         key: dict[str, Any] = {"settings": settings.model_dump(), "fingerprint": self.corpus.fingerprint}
-        done = _read_prepared(self.work_folder, key, self.vocabulary_path)
-        if done is not None:
-            return done
+        earlier = _read_result(self.work_folder, key, self.vocabulary_path)
+        if earlier is not None:
+            return earlier
+        # Without a result all passes run again. Scratch files of an interrupted attempt are overwritten, and those
+        # with higher numbers are never read: blocks are addressed by number.
         texts = self._read_texts()
         held_out = split_documents(self.stage, texts.scores, texts.dropped)
         if vocabulary_size is not None:
@@ -146,15 +146,17 @@ class Preparation:
             content = train_vocabulary(sentences, size=vocabulary_size, lower_case=self.stage.lower_case)
             write_atomically(self.vocabulary_path, content)
         self.progress.advance()
-        prepared = self._encode(texts, held_out)
+        encoded = self._encode(texts, held_out)
+        # Before the result is saved: with it, nothing would remove the text any more but the end of the build.
         for block in texts.blocks:
             block.path.unlink()
-        document = {"key": key, **asdict(prepared), "counts": prepared.counts.model_dump()}
-        write_json_atomically(self.work_folder / _PREPARED_FILE, document)
-        return prepared
+        document = {"key": key, **asdict(encoded), "counts": encoded.counts.model_dump()}
+        # The last file of the passes: where it exists, all token files do.
+        write_json_atomically(self.work_folder / _RESULT_FILE, document)
+        return encoded
 
     def _read_texts(self) -> _Texts:
-        """Write all text to blocks, mark every document, find near-duplicates: two passes."""
+        """Write the text to blocks and survey every document, then find near-duplicates: two passes."""
         blocks: list[TextBlock] = []
         found: dict[int, Survey] = {}
         scores: list[NDArray[np.float64]] = []
@@ -165,7 +167,8 @@ class Preparation:
             for task, survey in self.pool.run(survey_block, self._survey_tasks(blocks)):
                 found[task.block.first_document] = survey
                 self.progress.advance()
-                # Processes finish in any order; what is kept does not depend on it.
+                # Workers finish in any order, but the corpus's digest and which of two near-duplicates is the earlier
+                # one depend on the order of documents: results wait for their predecessors.
                 while (first := sum(map(len, scores))) in found:
                     ready = found.pop(first)
                     digest.update(ready.digests)
@@ -192,18 +195,19 @@ class Preparation:
                 self.check()
             yield document
 
-    def _encode(self, texts: _Texts, held_out: NDArray[np.bool_]) -> Prepared:
-        """Deal the documents out to groups and cut them into tokens.
+    def _encode(self, texts: _Texts, held_out: NDArray[np.bool_]) -> EncodedCorpus:
+        """Assign the documents to groups and encode them.
 
-        Documents without a token show only then; where there are any they are dealt out no more.
+        That a document has no token shows only here. If there are any, they are dropped, and all documents are split,
+        assigned and encoded again.
         """
         empty = np.zeros_like(held_out)
         unknown_share: float | None = None
         while True:
             draws, undrawn = draw_documents(self.stage, texts, held_out)
-            groups, num_training, num_held_out = deal_documents(self.stage, texts, held_out, empty | undrawn, draws)
+            groups, num_training, num_held_out = assign_groups(self.stage, texts, held_out, empty | undrawn, draws)
             tokens, hit_rate, share = self._encode_blocks(texts, groups, draws, num_training + num_held_out)
-            # That of the whole text: documents of nothing but [UNK] are not there the second time.
+            # Of the first round, which has the whole text: documents of nothing but [UNK] are not in the second.
             unknown_share = share if unknown_share is None else unknown_share
             newly_empty = (groups >= 0) & (tokens == 0)
             if not newly_empty.any():
@@ -221,7 +225,7 @@ class Preparation:
             tokens_held_out=int(held.sum()),
         )
         sha256 = read_vocabulary(self.vocabulary_path).sha256
-        return Prepared(
+        return EncodedCorpus(
             corpus_sha256=texts.corpus_sha256,
             vocabulary_sha256=sha256,
             counts=counts,
@@ -233,9 +237,9 @@ class Preparation:
         )
 
     def _split_again(self, texts: _Texts, empty: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Split the documents that have a token; those of before stay on their side, unless one is empty now."""
+        """Split the documents that have tokens. Each stays on its side, unless one side is empty now."""
         num_left = int((~(texts.dropped | empty)).sum())
-        if num_left < _DOCUMENTS_PER_GROUP:
+        if num_left < _MIN_DOCUMENTS_PER_GROUP:
             raise InputError(
                 f"{self.stage.source}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
                 "at least 2 are needed, one to train on and one to hold out",
@@ -246,7 +250,7 @@ class Preparation:
     def _encode_blocks(
         self, texts: _Texts, groups: NDArray[np.int32], draws: NDArray[np.int32], num_groups: int
     ) -> tuple[NDArray[np.int64], float, float]:
-        """Return the tokens of each document, (D,), and the shares of words seen before and of [UNK]."""
+        """Encode all blocks; return the tokens of each document, (D,), the cache's hit rate and the share of [UNK]."""
         tasks = [
             EncodeTask(
                 block=block,
@@ -281,15 +285,15 @@ def _reader(blocks: list[TextBlock]) -> Callable[[int], list[str]]:
 
 
 def token_path(work_folder: Path, block: int) -> Path:
-    """Return where the tokens of a block are."""
+    """Return the file that holds the tokens of a block."""
     return work_folder / f"tokens_{block:05d}"
 
 
 def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Decide for every document whether it is held out; (D,), false where it is dropped.
+    """Decide for every document whether it is held out, (D,); false for dropped ones.
 
-    A document's text and the seed decide, not its place: with more text, or in another order, it stays on its
-    side. Where chance would leave one side empty, the document nearest to it goes there.
+    A document's text and the seed decide, not its position: with more text, or in another order, it stays on its
+    side. If one side would be empty, the document with the nearest score goes there.
 
     Raises:
         InputError: fewer than two documents are left.
@@ -312,9 +316,9 @@ def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: N
 def draw_documents(
     stage: PrepareStage, texts: _Texts, held_out: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return how often every document is walked over, int32 (D,), 0: once in every pass; and which are left out.
+    """Return how often every document is drawn, int32 (D,), 0: once in every pass; and which never are, (D,).
 
-    Held-out documents are walked over once, in their only pass.
+    Held-out documents are drawn once, in their only pass.
 
     Raises:
         InputError: the weights leave no document to train on.
@@ -334,51 +338,62 @@ def draw_documents(
     return draws, undrawn
 
 
-def deal_documents(
+def assign_groups(
     stage: PrepareStage,
     texts: _Texts,
     held_out: NDArray[np.bool_],
     left_out: NDArray[np.bool_],
     draws: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], int, int]:
-    """Return the group of every document, int32 (D,), -1 for none, and the numbers of groups of both kinds.
+    """Assign every document to a group, so that all groups have about the same text, repetitions counted.
 
-    Every document goes to the group with the least text, as often as it is drawn, so a group has documents from all
-    over the corpus. left_out: (D,). draws: (D,), as ``draw_documents`` returns them.
+    Each document goes to the group with the least text so far (greedy scheduling), so a group has documents from all
+    over the corpus.
+
+    Args:
+        stage: the settings.
+        texts: the D documents.
+        held_out: (D,).
+        left_out: (D,), documents that are in no group beside the dropped ones.
+        draws: (D,), as ``draw_documents`` returns them.
+
+    Returns:
+        The group of every document, int32 (D,), -1 for none; the number of training groups; that of held-out groups.
     """
     groups = np.full(len(held_out), -1, dtype=np.int32)
     sides = [np.flatnonzero((held_out == which) & ~texts.dropped & ~left_out) for which in (False, True)]
     sizes = texts.sizes * np.where(held_out, 1, np.where(draws == 0, stage.dupe_factor, draws))
     num_bytes = [int(sizes[side].sum()) for side in sides]
-    wanted = stage.num_shards or max(LEAST_SHARDS, math.ceil(num_bytes[0] / SHARD_BYTES))
-    num_training = max(1, min(wanted, len(sides[0]) // _DOCUMENTS_PER_GROUP))
+    wanted = stage.num_shards or max(MIN_SHARDS, math.ceil(num_bytes[0] / SHARD_BYTES))
+    num_training = max(1, min(wanted, len(sides[0]) // _MIN_DOCUMENTS_PER_GROUP))
     if stage.num_shards and num_training < stage.num_shards and not left_out.any():
         logger.warning(
             "%d training documents are too few for %d shards; making %d", len(sides[0]), stage.num_shards, num_training
         )
-    # Held-out documents are used once: as many to a shard as make it as large as the others.
+    # Held-out documents are used once: as many groups as make a held-out shard as large as a training shard.
     share = num_training * num_bytes[1] / max(1, num_bytes[0])
-    num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _DOCUMENTS_PER_GROUP))
+    num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _MIN_DOCUMENTS_PER_GROUP))
     for side, first, number in zip(sides, (0, num_training), (num_training, num_held_out), strict=True):
+        # A heap of (bytes, group); ties go to the lower group, so the result does not depend on anything else.
         loads = [(0, group) for group in range(first, first + number)]
-        # Some at a time: as Python's integers all of them would take ten times the memory.
-        for start in range(0, len(side), _DEALT_AT_ONCE):
-            documents = side[start : start + _DEALT_AT_ONCE]
-            dealt = []
+        # In batches: all sizes as Python integers would take ten times the memory.
+        for start in range(0, len(side), _ASSIGNED_AT_ONCE):
+            documents = side[start : start + _ASSIGNED_AT_ONCE]
+            assigned = []
             for size in sizes[documents].tolist():
                 load, group = loads[0]
                 heapq.heapreplace(loads, (load + size, group))
-                dealt.append(group)
-            groups[documents] = dealt
+                assigned.append(group)
+            groups[documents] = assigned
     return groups, num_training, num_held_out
 
 
-def _read_prepared(work_folder: Path, key: dict[str, Any], vocabulary_path: Path) -> Prepared | None:
-    path = work_folder / _PREPARED_FILE
-    if not path.exists() or not vocabulary_path.exists():
+def _read_result(work_folder: Path, key: dict[str, Any], vocabulary_path: Path) -> EncodedCorpus | None:
+    """Return the saved result of the same settings, text and vocabulary; otherwise None."""
+    document = read_json_object(work_folder / _RESULT_FILE, hint="delete it: the text is then encoded again")
+    if document is None or not vocabulary_path.exists():
         return None
-    document = json.loads(path.read_text())
     if document.pop("key") != key or document["vocabulary_sha256"] != read_vocabulary(vocabulary_path).sha256:
         return None
     document["counts"] = Counts.model_validate(document["counts"])
-    return Prepared(**document)
+    return EncodedCorpus(**document)

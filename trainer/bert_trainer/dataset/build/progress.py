@@ -1,4 +1,4 @@
-"""How far a build is and what it costs, as the records that every child of a job reports itself with."""
+"""Progress of a build and the time it takes, reported as records of ``output.progress``."""
 
 from __future__ import annotations
 
@@ -7,82 +7,83 @@ import time
 from typing import Protocol
 
 from bert_trainer.config.stages import PrepareStage
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 
 _TICK_S = 10.0
 
 
-class Reports(Protocol):
-    """Whoever is told how far a build is; ``progress.Reporter`` is one."""
+class ProgressSink(Protocol):
+    """Receives progress records: ``output.progress.Reporter``, or the progress bar of ``bert-data``."""
 
     def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Take one record, as in ``progress``."""
+        """Take one record; fields as in ``output.progress``."""
 
 
 _PASSES_OVER_BLOCKS = 2
+# Near-duplicates and vocabulary: one unit each, however long they take.
 _OTHER_PASSES = 2
-"""Near-duplicates, vocabulary."""
 
 
 class BuildProgress:
     """Units of work done and time spent: a block of text read, one encoded, a pass in between, a shard."""
 
-    def __init__(self, stage: PrepareStage, reporter: Reports, *, blocks: int, shards: int) -> None:
+    def __init__(self, stage: PrepareStage, reporter: ProgressSink, *, blocks: int, shards: int) -> None:
         """blocks, shards: as many as are expected."""
         self._stage, self._reporter = stage, reporter
         self._blocks, self._shards = blocks, shards
         self._done = 0
         self._started_at_s = time.monotonic()
-        self._told_at_s = self._started_at_s
+        self._reported_at_s = self._started_at_s
         self._cpu_before_s = _cpu_s()
 
-    def start(self, record: DatasetRecord) -> None:
-        """Say that the stage begins. record: what earlier attempts took."""
-        self._before = record
+    def start(self, info: DatasetInfo) -> None:
+        """Report the start of the stage. info: holds the time of earlier attempts."""
+        self._earlier = info
         self._reporter.report("stage_started", stage=self._stage.name, kind=self._stage.kind, steps=self._steps)
 
     @property
     def _steps(self) -> int:
+        # Blocks and shards are estimates at first: never report fewer units in all than are done.
         return max(self._done, _PASSES_OVER_BLOCKS * self._blocks + _OTHER_PASSES + self._shards)
 
     def set_blocks(self, blocks: int) -> None:
-        """Say how many blocks of text there are, once all are read."""
+        """Set the number of blocks of text, once all are read."""
         self._blocks = self._done = blocks
-        self._tell()
+        self._report()
 
     def set_shards(self, *, blocks: int, shards: int, done: int) -> None:
-        """Say how many shards there are, now that the text is encoded, and how many an earlier attempt made."""
+        """Set the number of shards, once the text is encoded. done: shards that an earlier attempt finished."""
         self._blocks, self._shards = blocks, shards
         self._done = _PASSES_OVER_BLOCKS * blocks + _OTHER_PASSES + done
-        self._tell()
+        self._report()
 
     def advance(self) -> None:
-        """Say that one more unit is done."""
+        """Count one more unit of work."""
         self._done += 1
-        self._tell()
+        self._report()
 
     def finish(self) -> None:
-        """Say that the stage is over."""
+        """Report the end of the stage."""
         elapsed_s = self._elapsed_s()
-        if self._done < self._steps:  # there was nothing to do
+        if self._done < self._steps:  # nothing was left to build
             self._done = self._steps
-            self._tell()
+            self._report()
         self._reporter.report("stage_finished", stage=self._stage.name, seconds=elapsed_s)
 
     def time_spent(self) -> dict[str, float]:
-        """Return the times for the record: of earlier attempts and of this one up to now."""
+        """Return the time fields of ``dataset.json``: earlier attempts and this one up to now."""
         return {
-            "seconds": round(self._before.seconds + self._elapsed_s(), 3),
-            "cpu_seconds": round(self._before.cpu_seconds + _cpu_s() - self._cpu_before_s, 3),
+            "seconds": round(self._earlier.seconds + self._elapsed_s(), 3),
+            "cpu_seconds": round(self._earlier.cpu_seconds + _cpu_s() - self._cpu_before_s, 3),
         }
 
     def tick(self) -> None:
-        """Repeat the last word where it is some time ago, so that a long pass does not look like a hang."""
-        if time.monotonic() - self._told_at_s >= _TICK_S:
-            self._tell()
+        """Repeat the last record if it is old, so that a long pass does not look like a hang."""
+        if time.monotonic() - self._reported_at_s >= _TICK_S:
+            self._report()
 
-    def _tell(self) -> None:
-        self._told_at_s = time.monotonic()
+    def _report(self) -> None:
+        self._reported_at_s = time.monotonic()
         elapsed_s = self._elapsed_s()
         remaining_s = elapsed_s / self._done * (self._steps - self._done) if self._done else None
         self._reporter.report(

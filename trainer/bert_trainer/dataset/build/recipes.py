@@ -1,6 +1,6 @@
-"""Published ways to build a dataset, by name: what NVIDIA's and MLPerf's scripts do with a text.
+"""Recipes: settings, layouts and file names of the dataset builds that NVIDIA and MLPerf published.
 
-A recipe is nothing but settings, layouts and names of folders and files; options given beside it win.
+Options given beside a recipe override it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _DEFAULT_CORPUS = "corpus"
 
 
 @dataclass(frozen=True, slots=True)
-class BalancedCut:
-    """How the training parts of a length are cut again into files of equal size."""
+class Resharding:
+    """How the training parts of a length are redistributed to files of equal size."""
 
     folder_name: str
     file_name: str
     num_shards: int
-    """Where nothing else is asked for."""
+    """Unless the stage sets another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Recipe:
     settings: dict[str, Any] = field(default_factory=dict)
     """Fields of ``PrepareStage``."""
     folder_name: str = "seq_len_{tokens}_max_pred_{predictions}"
-    """Of one length's shards, below the dataset."""
+    """Folder of one length's shards, below the dataset's."""
     file_name: str = "training_{number:04d}.hdf5"
-    """Of a training shard; ``count`` is how many there are."""
+    """Name of a training shard; ``count`` is the number of them."""
     held_out_name: str = "held_out_{number:04d}.hdf5"
     layout: LayoutName = "compact"
-    """That its loader reads."""
-    cut: BalancedCut | None = None
+    """The layout that the published loader reads."""
+    resharding: Resharding | None = None
 
 
 _PUBLISHED = {"masked_lm_probability": 0.15, "short_sequence_probability": 0.1, "seed": 12345}
@@ -62,14 +62,14 @@ RECIPES: dict[RecipeName, Recipe] = {
         layout="nvidia",
     ),
     # parallel_create_hdf5.sh and chop_hdf5_files.py of MLPerf's and Intel's BERT: 76 predictions at every length, 500
-    # parts, then 2,048 shards. The folder of these is called so however many they are.
+    # parts, then 2,048 shards. The published folder name keeps its 2048 for any number of shards.
     "mlperf": Recipe(
         lengths=((128, 76), (512, 76)),
         settings={**_PUBLISHED, "dupe_factor": 10, "num_shards": 500},
         folder_name="hdf5_seq_{tokens}",
         file_name="part-{number:05d}-of-{count:05d}.hdf5",
         layout="intel",
-        cut=BalancedCut("2048_shards_uncompressed_{tokens}", "part_{index}_of_{count}.hdf5", 2048),
+        resharding=Resharding("2048_shards_uncompressed_{tokens}", "part_{index}_of_{count}.hdf5", 2048),
     ),
 }
 
@@ -77,7 +77,7 @@ RECIPES: dict[RecipeName, Recipe] = {
 def corpus_name(paths: Sequence[str]) -> str:
     """Return a name for a text, from the names of its files: letters, digits and underscores.
 
-    No word of it says a split: NVIDIA's loader trains on every file with "training" in its name.
+    It holds no word that names a split: NVIDIA's loader trains on every file with "training" in its name.
     """
     stems = (PurePath(path.rpartition(":")[2]).name.partition(".")[0] for path in paths)
     words = re.findall(r"[a-z0-9]+", "_".join(stems).lower())
@@ -87,7 +87,7 @@ def corpus_name(paths: Sequence[str]) -> str:
 
 
 def needs_corpus_name(stage: PrepareStage) -> bool:
-    """Tell whether the text's name is part of the names of files."""
+    """Return whether the text's name is part of the file names."""
     return "{corpus}" in _recipe(stage).file_name
 
 
@@ -111,22 +111,22 @@ def file_name(stage: PrepareStage, split: Split, number: int, count: int, corpus
     return pattern.format(number=number, count=count, corpus=corpus)
 
 
-def balanced_cut(stage: PrepareStage) -> BalancedCut | None:
-    """Return into what the parts are cut again, with the number that the stage asks for; None: they are not."""
-    cut = _recipe(stage).cut
-    return cut and BalancedCut(cut.folder_name, cut.file_name, stage.num_balanced_shards or cut.num_shards)
+def resharding(stage: PrepareStage) -> Resharding | None:
+    """Return how the parts are resharded, with the stage's number of shards; None if they are not."""
+    recipe = _recipe(stage).resharding
+    return recipe and Resharding(recipe.folder_name, recipe.file_name, stage.num_balanced_shards or recipe.num_shards)
 
 
 def loader_layout(stage: PrepareStage) -> LayoutName:
-    """Return the layout of the files that a loader reads."""
+    """Return the layout of the files that training reads."""
     if stage.layout is not None:
         return stage.layout
     return "compact" if stage.masking == "dynamic" else _recipe(stage).layout
 
 
 def shard_layout(stage: PrepareStage) -> LayoutName:
-    """Return the layout of the files that are made from text; parts that are cut again are nobody else's to read."""
-    return loader_layout(stage) if _recipe(stage).cut is None else "compact"
+    """Return the layout of the files that are built from text; parts that are resharded are read by nothing else."""
+    return loader_layout(stage) if _recipe(stage).resharding is None else "compact"
 
 
 def _recipe(stage: PrepareStage) -> Recipe:

@@ -1,6 +1,6 @@
-"""Whether a folder may be built in: is it new, half built, complete, or somebody else's?
+"""Whether a build may use a folder: it is new, holds this dataset in part or complete, or holds another one.
 
-Compares what a build is asked for with what ``dataset.json`` says was built there. Nothing is made here.
+Compares the settings of a build with those in ``dataset.json``. Writes nothing.
 """
 
 from __future__ import annotations
@@ -10,85 +10,85 @@ from pathlib import Path
 from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.recipes import (
-    balanced_cut,
     corpus_name,
     folder_name,
     loader_layout,
     needs_corpus_name,
+    resharding,
 )
 from bert_trainer.dataset.corpus.corpora import AnyCorpus, digest_corpus
 from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
 from bert_trainer.dataset.shards import list_shards
-from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetRecord, read_record
+from bert_trainer.dataset.shards.dataset_info import BuildSettings, DatasetInfo, read_dataset_info
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 
 _TRAINED = "trained"
-_OTHERWISE = "choose another folder, or delete this one to build it anew"
+_CHOOSE_ANOTHER = "choose another folder, or delete this one to build the dataset again"
 
 Length = tuple[int, int]
 """Sequence length and predictions per sequence at most."""
 
 
-def open_record(
+def open_dataset_info(
     stage: PrepareStage, dataset: DatasetConfig, corpus: AnyCorpus, root: Path, lengths: list[Length]
-) -> DatasetRecord:
-    """Return the record of the build that the folder holds, or a new one; it is not written.
+) -> DatasetInfo:
+    """Return the content of the folder's ``dataset.json``, or a new one; it is not written.
 
-    Reads the whole corpus only where its files are not the ones that were built from.
+    Reads the whole corpus only if its fingerprint (names, sizes and times of its files) has changed.
 
     Raises:
         InputError: the folder holds a dataset of other settings or text (the message lists what differs),
             shards of unknown origin, or another vocabulary than it was built with.
     """
-    record = read_record(root)
-    given = _given_vocabulary(dataset, root, record)
+    info = read_dataset_info(root)
+    given = _given_vocabulary(dataset, root, info)
     settings = _settings(stage, given)
-    if record is None:
+    if info is None:
         _refuse_foreign_shards(stage, root, lengths, settings.corpus_name)
-        return DatasetRecord(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
-    # A text that was moved or renamed is still the same.
-    settings = settings.model_copy(update={"corpus_name": record.settings.corpus_name})
-    if given is not None and given == record.vocabulary_sha256:
-        # The dataset's own vocabulary, trained by it, is named as the one to use.
-        known = record.settings
+        return DatasetInfo(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
+    # A text that was moved or renamed is the same text: file names keep the name that it had at first.
+    settings = settings.model_copy(update={"corpus_name": info.settings.corpus_name})
+    if given is not None and given == info.vocabulary_sha256:
+        # The vocabulary that this dataset trained is given back to it by name: not another setting.
+        known = info.settings
         settings = settings.model_copy(
             update={"vocabulary": known.vocabulary, "vocabulary_size": known.vocabulary_size}
         )
-    if record.settings.generator_version < GENERATOR_VERSION and is_complete(
-        record, root, vocabulary_path(dataset), lengths
+    if info.settings.generator_version < GENERATOR_VERSION and is_complete(
+        info, root, vocabulary_path(dataset), lengths
     ):
-        # An earlier release made all of it: nothing is added, so nothing is mixed.
-        settings = settings.model_copy(update={"generator_version": record.settings.generator_version})
-    differing = _differences(record.settings, settings)
-    if record.fingerprint != corpus.fingerprint:
-        if record.corpus_sha256 is not None and digest_corpus(corpus) != record.corpus_sha256:
-            differing.append(f"text: was {record.source}, is {corpus.source} with other content")
-        record = record.model_copy(update={"source": corpus.source, "fingerprint": corpus.fingerprint})
+        # An earlier release built all of it, and nothing is added: samples of two generators are not mixed.
+        settings = settings.model_copy(update={"generator_version": info.settings.generator_version})
+    differing = _differences(info.settings, settings)
+    if info.fingerprint != corpus.fingerprint:
+        if info.corpus_sha256 is not None and digest_corpus(corpus) != info.corpus_sha256:
+            differing.append(f"text: was {info.source}, is {corpus.source} with other content")
+        info = info.model_copy(update={"source": corpus.source, "fingerprint": corpus.fingerprint})
     if differing:
         raise InputError(
             f"{root}: holds a dataset built with other settings\n" + "\n".join(f"  {line}" for line in differing),
-            hint=_OTHERWISE,
+            hint=_CHOOSE_ANOTHER,
         )
-    return record
+    return info
 
 
-def is_complete(record: DatasetRecord, root: Path, vocabulary_path: Path, lengths: list[Length]) -> bool:
-    """Tell whether every length asked for is built and all of its files are in place.
+def is_complete(info: DatasetInfo, root: Path, vocabulary_path: Path, lengths: list[Length]) -> bool:
+    """Return whether all lengths are built and all of their files exist. Reads no shard.
 
     Raises:
         InputError: the vocabulary is not the one that the dataset was built with.
     """
-    if not record.complete or not vocabulary_path.exists():
+    if not info.complete or not vocabulary_path.exists():
         return False
     sha256 = read_vocabulary(vocabulary_path).sha256
-    if sha256 != record.vocabulary_sha256:
+    if sha256 != info.vocabulary_sha256:
         raise InputError(
             f"{vocabulary_path}: not the vocabulary that {root} was built with (SHA-256 {sha256}, "
-            f"was {record.vocabulary_sha256})",
-            hint=f"put the old one back, or {_OTHERWISE}",
+            f"was {info.vocabulary_sha256})",
+            hint=f"put the old one back, or {_CHOOSE_ANOTHER}",
         )
-    built = {(length.sequence_length, length.max_predictions): length for length in record.lengths}
+    built = {(length.sequence_length, length.max_predictions): length for length in info.lengths}
     return all(
         length in built
         and all((root / folder / name).is_file() for folder, names in built[length].files.items() for name in names)
@@ -101,11 +101,11 @@ def vocabulary_path(dataset: DatasetConfig) -> Path:
     return Path(dataset.vocabulary_file or Path(dataset.folder) / "vocab.txt")
 
 
-def _given_vocabulary(dataset: DatasetConfig, root: Path, record: DatasetRecord | None) -> str | None:
-    """Return the SHA-256 of a vocabulary that is not to be trained, which is read and thereby checked."""
+def _given_vocabulary(dataset: DatasetConfig, root: Path, info: DatasetInfo | None) -> str | None:
+    """Return the SHA-256 of a vocabulary that exists already, None for one to be trained; reading it checks it."""
     path = vocabulary_path(dataset)
     if dataset.vocabulary_file is None:
-        trained_here = record is not None and record.settings.vocabulary == _TRAINED
+        trained_here = info is not None and info.settings.vocabulary == _TRAINED
         if trained_here or not path.exists():
             return None
     return read_vocabulary(path).sha256
@@ -131,7 +131,7 @@ def _settings(stage: PrepareStage, given_vocabulary: str | None) -> BuildSetting
         seed=stage.seed,
         recipe=stage.recipe,
         layout=loader_layout(stage),
-        num_balanced_shards=cut.num_shards if (cut := balanced_cut(stage)) else None,
+        num_balanced_shards=target.num_shards if (target := resharding(stage)) else None,
         corpus_name=corpus_name([corpus.path for corpus in stage.all_corpora]) if needs_corpus_name(stage) else None,
         masking=stage.masking,
         whole_word_masking=stage.whole_word_masking,
@@ -153,6 +153,6 @@ def _refuse_foreign_shards(stage: PrepareStage, root: Path, lengths: list[Length
         folder = root / folder_name(stage, length, corpus)
         if folder.is_dir() and list_shards(folder):
             raise InputError(
-                f"{folder}: holds shards, but {root} has no dataset.json to say how they were made",
-                hint=f"train on them as they are, without a prepare stage; or {_OTHERWISE}",
+                f"{folder}: holds shards, but {root} has no dataset.json that says how they were built",
+                hint=f"train on them as they are, without a prepare stage; or {_CHOOSE_ANOTHER}",
             )

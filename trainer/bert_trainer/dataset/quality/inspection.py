@@ -1,6 +1,6 @@
-"""What ``bert-data inspect`` counts and shows: the samples of many shards as text, as numbers and as JSON.
+"""Inspection, for ``bert-data inspect``: samples of many shards as text, as statistics and as JSON.
 
-Files are counted by several processes and added up by folder and split. Nothing is printed and nothing is changed here.
+Files are counted by several processes and added up by folder and split. Nothing is printed here, no file is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.quality.sample_statistics import PIECE_TOKENS, SampleStatistics
+from bert_trainer.dataset.quality.sample_statistics import NGRAM_TOKENS, SampleStatistics
 from bert_trainer.dataset.shards import (
     ShardHeader,
     Split,
@@ -23,7 +23,7 @@ from bert_trainer.dataset.shards import (
     shards_below,
     split_of,
 )
-from bert_trainer.dataset.shards.dataset_info import find_record
+from bert_trainer.dataset.shards.dataset_info import find_dataset_info
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.dataset.workers.pool import run_in_order
@@ -40,24 +40,24 @@ class CountTask:
     path: Path
     vocabulary_size: int | None
     mask_id: int | None
-    """Empty where the vocabulary is not known, as the next one."""
+    """None if the vocabulary is not known, like the next one."""
     unk_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CountedFile:
-    """One file and what is in it."""
+    """One file and its statistics."""
 
     path: Path
     header: ShardHeader
     num_bytes: int
     statistics: SampleStatistics | None
-    """Empty where it holds no samples."""
+    """None if the file holds no samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files of one folder, split, layout and shape, together."""
+    """Statistics over the files of one folder, split, layout and shape."""
 
     folder: Path
     split: Split
@@ -68,7 +68,7 @@ class Group:
     """Samples of each file."""
     num_bytes: int
     statistics: SampleStatistics | None
-    """Empty where no file holds samples."""
+    """None if no file holds samples."""
 
     @property
     def name(self) -> str:
@@ -93,15 +93,15 @@ def find_shards(path: Path) -> list[Path]:
 
 
 def find_vocabulary(file: Path) -> Path | None:
-    """Return the ``vocab.txt`` that lies beside a shard or, as in a dataset, one or two folders above; if any does."""
-    places = (folder / "vocab.txt" for folder in file.absolute().parents[:3])
-    return next((path for path in places if path.is_file()), None)
+    """Return the ``vocab.txt`` beside a shard or, as in a dataset, one or two folders above; None if there is none."""
+    candidates = (folder / "vocab.txt" for folder in file.absolute().parents[:3])
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def count_files(
     tasks: Sequence[CountTask], *, num_processes: int, check: Callable[[], None] = lambda: None
 ) -> Iterator[CountedFile]:
-    """Yield what is in each file, in the given order.
+    """Yield the statistics of each file, in the given order.
 
     Raises:
         InputError: a file cannot be read.
@@ -121,21 +121,23 @@ def count_file(task: CountTask) -> CountedFile:
                 [block], sequence_length=tokens, max_predictions=most, mask_id=task.mask_id, unk_id=task.unk_id
             )
         )
+        # After every block, so that memory does not grow with the file.
         if len(parts) > 1:
-            parts = [SampleStatistics.together(parts, of_one_file=True)]
+            parts = [SampleStatistics.merged(parts, same_file=True)]
     return CountedFile(task.path, header, task.path.stat().st_size, parts[0] if parts else None)
 
 
 class Groups:
-    """Adds files up as they come."""
+    """Adds files up to groups as they come."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._found: dict[tuple[Any, ...], Group] = {}
 
     def add(self, file: CountedFile) -> None:
-        """Take one file in."""
+        """Add one file."""
         split, header = split_of(file.path), file.header
+        # Files that differ in any of these cannot be added up.
         key = (file.path.parent, split, header.layout, header.sequence_length, header.max_predictions, header.masked)
         before = self._found.get(key)
         if before is None:
@@ -143,7 +145,7 @@ class Groups:
                 file.path.parent, split, header, (file.path,), (header.rows,), file.num_bytes, file.statistics
             )
             return
-        known = [one for one in (before.statistics, file.statistics) if one is not None]
+        counted = [one for one in (before.statistics, file.statistics) if one is not None]
         self._found[key] = Group(
             folder=before.folder,
             split=split,
@@ -151,7 +153,7 @@ class Groups:
             files=(*before.files, file.path),
             rows=(*before.rows, header.rows),
             num_bytes=before.num_bytes + file.num_bytes,
-            statistics=SampleStatistics.together(known) if known else None,
+            statistics=SampleStatistics.merged(counted) if counted else None,
         )
 
     def all(self) -> list[Group]:
@@ -190,46 +192,46 @@ def describe_group(group: Group) -> list[str]:
         lines.append(f"  unknown words        {counted.unknown_share:7.3%} of the text's tokens are [UNK]")
     return [
         *lines,
-        *_repeats(counted),
+        *_repetitions(counted),
         f"  tokens               {n[0]} to {n[-1]} per sample, {counted.tokens / counted.rows:.1f} on average",
         *_histogram(counted.lengths),
         *(["  predictions per sample", *_histogram(counted.predictions)] if counted.num_predictions else []),
     ]
 
 
-def _repeats(counted: SampleStatistics) -> list[str]:
-    again = counted.samples.repeated_share * counted.rows
-    texts = counted.texts.repeated_share * counted.rows
+def _repetitions(counted: SampleStatistics) -> list[str]:
+    samples = counted.samples.duplicate_share * counted.rows
+    texts = counted.texts.duplicate_share * counted.rows
     about = "" if counted.samples.is_exact else "about "
     return [
-        f"  duplicates           {about}{again:,.0f} samples equal an earlier one in everything, "
+        f"  duplicates           {about}{samples:,.0f} samples equal an earlier one in everything, "
         f"{about}{texts:,.0f} but for their masks and labels",
-        f"  repeated text        a piece of {PIECE_TOKENS} tokens comes {counted.pieces.times:.2f} times, "
-        f"{counted.times_in_a_file:.2f} times in one file",
+        f"  repeated text        a piece of {NGRAM_TOKENS} tokens comes {counted.ngrams.mean_count:.2f} times, "
+        f"{counted.mean_count_per_file:.2f} times in one file",
     ]
 
 
 def describe_datasets(folders: Iterable[Path]) -> list[str]:
-    """Return what ``dataset.json`` says about the documents of the datasets that folders of shards are part of.
+    """Return a line about the documents of each dataset that the folders of shards belong to.
 
     Raises:
         InputError: one cannot be read.
     """
-    records = dict(found for folder in folders if (found := find_record(folder)) is not None)
+    datasets = dict(found for folder in folders if (found := find_dataset_info(folder)) is not None)
     return [
         f"{root}: {counts.documents_read:,} documents read, {counts.duplicates_dropped:,} of them dropped as "
         f"near-duplicates of an earlier one; {counts.documents_training:,} to train on, each drawn "
-        f"{record.settings.dupe_factor} times (more or less by weight), {counts.documents_held_out:,} held out"
-        + ("" if record.unknown_share is None else f"; {record.unknown_share:.3%} of the text's tokens are [UNK]")
-        for root, record in records.items()
-        if (counts := record.counts) is not None
+        f"{info.settings.dupe_factor} times (more or less by weight), {counts.documents_held_out:,} held out"
+        + ("" if info.unknown_share is None else f"; {info.unknown_share:.3%} of the text's tokens are [UNK]")
+        for root, info in datasets.items()
+        if (counts := info.counts) is not None
     ]
 
 
 def group_document(group: Group) -> dict[str, Any]:
-    """Return the same numbers for other programs; keys carry their units."""
+    """Return the same numbers for other programs. Keys carry their units and are public: add, but never rename."""
     header, counted = group.header, group.statistics
-    known: dict[str, Any] = {
+    document: dict[str, Any] = {
         "folder": str(group.folder),
         "split": group.split,
         "layout": header.layout,
@@ -243,8 +245,8 @@ def group_document(group: Group) -> dict[str, Any]:
         "vocabulary_sha256": header.vocabulary_sha256,
     }
     if counted is None:
-        return known
-    return known | {
+        return document
+    return document | {
         "tokens": counted.tokens,
         "padding_share": counted.padding_share,
         "samples_by_tokens": counted.lengths.tolist(),
@@ -256,12 +258,12 @@ def group_document(group: Group) -> dict[str, Any]:
         "unknown_tokens": counted.unknown,
         "unknown_share": counted.unknown_share,
         "random_next": counted.random_next,
-        "duplicate_samples": round(counted.samples.repeated_share * counted.rows),
-        "duplicate_texts": round(counted.texts.repeated_share * counted.rows),
+        "duplicate_samples": round(counted.samples.duplicate_share * counted.rows),
+        "duplicate_texts": round(counted.texts.duplicate_share * counted.rows),
         "duplicates_exact": counted.samples.is_exact and counted.texts.is_exact,
-        "piece_tokens": PIECE_TOKENS,
-        "piece_times": counted.pieces.times,
-        "piece_times_in_a_file": counted.times_in_a_file,
+        "piece_tokens": NGRAM_TOKENS,
+        "piece_times": counted.ngrams.mean_count,
+        "piece_times_in_a_file": counted.mean_count_per_file,
     }
 
 
@@ -285,9 +287,10 @@ def sample_text(samples: Samples, row: int, vocabulary: Vocabulary | None) -> st
     words = [name(token) for token in samples.input_ids[row, samples.input_mask[row] == 1].tolist()]
     positions = samples.masked_lm_positions[row]
     for position, label in zip(positions.tolist(), samples.masked_lm_ids[row].tolist(), strict=True):
-        if position:
+        if position:  # 0 marks an unused prediction
             original, shown = name(label), words[position]
             words[position] = f"{{{original}}}" if original == shown else f"{{{original} -> {shown}}}"
+    # WordPiece continuations are joined to their word.
     return " ".join(words).replace(" ##", "")
 
 
@@ -297,7 +300,8 @@ def _occurring(counts: NDArray[np.int64]) -> list[int]:
 
 
 def _histogram(counts: NDArray[np.int64]) -> list[str]:
-    """Return a bar for each of some ranges of values. counts: (values,), by value, from 0."""
+    """Return a bar for each of at most eight ranges of values. counts: (values,), by value, from 0."""
+    # Whole numbers: np.unique drops the edges that coincide if there are fewer values than bins.
     largest = len(counts) - 1
     edges = np.unique(np.linspace(0, largest, min(_NUM_BINS, largest) + 1).round().astype(np.int64))
     totals = np.array([counts[low + 1 : high + 1].sum() for low, high in zip(edges[:-1], edges[1:], strict=True)])

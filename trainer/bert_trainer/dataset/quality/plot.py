@@ -1,4 +1,4 @@
-"""A picture of what shards hold: lengths, predictions and what predictions show, for each group of files.
+"""Plots statistics of shards: lengths, predictions and what predictions show, for each group of files.
 
 Needs matplotlib, which comes with the trainer's packages.
 """
@@ -18,17 +18,17 @@ from bert_trainer.dataset.quality.sample_statistics import SampleStatistics
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
 
+# Rows of the figure; of more groups, those with the most samples are drawn.
 _MOST_GROUPS = 6
-"""Rows of the picture; of more groups, those with the most samples are drawn."""
 _LENGTH_BINS = 32
 _BLUE, _ORANGE, _GREY = "#33658a", "#d1661c", "#8d99ae"
 
 
 def plot_groups(groups: Sequence[Group], path: Path) -> None:
-    """Write the picture, whole or not at all. groups: at least one with samples. path: its ending names the format.
+    """Write the figure atomically. groups: at least one, with samples. path: its suffix decides the format.
 
     Raises:
-        InputError: matplotlib is missing, or knows no such format.
+        InputError: matplotlib is missing, or does not support the format.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,10 +1,10 @@
-"""Rates of samples beside those that are published, with their standard errors. Pure functions of counts.
+"""Compares rates of samples with published ones, with standard errors. Pure functions of counts.
 
 Published are the rates of masking and of random next sentences (Devlin et al. 2019 and
 ``create_pretraining_data``), and the lengths of rows: for English Wikipedia Graphcore's histogram of 16 million samples
 at 512 tokens (its code for packed BERT), for Wikipedia and books the padding (openreview.net, 3nzKUh9a4M). Lengths
-depend on how long documents are, and pairs on how many of them have one sentence left, so of another corpus they are
-shown beside the published ones and cannot be right or wrong; the others must agree.
+depend on the documents' lengths, and pairs on how many documents end with a single sentence, so for another corpus
+they are only shown beside the published ones; the other rates must agree.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PADDING = {128: 0.17, 512: 0.48}
 LENGTHS_AT_512 = {"<= 64 tokens": (64, 0.176), "<= 128 tokens": (128, 0.369), "<= 256 tokens": (256, 0.566),
                   "<= 384 tokens": (384, 0.684), "512 tokens": (-1, 0.234)}  # fmt: skip
 MEAN_AT_512 = 255.83
-_FAR = 5.0
-"""Standard errors beyond which a rate is wrong."""
+# Distance from the published rate beyond which a rate is wrong.
+_MAX_STANDARD_ERRORS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class Rate:
     what: str
     ours: float
     error: float
-    """One standard error, as if samples were independent; 0 where the figure must be exact. Repetitions of a document
-    are not quite independent: lengths and pairs vary somewhat more."""
+    """One standard error, assuming independent samples; 0 if the figure must be exact. Repetitions of a document are
+    not quite independent: lengths and pairs vary somewhat more."""
     published: float | None
-    """Empty where nothing is."""
+    """None if nothing is published."""
     depends_on_corpus: bool = False
 
     @property
     def distance(self) -> float | None:
-        """How many standard errors ours is off, where there is something to be off from."""
+        """Distance from the published rate in standard errors; None if nothing is published."""
         if self.published is None:
             return None
         off = self.ours - self.published
@@ -48,8 +48,8 @@ class Rate:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether chance alone hardly explains the difference."""
-        return not self.depends_on_corpus and self.distance is not None and abs(self.distance) > _FAR
+        """Whether the difference is too large for chance."""
+        return not self.depends_on_corpus and self.distance is not None and abs(self.distance) > _MAX_STANDARD_ERRORS
 
 
 def describe_rates(rates: Sequence[Rate]) -> list[str]:
@@ -65,8 +65,9 @@ def describe_rates(rates: Sequence[Rate]) -> list[str]:
 
 
 def published_rates(counted: SampleStatistics, vocabulary_size: int) -> list[Rate]:
-    """Return what is compared, of masked samples with 15 % of single tokens predicted, at least one."""
+    """Return the rates of at least one masked sample, with 15 % of the tokens predicted and no whole-word masking."""
     sequence_length = len(counted.lengths) - 1
+    # A random replacement is [MASK], or the original token, with this chance; both then count for another row.
     by_chance = 0.1 / vocabulary_size
     return [
         _predicted(counted),
@@ -85,7 +86,7 @@ def published_rates(counted: SampleStatistics, vocabulary_size: int) -> list[Rat
 
 
 def _predicted(counted: SampleStatistics) -> Rate:
-    """Return the share of predicted tokens beside that which rounding makes of 15 % at these lengths."""
+    """Return the share of predicted tokens. Rounding at these lengths makes it differ from 15 %."""
     ratio, rows = counted.predicted_share, counted.rows
     # The delta method's variance of a ratio of two sums over samples.
     spread = counted.sum_pp - 2 * ratio * counted.sum_pn + ratio**2 * counted.sum_nn
@@ -94,8 +95,12 @@ def _predicted(counted: SampleStatistics) -> Rate:
 
 
 def _wrong_counts(counted: SampleStatistics) -> float:
-    """Return the samples, at least, that do not have 15 % of their tokens, rounded: compares both histograms."""
+    """Return a lower bound of the samples whose predictions are not 15 % of their tokens, rounded.
+
+    Only the histograms of lengths and predictions are known, not which length has which number of predictions.
+    """
     lengths, most = np.arange(len(counted.lengths)), len(counted.predictions) - 1
+    # As ``masking.count_predictions``: at least one, at most P, .5 rounds to even.
     wanted = np.clip(np.rint(0.15 * lengths).astype(np.int64), 1, most)
     expected = np.bincount(wanted, weights=counted.lengths, minlength=most + 1)
     return float(np.abs(expected - counted.predictions).sum() / 2)

@@ -1,6 +1,6 @@
-"""What ``bert-data verify`` checks: every row of every shard, and whether the files of a folder belong together.
+"""Verification, for ``bert-data verify``: every row of every shard, and whether the files of a folder belong together.
 
-Files are checked by several processes, a block of rows at a time. Nothing is printed and nothing is changed here.
+Files are checked by several processes, a block of rows at a time. Nothing is printed here, no file is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_trainer.dataset.shards.checks import (
     describe_violations,
     original_tokens,
 )
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord, check_complete, find_record
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo, check_complete, find_dataset_info
 from bert_trainer.dataset.shards.file_names import check_numbers, select_split
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
@@ -32,42 +32,42 @@ from bert_trainer.dataset.workers.pool import run_in_order
 from bert_trainer.errors import InputError
 
 _VIOLATIONS_SHOWN = 10
-_NEVER_UNKNOWN = 3
-"""Version of the generator from which on [UNK] is not predicted."""
+# First version of the generator that never predicts [UNK].
+_UNK_NOT_PREDICTED_SINCE = 3
+# Files of a folder whose headers decide which shape is the usual one.
 _SHAPES_COMPARED = 9
-"""Files of a folder that are looked at to tell what is usual there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with a file or a folder; nothing where there are no problems."""
+    """What was found in a file or a folder; it is valid if there are no problems."""
 
     path: Path
     problems: tuple[str, ...] = ()
     num_bytes: int = 0
     """Size of the file; 0 for a folder."""
     header: ShardHeader | None = None
-    """Empty for a folder, or where it cannot be read."""
+    """None for a folder, or if the file cannot be read."""
     digest: bytes = b""
-    """Of all rows; equal ones hold the same samples in the same order."""
+    """Of all rows; files with equal digests hold the same samples in the same order."""
     num_tokens: int = 0
-    """Of the text of all rows, where the vocabulary is known."""
+    """Tokens of the text, without [CLS] and [SEP]."""
     num_unknown: int = 0
     """[UNK] among them."""
     warnings: tuple[str, ...] = ()
-    """What is not wrong, but to be known."""
+    """What does not make it invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """One file and what is known of it beforehand."""
+    """One file, and what ``dataset.json`` states about it."""
 
     path: Path
     vocabulary_path: Path | None
     rows: int | None
-    """Samples that ``dataset.json`` counts, where there is one."""
+    """Samples; None if nothing is stated."""
     masked_lm_probability: float | None
-    """Share of tokens to predict, where ``dataset.json`` tells and single tokens are predicted."""
+    """Share of tokens to predict; None if nothing is stated or whole words are masked."""
 
 
 def verify(
@@ -77,31 +77,36 @@ def verify(
     num_processes: int,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Verdict]:
-    """Check files and the folders that they are in; yield a verdict for each of both, files in the given order.
+    """Check files and their folders; yield verdicts of folders with problems, then of all files in the given order.
 
-    vocabulary_of: gives the vocabulary that goes with a file. check: called between files and several times a second;
-    may raise.
+    Args:
+        files: the shards.
+        vocabulary_of: returns the vocabulary that belongs to a file.
+        num_processes: workers.
+        check: called between files and several times a second; may raise.
     """
-    recorded = {folder: _recorded(folder) for folder in sorted({file.parent for file in files})}
-    for folder, known in recorded.items():
+    infos = {folder: _folder_info(folder) for folder in sorted({file.parent for file in files})}
+    for folder, known in infos.items():
+        # Gaps are searched only where all files of a folder are checked, and dataset.json does not name its files.
         is_whole = known is None and {file for file in files if file.parent == folder} >= set(list_shards(folder))
         verdict = _verify_folder(folder, known)
         gaps = _find_gaps(folder) if is_whole else ()
         if verdict.problems or gaps:
             yield Verdict(folder, (*verdict.problems, *gaps))
-    tasks = [_task(file, vocabulary_of(file), recorded[file.parent]) for file in files]
+    tasks = [_task(file, vocabulary_of(file), infos[file.parent]) for file in files]
     usual = _usual_shapes(files) if len(files) > 1 else {}
     seen: dict[tuple[Path, bytes], Path] = {}
+    # Of [UNK], by folder: a single shard may be unusual, a whole folder points to a wrong vocabulary.
     counted: dict[Path, tuple[int, int]] = {}
     for verdict in run_in_order(verify_shard, tasks, num_processes=num_processes, check=check):
         tokens, unknown = counted.get(verdict.path.parent, (0, 0))
         counted[verdict.path.parent] = tokens + verdict.num_tokens, unknown + verdict.num_unknown
         problems = list(verdict.problems)
         if verdict.header is not None:
-            problems += _strange_shape(verdict, usual.get(_beside(verdict.path)))
+            problems += _unusual_shape(verdict, usual.get(_siblings(verdict.path)))
             if verdict.header.rows:
-                twin = seen.setdefault((verdict.path.parent, verdict.digest), verdict.path)
-                problems += [f"holds the same samples as {twin.name}"] if twin != verdict.path else []
+                first = seen.setdefault((verdict.path.parent, verdict.digest), verdict.path)
+                problems += [f"holds the same samples as {first.name}"] if first != verdict.path else []
         yield replace(verdict, problems=tuple(problems))
     for folder, (tokens, unknown) in counted.items():
         if tokens > 0 and unknown > MOST_UNKNOWN * tokens:
@@ -119,6 +124,7 @@ def verify_shard(task: VerifyTask) -> Verdict:
     except InputError as error:
         return Verdict(task.path, (str(error),), size, header)
     except OSError as error:
+        # Deleted or unreadable since it was listed: a verdict on this file, not the end of the run.
         return Verdict(task.path, (f"cannot be read ({error.strerror})",), size)
     problems = found.problems
     if len(problems) > _VIOLATIONS_SHOWN:
@@ -134,21 +140,23 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
         problems.append(f"holds {header.rows} samples, dataset.json counts {task.rows}")
     origin = Origin(
         masked=header.masked,
-        ours=header.generator_version is not None,
+        own_generator=header.generator_version is not None,
         masked_lm_probability=task.masked_lm_probability if header.masked else None,
-        predicts_unknown=(header.generator_version or 0) < _NEVER_UNKNOWN,
+        predicts_unknown=(header.generator_version or 0) < _UNK_NOT_PREDICTED_SINCE,
     )
     broken: dict[str, tuple[int, int]] = {}
     digest = hashlib.blake2b(digest_size=16)
     ids: SpecialIds | None = None
     num_rows = num_tokens = num_unknown = 0
     for block in read_blocks(task.path, vocabulary.size if vocabulary else None):
+        # Without a vocabulary the first row of the first block decides for all: later rows must agree with it.
         ids = ids or SpecialIds.of(vocabulary, block)
         original = original_tokens(block)
         unknown = count_unknown(block, original, ids.unk_id)
         for rule, rows in broken_rules(block, original, unknown, ids, origin).items():
             count, first = broken.get(rule, (0, num_rows + int(rows.argmax())))
             broken[rule] = count + int(rows.sum()), first
+        # Three special tokens per row; real tokens only.
         num_tokens += int(block.input_mask.sum(dtype=np.int64)) - 3 * len(block)
         num_unknown += int(unknown.sum())
         _add(digest, block)
@@ -167,64 +175,65 @@ def _verify_rows(task: VerifyTask, header: ShardHeader, vocabulary: Vocabulary |
 
 
 def _add(digest: hashlib.blake2b, block: Samples) -> None:
+    # Arrays as they are in memory: independent of the layout, so a converted copy has the same digest.
     for field in fields(block):
         digest.update(memoryview(getattr(block, field.name)).cast("B"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    """What ``dataset.json`` says about a folder of shards."""
+class _FolderInfo:
+    """What ``dataset.json`` states about a folder of shards."""
 
     root: Path
-    record: DatasetRecord
+    dataset: DatasetInfo
     files: dict[str, int]
     """Samples by file name."""
 
 
-def _task(file: Path, vocabulary_path: Path | None, recorded: _Recorded | None) -> VerifyTask:
-    rows = recorded.files.get(file.name) if recorded else None
-    if recorded is None or rows is None or recorded.record.settings.whole_word_masking:
+def _task(file: Path, vocabulary_path: Path | None, info: _FolderInfo | None) -> VerifyTask:
+    rows = info.files.get(file.name) if info else None
+    if info is None or rows is None or info.dataset.settings.whole_word_masking:
         return VerifyTask(file, vocabulary_path, rows, None)
-    return VerifyTask(file, vocabulary_path, rows, recorded.record.settings.masked_lm_probability)
+    return VerifyTask(file, vocabulary_path, rows, info.dataset.settings.masked_lm_probability)
 
 
-def _recorded(folder: Path) -> _Recorded | None:
-    """Return what is recorded of a folder; nothing where that cannot be read or says nothing."""
+def _folder_info(folder: Path) -> _FolderInfo | None:
+    """Return what ``dataset.json`` states about a folder; None if it cannot be read or does not name the folder."""
     folder = folder.absolute()
     try:
-        found = find_record(folder)
+        found = find_dataset_info(folder)
     except InputError:
         return None
     if found is None:
         return None
-    root, record = found
+    root, dataset = found
     relative = folder.relative_to(root).as_posix()
-    files = next((length.files[relative] for length in record.lengths if relative in length.files), None)
-    return None if files is None else _Recorded(root, record, files)
+    files = next((length.files[relative] for length in dataset.lengths if relative in length.files), None)
+    return None if files is None else _FolderInfo(root, dataset, files)
 
 
-def _verify_folder(folder: Path, recorded: _Recorded | None) -> Verdict:
-    """Compare a folder with the ``dataset.json`` above it: files that are gone, strange, or of another vocabulary."""
+def _verify_folder(folder: Path, info: _FolderInfo | None) -> Verdict:
+    """Compare a folder with the ``dataset.json`` above it: missing files, unknown ones, another vocabulary."""
     try:
         check_complete(folder.absolute())
     except InputError as error:
         return Verdict(folder, (str(error),))
-    if recorded is None:
+    if info is None:
         return Verdict(folder)
     problems = []
-    strangers = sorted({path.name for path in list_shards(folder)} - set(recorded.files))
-    if strangers:
-        problems.append(f"{len(strangers)} shard(s) that dataset.json does not know, first {strangers[0]}")
-    vocabulary_path = recorded.root / "vocab.txt"
+    unknown = sorted({path.name for path in list_shards(folder)} - set(info.files))
+    if unknown:
+        problems.append(f"{len(unknown)} shard(s) that dataset.json does not list, first {unknown[0]}")
+    vocabulary_path = info.root / "vocab.txt"
     if not vocabulary_path.is_file():
-        problems.append(f"{vocabulary_path} is gone")
-    elif read_vocabulary(vocabulary_path).sha256 != recorded.record.vocabulary_sha256:
+        problems.append(f"{vocabulary_path} is missing")
+    elif read_vocabulary(vocabulary_path).sha256 != info.dataset.vocabulary_sha256:
         problems.append(f"{vocabulary_path} is not the vocabulary that dataset.json names")
     return Verdict(folder, tuple(problems))
 
 
 def _find_gaps(folder: Path) -> tuple[str, ...]:
-    """Name the shards that a folder's numbers say are missing, as training would."""
+    """Return the gaps in a folder's numbered files, at which training would stop, too."""
     problems = []
     for split in get_args(Split):
         try:
@@ -241,8 +250,8 @@ def _shape(header: ShardHeader) -> Shape:
     return header.sequence_length, header.max_predictions, header.masked
 
 
-def _beside(file: Path) -> tuple[Path, Split]:
-    """Return what a file has to be like others in: held-out files may hold masks where training files hold none."""
+def _siblings(file: Path) -> tuple[Path, Split]:
+    """Return the files that one is compared with: held-out files may hold masks where training files hold none."""
     return file.parent, split_of(file)
 
 
@@ -250,16 +259,16 @@ def _usual_shapes(files: Sequence[Path]) -> dict[tuple[Path, Split], Shape]:
     """Return for each folder and split the shape that most of its first files have."""
     counts: dict[tuple[Path, Split], Counter[Shape]] = {}
     for file in files:
-        found = counts.setdefault(_beside(file), Counter())
+        found = counts.setdefault(_siblings(file), Counter())
         if found.total() < _SHAPES_COMPARED:
             try:
                 found[_shape(read_header(file))] += 1
             except InputError:
                 continue
-    return {beside: found.most_common(1)[0][0] for beside, found in counts.items() if found}
+    return {siblings: found.most_common(1)[0][0] for siblings, found in counts.items() if found}
 
 
-def _strange_shape(verdict: Verdict, usual: Shape | None) -> list[str]:
+def _unusual_shape(verdict: Verdict, usual: Shape | None) -> list[str]:
     assert verdict.header is not None, "only files that can be read are compared"
     found = _shape(verdict.header)
     if usual is None or found == usual:
@@ -277,5 +286,5 @@ def _read_vocabulary(path: Path | None) -> Vocabulary | None:
 
 @lru_cache(maxsize=2)
 def _vocabulary(path: Path, modified_ns: int) -> Vocabulary:
-    """Read a vocabulary once for many files."""
+    """Read a vocabulary once for many files. modified_ns: makes a replaced file miss the cache."""
     return read_vocabulary(path)

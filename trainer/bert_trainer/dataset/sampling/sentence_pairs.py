@@ -1,10 +1,12 @@
-"""Pairs of text spans for next-sentence prediction: all walks over many documents at once, on flat arrays.
+"""Sentence pairs for next-sentence prediction, from many documents at once, on flat arrays.
 
-The walk over a document is BERT's ``create_pretraining_data``, with NVIDIA's correction: where ten draws
-found no other document, the pair is labelled as not random. Span A always comes first in the text when B
-follows it; there is no swapping (that is ALBERT's task). No masking and no special tokens here.
+A walk over a document is ``create_instances_from_document`` of BERT's ``create_pretraining_data``, with NVIDIA's
+correction: if ten draws found no other document, the pair is labelled as not random. A always precedes B in the text
+when B follows it; pairs are not swapped (that is ALBERT's task). Masks and special tokens are added later.
 
-All walks take a step together: each step cuts one pair from every document that has sentences left.
+The script handles one document after the other. Here all walks advance together: each step takes one pair from every
+document that has sentences left, so a step costs a few array operations instead of a Python loop. Random numbers are
+therefore drawn in another order than the script's: samples have the same distribution, not the same values.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from bert_trainer.system.random_bits import RandomBits
 
 Numbers = NDArray[np.int64]
 
+# Both as in create_pretraining_data.
 _DRAWS_OF_OTHER_DOCUMENT = 10
 RANDOM_NEXT_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SentencePairs:
-    """N pairs of non-empty spans of tokens. Where spans begin and how long they are, not the tokens."""
+    """N pairs of non-empty spans of tokens: their offsets and lengths, not the tokens themselves."""
 
     walks: Numbers
-    """(N,): the walk that a pair is from."""
+    """(N,): the walk that made the pair."""
     first_a: Numbers
     """(N,): A's first token in the documents' ``ids``."""
     tokens_a: Numbers
@@ -47,34 +50,40 @@ class SentencePairs:
 
 @dataclass(frozen=True, slots=True)
 class Walks:
-    """W passes over a document each; B is drawn from the documents that are dealt with together."""
+    """W traversals of one document each. A random B comes from the documents of the same pool."""
 
     documents: Numbers
-    """(W,): the document walked over."""
+    """(W,): the document of the walk."""
     pool_first: Numbers
-    """(W,): the first document that B may come from."""
+    """(W,): the first document of the pool."""
     pool_size: Numbers
-    """(W,): how many there are, the walk's own one included."""
+    """(W,): documents in the pool, the walk's own one included."""
 
     @classmethod
     def over(cls, pools: list[int]) -> Walks:
-        """Walk once over every document, where so many belong together, then so many, and so on."""
+        """Return one walk over every document. pools: the sizes of consecutive pools of documents."""
         sizes = np.array(pools, dtype=np.int64)
         firsts = np.cumsum(sizes) - sizes
         return cls(np.arange(sizes.sum()), np.repeat(firsts, sizes), np.repeat(sizes, sizes))
 
     def repeat(self, times: Numbers) -> Walks:
-        """Take each walk so many times, (W,), 0 included."""
+        """Repeat each walk. times: (W,), 0 leaves it out."""
         return Walks(*(np.repeat(getattr(self, field.name), times) for field in fields(self)))
 
 
 def draw_pairs(
     documents: TokenDocuments, walks: Walks, bits: RandomBits, *, capacity: int, short_sequence_probability: float
 ) -> SentencePairs:
-    """Take every walk to its end and return all pairs, by walk and in the order of the text.
+    """Complete all walks and return their pairs, ordered by walk and by their position in the text.
 
-    capacity: tokens of A and B together, that is the sequence length less 3; at least 2.
+    Args:
+        documents: the documents of all walks.
+        walks: what to traverse.
+        bits: the shard's random stream.
+        capacity: most tokens of A and B together, the sequence length less 3; at least 2.
+        short_sequence_probability: share of walks that aim at a random shorter length.
     """
+    # The target length is drawn once per walk, in short ones uniformly from 2 to the capacity.
     is_short = bits.hits(short_sequence_probability, len(walks.documents))
     shorter = 2 + bits.below(np.full(len(is_short), capacity - 1))
     targets = np.where(is_short, shorter, capacity)
@@ -104,26 +113,31 @@ def _step(
     ends: Numbers,
     targets: Numbers,
 ) -> tuple[SentencePairs, Numbers]:
-    """Cut the next pair from every active walk, untruncated; return it and the sentence where the walk goes on.
+    """Take the next pair of every active walk, untruncated; return it and the sentence where the walk continues.
 
-    active: (W,), numbers of the walks. sentences, ends, targets: (W,), of those walks: the next sentence, the
-    one behind the last, the tokens aimed at.
+    active: (W,), numbers of the walks. sentences, ends, targets: (W,), of those walks: the next sentence, the one
+    behind the last, the target length.
     """
     bounds = documents.sentence_bounds
     starts = bounds[sentences]
-    # The chunk: sentences until the target is reached or the document ends.
+    # The chunk: sentences until they have at least ``targets`` tokens, or the document ends.
     chunk_ends = np.minimum(np.searchsorted(bounds, starts + targets), ends)
     chunks = chunk_ends - sentences
+    # A is at least one sentence, and all but the last at most. Bits are drawn for chunks of one sentence, too, so that
+    # the stream advances by one word per active walk.
     splits = sentences + 1 + np.where(chunks > 1, bits.below(np.maximum(chunks - 1, 1)), 0)
     tokens_a = bounds[splits] - starts
+    # A chunk of one sentence has no B of its own.
     is_random = (chunks == 1) | bits.hits(RANDOM_NEXT_SHARE, len(active))
     first_b, tokens_b = bounds[splits], bounds[chunk_ends] - bounds[splits]
     rows = np.flatnonzero(is_random)
     others = _draw_other_documents(walks, active[rows], bits)
     first_b[rows], tokens_b[rows] = _draw_spans(documents, others, targets[rows] - tokens_a[rows], bits)
+    # NVIDIA's correction: a B from the walk's own document is not labelled as random. The unused part of the chunk is
+    # put back all the same.
     is_random_next = np.zeros(len(active), dtype=np.bool_)
     is_random_next[rows] = others != walks.documents[active[rows]]
-    # The sentences meant for B were not used where it is a random one: they come again.
+    # With a random B the second part of the chunk was not used: the walk continues there.
     return (
         SentencePairs(active, starts, tokens_a, first_b, tokens_b, is_random_next),
         np.where(is_random, splits, chunk_ends),
@@ -131,7 +145,7 @@ def _step(
 
 
 def _draw_other_documents(walks: Walks, numbers: Numbers, bits: RandomBits) -> Numbers:
-    """Draw for each walk until it is another document, ten times at most; so the answer may be its own."""
+    """Draw a document of the pool for each walk until it is not the walk's own, ten times at most."""
     others = walks.documents[numbers].copy()
     rows = np.arange(len(numbers))
     for _ in range(_DRAWS_OF_OTHER_DOCUMENT):
@@ -145,9 +159,9 @@ def _draw_other_documents(walks: Walks, numbers: Numbers, bits: RandomBits) -> N
 def _draw_spans(
     documents: TokenDocuments, others: Numbers, wanted: Numbers, bits: RandomBits
 ) -> tuple[Numbers, Numbers]:
-    """Return first token and length of sentences from a random one on, until enough or the document ends.
+    """Return offset and length of the sentences from a random one on, until there are enough or the document ends.
 
-    wanted: tokens; one sentence is taken even where none is wanted.
+    wanted: tokens; at least one sentence is taken, even if A has reached the target.
     """
     bounds = documents.sentence_bounds
     firsts, ends = documents.document_bounds[others], documents.document_bounds[others + 1]
@@ -158,6 +172,7 @@ def _draw_spans(
 
 
 def _truncate(pairs: SentencePairs, capacity: int, bits: RandomBits) -> SentencePairs:
+    # Each removed token comes off the front or the back by a fair coin, so the front loses a binomial number.
     lengths = truncated_lengths(pairs.tokens_a, pairs.tokens_b, capacity)
     fronts = [
         bits.coins(before - after) for before, after in zip((pairs.tokens_a, pairs.tokens_b), lengths, strict=True)
@@ -168,11 +183,12 @@ def _truncate(pairs: SentencePairs, capacity: int, bits: RandomBits) -> Sentence
 
 
 def truncated_lengths(tokens_a: Numbers, tokens_b: Numbers, capacity: int) -> tuple[Numbers, Numbers]:
-    """Return the lengths, (N,) each, that are left when both spans together have ``capacity`` tokens at most.
+    """Return the lengths of both spans, (N,) each, after truncation to ``capacity`` tokens together.
 
-    As if tokens went one by one from the longer span (B where both are equal). Each of them goes from the front
-    or the back with equal chances, so the two are cut at both ends alike.
+    The result of ``truncate_seq_pair``, which removes one token at a time from the longer span, from B if both are
+    equal, in closed form.
     """
+    # B keeps capacity - left_a: if both spans have to shrink, A gets the odd token.
     left_a = np.minimum(tokens_a, np.maximum(capacity - tokens_b, (capacity + 1) // 2))
     fits = tokens_a + tokens_b <= capacity
     return np.where(fits, tokens_a, left_a), np.where(fits, tokens_b, capacity - left_a)

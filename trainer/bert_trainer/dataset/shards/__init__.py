@@ -1,8 +1,7 @@
-"""Sharded samples in HDF5, in six layouts: the one place that reads and writes the files.
+"""Sharded samples in HDF5, in six layouts: the only package that reads and writes the files.
 
-docs/concepts/data-format.md describes the layouts. A reader tells them apart by the datasets that a file
-holds. Files are opened for one call and closed again, never kept: HDF5 must not be used by two threads or
-across a fork. Whether rows make sense is for ``shard_checks``.
+docs/concepts/data-format.md describes the layouts. They are recognized by the datasets in a file. Files are opened for
+one call and closed again: HDF5 is neither thread-safe nor fork-safe. ``checks`` decides whether rows are valid.
 """
 
 from bert_trainer.config.dataset_names import LayoutName
@@ -13,10 +12,11 @@ from bert_trainer.dataset.shards.folder import (
     ShardFolder,
     find_shard_folder,
     list_shards,
+    make_shard_folder,
     shard_folder_name,
     shards_below,
 )
-from bert_trainer.dataset.shards.header import LONGEST_ROW, ShardHeader, Split
+from bert_trainer.dataset.shards.header import MAX_ROW_TOKENS, ShardHeader, Split
 from bert_trainer.dataset.shards.large_files import SampleBlocks, write_shard_blocks
 from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
 from bert_trainer.dataset.shards.samples import Samples
@@ -24,7 +24,7 @@ from bert_trainer.dataset.shards.totals import Totals
 
 __all__ = [
     "LAYOUTS",
-    "LONGEST_ROW",
+    "MAX_ROW_TOKENS",
     "SUFFIXES",
     "LayoutName",
     "SampleBlocks",
@@ -36,6 +36,7 @@ __all__ = [
     "check_numbers",
     "find_shard_folder",
     "list_shards",
+    "make_shard_folder",
     "read_blocks",
     "read_header",
     "read_ragged",

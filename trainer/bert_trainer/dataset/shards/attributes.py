@@ -1,4 +1,4 @@
-"""What every file says of itself beside its samples, and what a layout refuses, by the file's name."""
+"""Attributes of a file, and errors of a layout that name the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name_attributes(
     masked: bool,
     made_from: str | None,
 ) -> dict[str, str | int | None]:
-    """Return the attributes of a file, as ``write_shard`` gets them; shape: tokens and predictions of a row at most."""
+    """Return the attributes of a file; arguments as in ``write_shard``."""
     return {
         "sequence_length": shape[0],
         "max_predictions": shape[1],
@@ -35,21 +35,21 @@ def name_attributes(
 
 
 def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]) -> None:
-    """Write the attributes that are not empty."""
+    """Write the attributes that are not None."""
     for name, value in attributes.items():
         if isinstance(value, str):
-            # Of fixed length, so that it lies in the file's header and in no heap.
+            # Of fixed length: text of variable length would go to a heap, which has no checksum and which readers skip.
             file.attrs[name] = np.array(value.encode(), dtype=f"S{max(1, len(value.encode()))}")
         elif value is not None:
             file.attrs[name] = value
 
 
 @contextmanager
-def named_refusals(path: Path, layout: LayoutName, *, masked: bool) -> Iterator[None]:
-    """Give what a layout cannot hold the name of the file that is written.
+def errors_naming(path: Path, layout: LayoutName, *, masked: bool) -> Iterator[None]:
+    """Add the name of the file to errors about samples that its layout cannot hold.
 
     Raises:
-        InputError: an id is too large for the layout, segments have another order, or it holds masked samples only.
+        InputError: an id is too large for the layout, segments are out of order, or the layout needs masked samples.
     """
     if not masked and layout != "compact":
         raise InputError(
@@ -61,6 +61,7 @@ def named_refusals(path: Path, layout: LayoutName, *, masked: bool) -> Iterator[
     except (InputError, UnorderedSegmentsError) as error:
         hint = error.hint if isinstance(error, InputError) else None
         what = error.args[0] if isinstance(error, InputError) else f"layout {layout} cannot hold it: {error}"
+        # Disk errors name the file already.
         if str(what).startswith(f"{path}: "):
             raise
         raise InputError(f"{path}: {str(what).partition(chr(10))[0]}", hint=hint) from error

@@ -1,7 +1,7 @@
-"""Whether rows of shards are what a BERT sample has to be; pure functions of arrays.
+"""Checks of samples; pure functions of arrays.
 
-``check_range`` and ``check_padding`` run whenever a shard is read and keep a trainer from reading out of
-bounds; ``broken_rules`` is the whole list, for ``bert-data verify``.
+``check_range``, ``check_padding`` and ``check_ragged`` run whenever a shard is read, so that training never indexes out
+of bounds; ``broken_rules`` is the complete list, for ``bert-data verify``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _VERIFY = "list all that is wrong with 'bert-data verify FOLDER'"
 def check_range(
     path: Path, name: str, values: NDArray[np.integer], sequence_length: int, vocabulary_size: int | None
 ) -> None:
-    """Refuse numbers that would be out of bounds, or change, in the type they are kept in."""
+    """Refuse numbers that would index out of bounds, or do not fit the type in memory.
+
+    Raises:
+        InputError: names the dataset and the range.
+    """
     if not values.size:
         return
     least, largest = int(values.min()), int(values.max())
@@ -31,7 +35,7 @@ def check_range(
         "input_ids": vocabulary_size or 2**31,
         "masked_lm_ids": vocabulary_size or 2**31,
         "masked_lm_positions": sequence_length,
-    }.get(name, 2)
+    }.get(name, 2)  # masks, segments and labels are 0 or 1
     if vocabulary_size and name.endswith("_ids") and name != "segment_ids" and largest >= limit:
         raise InputError(
             f"{path}: made with a vocabulary that does not fit: the largest token id in {name!r} is "
@@ -43,9 +47,15 @@ def check_range(
 
 
 def check_padding(path: Path, samples: Samples, first_row: int = 0) -> None:
-    """Refuse rows whose real tokens do not come first or whose predictions point behind them."""
+    """Refuse rows in which padding precedes a token, or predictions point into the padding.
+
+    Raises:
+        InputError: names the first such row.
+    """
     mask = samples.input_mask
+    # Wider than the mask's int8, in which 128 tokens would overflow.
     lengths = mask.sum(axis=1, dtype=np.int64)
+    # Unused predictions have position 0, which a row with a token always has.
     outside = (samples.masked_lm_positions >= np.maximum(lengths, 1)[:, None]).any(axis=1)
     bad = np.flatnonzero((lengths == 0) | (mask[:, 1:] > mask[:, :-1]).any(axis=1) | outside)
     if bad.size:
@@ -64,9 +74,18 @@ def check_ragged(
     *,
     first_row: int = 0,
 ) -> None:
-    """Refuse rows without padding that contradict themselves or would be out of bounds.
+    """Refuse rows without padding that are inconsistent or would index out of bounds.
 
-    sequence_length, max_predictions: most of one row, where it is known. first_row: its number in the file.
+    Args:
+        path: the file, for messages.
+        samples: the rows.
+        sequence_length: most tokens of a row, if known.
+        max_predictions: most predictions of a row, if known.
+        vocabulary_size: limit of the ids, if known.
+        first_row: number of the first row in the file, for messages.
+
+    Raises:
+        InputError: names the first such row.
     """
     counts, predictions = samples.token_counts, samples.prediction_counts
     sums = ((counts, samples.tokens, "tokens"), (predictions, samples.masked_lm_ids, "predictions"))
@@ -79,10 +98,10 @@ def check_ragged(
     check_range(path, "input_ids", samples.tokens, longest, vocabulary_size)
     check_range(path, "masked_lm_ids", samples.masked_lm_ids, longest, vocabulary_size)
     check_range(path, "next_sentence_labels", samples.next_sentence_labels, longest, None)
-    places = samples.masked_lm_positions.astype(np.int64)
+    positions = samples.masked_lm_positions.astype(np.int64)
     row_of = np.repeat(np.arange(len(samples)), predictions)
     outside = np.zeros(len(samples), np.bool_)
-    outside[row_of[(places < 1) | (places >= counts[row_of])]] = True
+    outside[row_of[(positions < 1) | (positions >= counts[row_of])]] = True
     rules = {
         f"holds no token or more than {longest}": (counts < 1) | (counts > longest),
         "has a first segment longer than itself": samples.first_segment_counts > counts,
@@ -96,18 +115,18 @@ def check_ragged(
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids that rows are checked with."""
+    """Ids of special tokens that the checks look for."""
 
     cls_id: int
     sep_id: int
     pad_id: int = 0
     mask_id: int | None = None
-    """Empty where the vocabulary is not known, as the next one."""
+    """None if the vocabulary is not known, like the next one."""
     unk_id: int | None = None
 
     @classmethod
     def of(cls, vocabulary: Vocabulary | None, samples: Samples) -> SpecialIds:
-        """Take the ids of a vocabulary, or, where it is not known, those of [CLS] and [SEP] of the first row."""
+        """Take the ids of a vocabulary; without one, [CLS] and [SEP] are the first row's first and last token."""
         if vocabulary:
             return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id, vocabulary.mask_id, vocabulary.unk_id)
         length = int(samples.input_mask[0].sum())
@@ -116,44 +135,44 @@ class SpecialIds:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of how the rows were made; each field adds checks."""
+    """How the rows were made, as far as it is known; each field adds checks."""
 
     masked: bool = True
-    """Whether predictions were drawn; rows without them are left to the loader to mask."""
-    ours: bool = False
-    """Made by this project's generator, whose text holds no special token."""
+    """Whether the file holds predictions; otherwise the data loader draws them."""
+    own_generator: bool = False
+    """Built by this project, whose text holds no special tokens."""
     masked_lm_probability: float | None = None
-    """Share of tokens that is predicted, where single tokens are."""
+    """Share of tokens that is predicted; None if whole words are masked, or nothing is known."""
     predicts_unknown: bool = True
     """Whether [UNK] may be predicted."""
 
 
 def describe_violations(broken: dict[str, tuple[int, int]]) -> list[str]:
-    """Return a line for each rule. broken: how many rows break it and the first of them."""
+    """Return a line for each rule. broken: the number of rows that break it, and the first of them."""
     return [f"{count} row(s), the first is {first}: {rule}" for rule, (count, first) in broken.items() if count]
 
 
 Rows = NDArray[np.bool_]
-"""(N,): rows for which something is so."""
+"""(N,): true for the rows that break a rule."""
 
 
 def broken_rules(
     samples: Samples, original: NDArray[np.int32], unknown: NDArray[np.int64], ids: SpecialIds, origin: Origin
 ) -> dict[str, Rows]:
-    """Return for every rule which rows break it, (N,); rules that all rows keep are left out.
+    """Return the rows that break each rule, (N,); rules that no row breaks are left out.
 
-    original, unknown: as ``original_tokens`` and ``count_unknown`` return them.
+    original: of ``original_tokens``. unknown: of ``count_unknown``.
     """
     lengths = samples.input_mask.sum(axis=1, dtype=np.int64)
     predicted = samples.masked_lm_positions > 0
     rules = _segment_rules(samples, original, lengths, ids)
     if origin.masked:
-        # Of text that is nothing but [UNK] there may be nothing to predict.
+        # Three special tokens per row; a row of nothing but [UNK] may have nothing to predict.
         rules |= _prediction_rules(samples, predicted, lengths, lengths - 3 - unknown, ids, origin)
     else:
         rules["has predictions, but the file says that it has none"] = np.any(predicted, axis=1)
-    if origin.ours:
-        # Shown anywhere, since a replacement is one of the predictions.
+    if origin.own_generator:
+        # In the original tokens: among the shown ones a random replacement may be any entry, special tokens included.
         special = np.isin(original, [ids.cls_id, ids.pad_id, *([] if ids.mask_id is None else [ids.mask_id])])
         special[:, 0] = False
         rules |= {"holds [CLS], [PAD] or [MASK] inside its text": (special & (samples.input_mask == 1)).any(axis=1)}
@@ -161,7 +180,7 @@ def broken_rules(
 
 
 def original_tokens(samples: Samples) -> NDArray[np.int32]:
-    """Return the tokens as they were before they were masked, (N, T): a replacement may be any entry, [SEP] too."""
+    """Return the tokens before masking, (N, T). Rules about special tokens need them: a replacement may be [SEP]."""
     original = samples.input_ids.copy()
     predicted = samples.masked_lm_positions > 0
     row_of, _ = np.nonzero(predicted)
@@ -170,14 +189,11 @@ def original_tokens(samples: Samples) -> NDArray[np.int32]:
 
 
 def count_unknown(samples: Samples, original: NDArray[np.int32], unk_id: int | None) -> NDArray[np.int64]:
-    """Return how many tokens of each row are [UNK], (N,); 0 where its id is not known.
-
-    original: as ``original_tokens`` returns them.
-    """
+    """Return the number of [UNK] in each row, (N,); 0 if its id is not known. original: of ``original_tokens``."""
     if unk_id is None:
         return np.zeros(len(samples), np.int64)
     found = original == unk_id
-    if unk_id == 0:  # as padding is
+    if unk_id == 0:  # the id of padding, too
         found &= samples.input_mask == 1
     counts: NDArray[np.int64] = np.count_nonzero(found, axis=1).astype(np.int64)
     return counts

@@ -1,7 +1,7 @@
-"""The project's own layout: no padding, two bytes to a token, a checksum over every dataset.
+"""The project's own layout: no padding, two bytes per token, a checksum over every dataset.
 
-A file is seven flat arrays and some attributes. Its metadata carry HDF5's own checksums and each array has a
-CRC-32, so that damage anywhere is found when it is read. docs/concepts/data-format.md is the description.
+A file is seven flat arrays and some attributes. HDF5 checksums the metadata and each array has a CRC-32, so damage
+anywhere is found when the file is read. Described in docs/concepts/data-format.md.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 
 from bert_trainer.dataset.shards.checks import check_ragged
 from bert_trainer.dataset.shards.contiguous import Column
-from bert_trainer.dataset.shards.header import REBUILD, ShardHeader, require, require_integers, require_shape, stated
+from bert_trainer.dataset.shards.header import (
+    REBUILD,
+    ShardHeader,
+    read_attributes,
+    require,
+    require_integers,
+    require_shape,
+)
 from bert_trainer.dataset.shards.ragged import RaggedSamples, smallest_ids
 from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.errors import InputError
 
 KEY = "token_counts"
-"""The dataset that no other layout has."""
+"""A dataset that no other layout has: files are recognized by it."""
 LIBRARY_VERSION = ("v110", "v110")
 """Oldest HDF5 that reads the files; older formats have no checksums over their metadata."""
 
@@ -34,8 +41,8 @@ _PER_ROW = {
     "prediction_counts": "<u2",
 }
 _FLAT = ("tokens", "masked_lm_positions", "masked_lm_ids")
+# Blocks of rows that are read at a time for a checksum.
 _BLOCKS_AT_ONCE = 256
-"""Whose numbers are read at a time for their checksum."""
 
 
 def header(path: Path, file: h5py.File) -> ShardHeader:
@@ -47,7 +54,7 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
     for name in _PER_ROW:
         require_shape(path, name, file[name], (rows,))
     require_shape(path, "masked_lm_ids", file["masked_lm_ids"], file["masked_lm_positions"].shape)
-    found = ShardHeader(**stated(file, "compact") | {"rows": rows})
+    found = ShardHeader(**read_attributes(file, "compact") | {"rows": rows})
     if found.sequence_length is None or found.max_predictions is None:
         raise InputError(f"{path}: lacks the attribute sequence_length or max_predictions", hint=REBUILD)
     return found
@@ -56,6 +63,7 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
 def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabulary_size: int | None) -> RaggedSamples:
     """Read the whole file, check it, and return the rows asked for."""
     arrays = {}
+    # All of it, whatever rows are asked for: a checksum covers a whole dataset.
     for name in (*_PER_ROW, *_FLAT):
         arrays[name] = file[name][...]
         _check_sum(path, name, file[name], _crc32(arrays[name]))
@@ -67,24 +75,24 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Where rows begin: what it takes to read some of a file that is whole."""
+    """Offsets of blocks of rows in a file whose checksums were compared: enough to read single blocks."""
 
     block_rows: int
     starts: NDArray[np.int64]
-    """(blocks + 1, 2): tokens and predictions before the first row of each block."""
+    """(blocks + 1, 2): tokens and predictions before the first row of each block; last, those of the file."""
 
 
 def make_index(path: Path, file: h5py.File, block_rows: int) -> Index:
-    """Read the whole file a piece at a time, check its checksums, and return where each block of rows begins.
+    """Read the whole file in pieces, compare its checksums, and return where each block of rows begins.
 
     Raises:
-        InputError: a dataset does not fit its checksum, or has another size than the rows need.
+        InputError: a dataset does not match its checksum, or its size does not match the rows.
     """
     starts = np.zeros((-(-file[KEY].shape[0] // block_rows) + 1, 2), np.int64)
     counted = {"token_counts": 0, "prediction_counts": 1}
     for name in (*_PER_ROW, *_FLAT):
         checksum = 0
-        # Whole blocks of rows, and far more numbers than that of the datasets without padding.
+        # A multiple of the block: the sums below are per block. Of the flat datasets the same number of values is read.
         piece = block_rows * _BLOCKS_AT_ONCE
         for first in range(0, file[name].shape[0], piece):
             found = file[name][first : first + piece]
@@ -107,7 +115,7 @@ def make_index(path: Path, file: h5py.File, block_rows: int) -> Index:
 def read_block(
     path: Path, file: h5py.File, found: ShardHeader, index: Index, number: int, vocabulary_size: int | None
 ) -> RaggedSamples:
-    """Read one block of rows. index: of this file; what it has checked is not checked again."""
+    """Read one block of rows. index: of this file, whose checksums are not compared again."""
     first_row = number * index.block_rows
     (token, prediction), (token_end, prediction_end) = index.starts[number : number + 2].tolist()
     arrays = {name: file[name][first_row : first_row + index.block_rows] for name in _PER_ROW}
@@ -128,11 +136,11 @@ def _samples(arrays: dict[str, NDArray[Any]]) -> RaggedSamples:
 def _check_sum(path: Path, name: str, dataset: h5py.Dataset, checksum: int) -> None:
     wanted = dataset.attrs.get("crc32")
     if wanted is None or checksum != wanted:
-        raise InputError(f"{path}: damaged: dataset {name!r} does not fit its checksum", hint=REBUILD)
+        raise InputError(f"{path}: damaged: dataset {name!r} does not match its checksum", hint=REBUILD)
 
 
 def write(file: h5py.File, samples: RaggedSamples) -> None:
-    """Write all datasets, contiguous and uncompressed."""
+    """Write all datasets, contiguous and uncompressed. ``columns`` has to choose the same types for large files."""
     for name in (*_PER_ROW, *_FLAT):
         values = getattr(samples, name)
         if name in _PER_ROW:
@@ -147,7 +155,7 @@ def write(file: h5py.File, samples: RaggedSamples) -> None:
 
 
 def columns(totals: Totals) -> dict[str, Column]:
-    """Return the datasets of a file that is written in blocks, of the types that ``write`` chooses."""
+    """Return the datasets of a file that is written in blocks, with the types that ``write`` chooses."""
 
     def ids(largest: int) -> np.dtype:
         return np.dtype("<u2" if largest < 1 << 16 else "<i4")
@@ -157,11 +165,11 @@ def columns(totals: Totals) -> dict[str, Column]:
         "masked_lm_positions": Column((totals.predictions,), np.dtype("<u2")),
         "masked_lm_ids": Column((totals.predictions,), ids(totals.largest_label)),
     }
-    return {**{name: Column((totals.rows,), np.dtype(kind)) for name, kind in _PER_ROW.items()}, **flat}
+    return {**{name: Column((totals.rows,), np.dtype(dtype)) for name, dtype in _PER_ROW.items()}, **flat}
 
 
 def values(samples: RaggedSamples) -> dict[str, NDArray[np.integer]]:
-    """Return what each of the ``columns`` holds of some samples."""
+    """Return the values of each of the ``columns`` for some samples."""
     return {name: getattr(samples, name) for name in (*_PER_ROW, *_FLAT)}
 
 

@@ -1,7 +1,7 @@
-"""``dataset.json``: what a dataset was made from, how far it is, and what is in it.
+"""``dataset.json``: what a dataset is built from, whether it is complete, and which files it has.
 
-It is written when a build starts and replaced when it ends, so that a folder always says whether it can be
-trained on and whether a build may go on in it. It holds no samples and knows nothing of HDF5.
+It is written when a build starts and replaced when it ends, so a folder always states whether it can be trained on and
+whether a build may resume in it. HDF5 is not needed to read it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import write_json_atomically
 
-RECORD_FILE = "dataset.json"
+DATASET_FILE = "dataset.json"
 
 
 class _Part(BaseModel):
-    # A newer release may tell more of what it made.
+    # A newer release may add fields.
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class BuildSettings(_Part):
-    """Everything but text and lengths that decides what the shards hold."""
+    """Everything but text and lengths that decides the content of the shards."""
 
-    # What is not known here cannot be compared.
+    # Unlike the rest of the file: a setting that this version does not know cannot be compared.
     model_config = ConfigDict(extra="forbid")
 
     generator_version: int
     vocabulary_size: int | None
     """Empty where the vocabulary was given."""
     vocabulary: str
-    """``trained``, or the SHA-256 of the one that was given."""
+    """``trained``, or the SHA-256 of the given one."""
     lower_case: bool
     held_out_fraction: float
     near_duplicate_similarity: float
@@ -45,27 +45,27 @@ class BuildSettings(_Part):
     """``dynamic``: training files hold no masks."""
     whole_word_masking: bool = False
     recipe: str | None = None
-    """Whose names folders and files have."""
+    """The recipe that names folders and files."""
     layout: str = "compact"
-    """Of the files that a loader reads."""
+    """Layout of the files that training reads."""
     num_balanced_shards: int | None = None
-    """Files that the training parts of a length are cut into again; empty: none."""
+    """Files that the training parts of a length are resharded into; empty: they are not."""
     corpus_name: str | None = None
-    """Of the text when the build was begun, where names of files hold it."""
+    """Name of the text when the build was started, if it is part of file names."""
     weights: tuple[float, ...] = ()
-    """Of the corpora, in order; empty where all are 1."""
+    """Weights of the corpora, in order; empty if all are 1."""
     num_shards: int | None
-    """Empty where the size of the text decided."""
+    """Empty if the size of the text decided."""
 
 
 class Counts(_Part):
-    """What became of the text."""
+    """Counts of the corpus's documents and tokens."""
 
     documents_read: int
     duplicates_dropped: int
-    """Documents that nearly repeat an earlier one."""
+    """Near-duplicates of an earlier document."""
     documents_not_drawn: int = 0
-    """Training documents that the small weight of their corpus leaves out."""
+    """Training documents left out by a small weight of their corpus."""
     documents_training: int
     documents_held_out: int
     tokens_training: int
@@ -74,7 +74,7 @@ class Counts(_Part):
 
 
 class BalancedShards(_Part):
-    """What a length's training parts were cut into again: the files that training reads."""
+    """The files that a length's training parts were resharded into: training reads these."""
 
     folder: str
     """Below the dataset's folder."""
@@ -82,7 +82,7 @@ class BalancedShards(_Part):
     """Samples by file name."""
 
 
-class LengthRecord(_Part):
+class LengthInfo(_Part):
     """One folder of shards."""
 
     sequence_length: int
@@ -99,88 +99,88 @@ class LengthRecord(_Part):
 
     @property
     def files(self) -> dict[str, dict[str, int]]:
-        """All files that have to be there and their samples, by their folder below the dataset's."""
+        """Samples of every file that must exist: by folder below the dataset's, then by file name."""
         files = {self.folder: {**self.training, **self.held_out}}
         return files if self.balanced is None else {**files, self.balanced.folder: self.balanced.training}
 
 
-class DatasetRecord(_Part):
+class DatasetInfo(_Part):
     """The whole file."""
 
     format: Literal[1] = 1
-    """Raised whenever a reader of the file would have to know."""
+    """Raised by changes that older readers would misunderstand."""
     complete: bool = False
     settings: BuildSettings
     source: str
-    """The text as the user named it; only its content matters."""
+    """The text as the user named it. Not compared: only the content decides."""
     fingerprint: str
-    """Of the corpus' files; as long as it stays, the content is not read again."""
+    """Of the corpus's files. While it stays the same, the content is not read again."""
     corpus_sha256: str | None = None
-    """Of the text. Empty until it was read to its end."""
+    """Of the text; empty until it was read to its end."""
     vocabulary_sha256: str | None = None
     vocabulary_entries: int | None = None
     counts: Counts | None = None
-    lengths: tuple[LengthRecord, ...] = ()
+    lengths: tuple[LengthInfo, ...] = ()
     word_hit_rate: float | None = None
-    """Share of the words of the text that were not new to the process that encoded them."""
+    """Share of the text's words that were in the cache of the process that encoded them."""
     unknown_share: float | None = None
     """Share of the text's tokens that are [UNK], in [0, 1]."""
     seconds: float = 0.0
-    """Spent on building, all attempts together."""
+    """Time of the build, all attempts together."""
     cpu_seconds: float = 0.0
     """Processor time of the build and its workers, all attempts together."""
 
     def write(self, root: Path) -> None:
         """Replace the file in the dataset's folder."""
-        write_json_atomically(root / RECORD_FILE, self.model_dump(mode="json"))
+        write_json_atomically(root / DATASET_FILE, self.model_dump(mode="json"))
 
 
-def read_record(root: Path) -> DatasetRecord | None:
-    """Read the file of a dataset; ``None`` where there is none.
+def read_dataset_info(root: Path) -> DatasetInfo | None:
+    """Read ``dataset.json`` from a dataset's folder; None if there is none.
 
     Raises:
-        InputError: it cannot be read or was written by another version.
+        InputError: it cannot be read, or another version wrote it.
     """
-    path = root / RECORD_FILE
-    document = _read_json(path)
+    path = root / DATASET_FILE
+    document = read_json_object(path, hint="delete the folder or choose another one")
     if document is None:
         return None
     try:
-        return DatasetRecord.model_validate(document)
+        return DatasetInfo.model_validate(document)
     except ValidationError as error:
         raise InputError(
             f"{path}: not readable by this version ({error.error_count()} problem(s); format "
             f"{document.get('format')!r}, this version writes 1)",
-            hint="where a newer release made it, use that one; otherwise delete the folder or choose another one",
+            hint="if a newer release wrote it, use that one; otherwise delete the folder or choose another one",
         ) from error
 
 
-def find_record(shard_folder: Path) -> tuple[Path, DatasetRecord] | None:
-    """Return the dataset that a folder of shards is part of, its folder and its record; ``None``: of none.
+def find_dataset_info(shard_folder: Path) -> tuple[Path, DatasetInfo] | None:
+    """Return the folder and the info of the dataset that a folder of shards belongs to; None if it belongs to none.
 
     Raises:
-        InputError: as ``read_record``.
+        InputError: as ``read_dataset_info``.
     """
-    # The shards of a recipe lie a folder deeper, below their corpus' name.
+    # The shards of NVIDIA's recipe are one folder deeper, below the name of their corpus.
     roots = (shard_folder.parent, shard_folder.parent.parent)
-    return next(((root, found) for root in roots if (found := read_record(root))), None)
+    return next(((root, found) for root in roots if (found := read_dataset_info(root))), None)
 
 
 def check_complete(shard_folder: Path) -> None:
-    """Make sure that a folder of shards is not part of a dataset whose build has not ended.
+    """Refuse a folder of shards that belongs to a dataset whose build has not finished.
 
-    Folders of ready shards have no ``dataset.json`` above them and pass.
+    Shards of other programs have no ``dataset.json`` above them and pass.
 
     Raises:
-        InputError: the build was interrupted or goes on, or files that it made are gone.
+        InputError: the build was interrupted or is running, or files of it are missing.
     """
-    found = find_record(shard_folder)
+    found = find_dataset_info(shard_folder)
     if found is None:
         return
-    root, record = found
+    root, info = found
     relative = shard_folder.relative_to(root).as_posix()
-    names = next((length.files[relative] for length in record.lengths if relative in length.files), None)
-    if not record.complete or names is None:
+    names = next((length.files[relative] for length in info.lengths if relative in length.files), None)
+    if not info.complete or names is None:
         raise InputError(
             f"{shard_folder}: the dataset is not complete",
             hint="run its prepare stage ('bert-data build') to the end",
@@ -188,18 +188,23 @@ def check_complete(shard_folder: Path) -> None:
     missing = [name for name in names if not (shard_folder / name).is_file()]
     if missing:
         raise InputError(
-            f"{shard_folder}: {len(missing)} of {len(names)} shards are gone, first {missing[0]}",
-            hint="run 'bert-data build' again: it makes what is missing",
+            f"{shard_folder}: {len(missing)} of {len(names)} shards are missing, first {missing[0]}",
+            hint="run 'bert-data build' again: it builds what is missing",
         )
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path, *, hint: str) -> dict[str, Any] | None:
+    """Read a JSON object; None if the file does not exist.
+
+    Raises:
+        InputError: it cannot be read, or holds something else; with the given hint.
+    """
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})", hint="delete the folder or choose another one") from error
+        raise InputError(f"{path}: cannot be read ({error})", hint=hint) from error
     if not isinstance(document, dict):
-        raise InputError(f"{path}: not a JSON object", hint="delete the folder or choose another one")
+        raise InputError(f"{path}: not a JSON object", hint=hint)
     return document

@@ -1,4 +1,4 @@
-"""What the names of shards say: which split a file belongs to, and whether a numbered set has gaps. Pure."""
+"""Names of shards: the split that a file belongs to, and gaps in numbered sets. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_trainer.errors import InputError
 HELD_OUT_WORDS = ("held_out", "test", "eval")
 """Ours, NVIDIA's and MLPerf's."""
 TRAINING_WORDS = ("training", "part")
-"""Ours and NVIDIA's; MLPerf's and Intel's, which count where no file has the first."""
+"""Ours and NVIDIA's; then MLPerf's and Intel's, which counts only if no file has the first."""
 
 _WORD = re.compile(rf"(?<![A-Za-z])({'|'.join((*TRAINING_WORDS, *HELD_OUT_WORDS))})(?![A-Za-z])")
 _COUNTED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<between>[_-]of[_-])(?P<total>\d+)")
@@ -36,39 +36,39 @@ def select_split(files: Sequence[Path], split: Split) -> list[Path]:
 
 
 def split_of(path: Path) -> Split:
-    """Return the split of one file, as ``select_split``; a name without any known word counts as training."""
+    """Return the split of one file; a name without a known word counts as training."""
     words = _WORD.findall(path.name)
     return "held_out" if words and words[-1] in HELD_OUT_WORDS else "training"
 
 
 @dataclass(slots=True)
 class _Numbered:
-    """Files whose names differ by a number alone."""
+    """Files whose names differ only in a number."""
 
     before: str
     after: str
     total: int | None
-    """How many there are, if the names say so."""
+    """Number of files, if the names state it."""
     numbers: dict[int, str] = field(default_factory=dict)
-    """As they are written, by their values."""
+    """Numbers as they are written in the names, by value."""
 
     def missing(self) -> list[str]:
-        """Return the names that are not there; numbers begin with 0, or with 1 where no file has 0."""
+        """Return the missing names. Numbers start with 0, or with 1 if no file has 0."""
         first = 0
         if 0 not in self.numbers and (1 in self.numbers if self.total is None else self.total in self.numbers):
             first = 1
         stop = max(self.numbers) + 1 if self.total is None else first + self.total
-        # As wide as the others are written, where they are filled up with zeros.
+        # Zero-padded like the others.
         width = max((len(text) for text in self.numbers.values() if text.startswith("0")), default=1)
         absent = (number for number in range(first, stop) if number not in self.numbers)
         return [f"{self.before}{number:0{width}d}{self.after}" for number in absent]
 
 
 def check_numbers(folder: Path, files: Iterable[Path]) -> None:
-    """Refuse a set of shards with a gap: training would go on without a part of the data, and nobody would know.
+    """Refuse a set of shards with a gap: training on it would silently skip a part of the data.
 
-    Names such as ``part_7_of_2048`` and ``part-00007-of-00500`` say how many there are; of others that end with a
-    number, those from 0 or 1 to the last one must be there.
+    Names such as ``part_7_of_2048`` and ``part-00007-of-00500`` state the number of files; of other names with a
+    number, all from 0 or 1 to the last one must exist.
 
     Raises:
         InputError: some are missing, or the folder holds files of two cuts, as ``_of_2048`` beside ``_of_4096``.
@@ -90,15 +90,15 @@ def check_numbers(folder: Path, files: Iterable[Path]) -> None:
         if len(several) > 1:
             raise InputError(
                 f"{folder}: holds files {before}* of {' and of '.join(map(str, sorted(several)))}; allowed: one set",
-                hint="take the files of the other set out of the folder",
+                hint="move the files of the other set out of the folder",
             )
     for group in found.values():
-        # A file by itself may have any number: it is no set.
+        # A single file may have any number.
         if (group.total is not None or len(group.numbers) > 1) and (missing := group.missing()):
             shown = ", ".join(missing[:_NAMES_SHOWN]) + (", ..." if len(missing) > _NAMES_SHOWN else "")
             there, names = len(group.numbers), f"{group.before}*{group.after}"
             raise InputError(
                 f"{folder}: got {there} of {there + len(missing)} shards {names}; missing {shown}; "
                 "allowed: every number up to the last",
-                hint="copy or build what is missing; to train without it, number the files anew",
+                hint="copy or build what is missing; to train without it, renumber the files",
             )

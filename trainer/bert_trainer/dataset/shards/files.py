@@ -1,4 +1,4 @@
-"""One file at a time: which layout it has, reading it, writing it whole or not at all."""
+"""One shard: recognizes its layout, reads it, writes it atomically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import h5py
 
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards import compact, fixed, variable
-from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
+from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened
 from bert_trainer.dataset.shards.packing import window_rows
 from bert_trainer.dataset.shards.ragged import RaggedSamples
@@ -31,12 +31,19 @@ def write_shard(
     masked: bool = True,
     made_from: str | None = None,
 ) -> None:
-    """Write one file, whole or not at all. The same samples give the same bytes.
+    """Write one file atomically. The same samples give the same bytes.
 
-    shape: tokens and predictions of a row at most; needed for samples without padding. masked: whether the
-    samples hold predictions. made_from: fingerprint of the source, for files made from others.
-    Memory: the file once; ``write_shard_blocks`` takes less. It is put together in memory because HDF5 reports a full
-    disk unreliably, sometimes only after the file was closed.
+    Memory: the file once; ``write_shard_blocks`` needs less.
+
+    Args:
+        path: the file; replaced if it exists.
+        samples: its rows.
+        vocabulary_sha256: of the vocabulary, as an attribute.
+        generator_version: of the generator, as an attribute.
+        layout: of the file.
+        shape: most tokens and predictions of a row; required for samples without padding.
+        masked: whether the samples hold predictions.
+        made_from: fingerprint of the sources, for files written by ``convert`` and ``chop``.
 
     Raises:
         TrainerError, InputError: as ``atomic_files.disk_errors``; the layout cannot hold the samples.
@@ -52,10 +59,11 @@ def write_shard(
         masked=masked,
         made_from=made_from,
     )
-    # The name is of no use to a file in memory, but HDF5 refuses a second open one of the same name.
+    # In memory first: HDF5 reports a full disk unreliably, sometimes only after the file was closed. The name means
+    # nothing to a file in memory, but HDF5 refuses to open two of the same name.
     versions = compact.LIBRARY_VERSION if layout == "compact" else None
     with (
-        named_refusals(path, layout, masked=masked),
+        errors_naming(path, layout, masked=masked),
         h5py.File(path.name, "w", driver="core", backing_store=False, libver=versions) as file,
     ):
         _write(file, samples, layout, shape)
@@ -85,7 +93,7 @@ def _write(file: h5py.File, samples: Samples | RaggedSamples, layout: LayoutName
 
 
 def read_header(path: Path) -> ShardHeader:
-    """Open a file, tell its layout by its datasets, and check everything but its rows.
+    """Open a file, recognize its layout by its datasets, and check everything but its rows.
 
     Raises:
         InputError: damaged, not HDF5, of no known layout, a dataset missing, not of integers, of other
@@ -96,23 +104,23 @@ def read_header(path: Path) -> ShardHeader:
 
 
 def _header(path: Path, file: h5py.File) -> ShardHeader:
-    # Intel's loaders tell the layouts apart in the same way.
+    # No attribute names the layout in files of other programs; Intel's loaders look at the datasets, too.
     if compact.KEY in file:
         return compact.header(path, file)
     if "input_mask" in file:
         return fixed.header(path, file)
-    runs = file.get("input_ids")
-    if isinstance(runs, h5py.Dataset) and h5py.check_vlen_dtype(runs.dtype) is not None:
+    ids = file.get("input_ids")
+    if isinstance(ids, h5py.Dataset) and h5py.check_vlen_dtype(ids.dtype) is not None:
         return variable.header(path, file)
-    return fixed.header(path, file)  # which says what is missing
+    return fixed.header(path, file)  # raises: names what is missing
 
 
 def read_ragged(path: Path, vocabulary_size: int | None = None, rows: slice = slice(None)) -> RaggedSamples:
     """Read rows of one file without padding; every number is in its range.
 
     Raises:
-        InputError: as ``read_header``, or the rows are not as above; in particular the vocabulary has fewer
-            entries than the file's token ids need.
+        InputError: as ``read_header``, or a number is out of range; in particular a token id that the vocabulary
+            does not have.
     """
     with opened(path) as file:
         found = _header(path, file)
@@ -135,7 +143,7 @@ def read_shard(path: Path, vocabulary_size: int | None = None) -> Samples:
 
 
 def _shape(found: ShardHeader, samples: RaggedSamples) -> tuple[int, int]:
-    """Return tokens and predictions of a row at most: the longest row's, where the file does not say."""
+    """Return most tokens and predictions of a row; the longest row's if the file does not state them."""
     return (
         found.sequence_length or int(samples.token_counts.max(initial=1)),
         found.max_predictions or int(samples.prediction_counts.max(initial=1)),

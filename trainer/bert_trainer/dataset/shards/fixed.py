@@ -1,4 +1,4 @@
-"""Rows padded to one length: NVIDIA's layout, Intel's and MLPerf's, which differ in integers and compression.
+"""Rows padded to one length: the layouts of NVIDIA, Intel and MLPerf, which differ in integer types and compression.
 
 Names, types and shapes are those of ``create_pretraining_data.py`` (NVIDIA: int32 and int8, gzip),
 ``chop_hdf5_files.py`` (Intel: the same, uncompressed) and MLPerf's fixed layout (int16 and int8, uncompressed).
@@ -17,29 +17,29 @@ from numpy.typing import NDArray
 
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards.checks import check_padding, check_range
-from bert_trainer.dataset.shards.contiguous import Column, TakeRoom
+from bert_trainer.dataset.shards.contiguous import Column, ReserveSpace
 from bert_trainer.dataset.shards.header import (
-    LONGEST_ROW,
+    MAX_ROW_TOKENS,
     REBUILD,
     ShardHeader,
+    read_attributes,
     require,
     require_integers,
     require_shape,
-    stated,
 )
 from bert_trainer.dataset.shards.ragged import RaggedSamples, UnorderedSegmentsError
 from bert_trainer.dataset.shards.samples import DATASETS, Samples
 from bert_trainer.errors import InputError
 
+# Uncompressed size of a chunk; larger ones would cost memory, smaller ones time.
 _CHUNK_BYTES = 1 << 18
-"""Size of the pieces that are compressed; larger ones would cost memory, smaller ones time."""
+# Rows in memory with their padding at a time.
 _BLOCK_ROWS = 16384
-"""Rows that are in memory with their padding at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class FixedKind:
-    """What the three fixed layouts differ in."""
+class FixedLayout:
+    """Integer type and compression of a fixed layout."""
 
     name: LayoutName
     ids: str
@@ -47,9 +47,9 @@ class FixedKind:
     compression: str | None
 
 
-NVIDIA = FixedKind("nvidia", "<i4", "gzip")
-INTEL = FixedKind("intel", "<i4", None)
-MLPERF = FixedKind("mlperf", "<i2", None)
+NVIDIA = FixedLayout("nvidia", "<i4", "gzip")
+INTEL = FixedLayout("intel", "<i4", None)
+MLPERF = FixedLayout("mlperf", "<i2", None)
 
 
 def header(path: Path, file: h5py.File) -> ShardHeader:
@@ -59,15 +59,18 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
         require_integers(path, name, file[name], 1 if name == "next_sentence_labels" else 2)
     rows, sequence_length = file["input_ids"].shape
     max_predictions = file["masked_lm_positions"].shape[1]
-    if max(sequence_length, max_predictions) > LONGEST_ROW:
+    if max(sequence_length, max_predictions) > MAX_ROW_TOKENS:
         raise InputError(
-            f"{path}: rows of {sequence_length} tokens and {max_predictions} predictions; allowed: up to {LONGEST_ROW}",
+            f"{path}: rows of {sequence_length} tokens and {max_predictions} predictions; "
+            f"allowed: up to {MAX_ROW_TOKENS}",
             hint=REBUILD,
         )
+    # The limit comes first: the shapes below decide how much memory is allocated.
     for name in DATASETS:
         require_shape(path, name, file[name], shape(name, rows, sequence_length, max_predictions))
+    # Nothing in the files names their layout: only NVIDIA's are chunked, and only MLPerf's have int16 ids.
     kind = NVIDIA if file["input_ids"].chunks else MLPERF if file["input_ids"].dtype.itemsize == 2 else INTEL
-    known = stated(file, kind.name) | {
+    known = read_attributes(file, kind.name) | {
         "rows": rows,
         "sequence_length": sequence_length,
         "max_predictions": max_predictions,
@@ -77,20 +80,21 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
 
 
 def shape(name: str, rows: int, sequence_length: int, max_predictions: int) -> tuple[int, ...]:
-    """Return the shape that a dataset has to have."""
+    """Return the required shape of a dataset."""
     if name == "next_sentence_labels":
         return (rows,)
     return (rows, max_predictions if name.startswith("masked_lm") else sequence_length)
 
 
 def read_padded(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabulary_size: int | None) -> Samples:
-    """Read rows as they lie in the file, checked for ranges and padding."""
+    """Read rows with their padding; checks ranges and padding."""
     assert found.sequence_length is not None, "a fixed layout states it by its shape"
     arrays = {}
-    for name, kind in DATASETS.items():
+    for name, dtype in DATASETS.items():
         values = file[name][rows]
         check_range(path, name, values, found.sequence_length, vocabulary_size)
-        arrays[name] = values.astype(kind, copy=False)
+        # After the check: a number out of range would be truncated to a valid one.
+        arrays[name] = values.astype(dtype, copy=False)
     samples = Samples(**arrays)
     check_padding(path, samples, first_row=rows.start or 0)
     return samples
@@ -100,6 +104,7 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
     """Read rows without their padding."""
     first, stop, _ = rows.indices(found.rows)
     parts = []
+    # At least one block, so that no rows at all still give (empty) arrays of the right types.
     for start in range(first, max(stop, first + 1), _BLOCK_ROWS):
         block = slice(start, min(start + _BLOCK_ROWS, stop))
         try:
@@ -111,8 +116,8 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
     return RaggedSamples.concatenate(parts)
 
 
-def columns(kind: FixedKind, rows: int, sequence_length: int, max_predictions: int) -> dict[str, Column]:
-    """Return the datasets of a file."""
+def columns(kind: FixedLayout, rows: int, sequence_length: int, max_predictions: int) -> dict[str, Column]:
+    """Return the datasets of a file; ids and positions have the layout's type, flags are int8 everywhere."""
     ids = np.dtype(kind.ids)
     return {
         name: Column(shape(name, rows, sequence_length, max_predictions), ids if in_memory.itemsize > 1 else in_memory)
@@ -120,8 +125,8 @@ def columns(kind: FixedKind, rows: int, sequence_length: int, max_predictions: i
     }
 
 
-def values(samples: Samples, kind: FixedKind) -> dict[str, NDArray[np.integer]]:
-    """Return what each of the ``columns`` holds of some samples.
+def values(samples: Samples, kind: FixedLayout) -> dict[str, NDArray[np.integer]]:
+    """Return the values of each of the ``columns`` for some samples.
 
     Raises:
         InputError: a token id is too large for the layout.
@@ -135,40 +140,49 @@ def values(samples: Samples, kind: FixedKind) -> dict[str, NDArray[np.integer]]:
 
 def write(
     file: h5py.File,
-    kind: FixedKind,
+    kind: FixedLayout,
     wanted: Mapping[str, Column],
     blocks: Callable[[], Iterable[Mapping[str, NDArray[np.integer]]]],
-    room: TakeRoom = lambda _: None,
+    reserve: ReserveSpace = lambda _: None,
 ) -> None:
-    """Write one dataset after the other. blocks: gives all rows in order, each time it is called.
+    """Write one dataset after the other.
 
-    room: called before so many bytes are written at most.
+    Args:
+        file: to write to.
+        kind: the layout.
+        wanted: the datasets.
+        blocks: yields all rows in order, anew with each call.
+        reserve: called with the most bytes that are written next.
     """
     for name, column in wanted.items():
         chunks = None
         rows = column.shape[0]
-        # An empty dataset cannot be cut into chunks, which compression works on.
+        # HDF5 compresses chunks, and a dataset without rows cannot be chunked.
         compression = kind.compression if rows else None
         if compression:
-            row_bytes = max(1, prod(column.shape[1:]) * column.kind.itemsize)
+            row_bytes = max(1, prod(column.shape[1:]) * column.dtype.itemsize)
             chunks = (max(1, min(rows, _CHUNK_BYTES // row_bytes)), *column.shape[1:])
-        dataset = file.create_dataset(name, column.shape, column.kind, compression=compression, chunks=chunks)
+        dataset = file.create_dataset(name, column.shape, column.dtype, compression=compression, chunks=chunks)
         at = 0
         for block in blocks():
             if len(block[name]):
-                # What does not get smaller by compression gets larger by a few bytes.
-                room(2 * block[name].size * column.kind.itemsize)
-                dataset[at : at + len(block[name])] = block[name].astype(column.kind, copy=False)
+                # Twice the bytes: data that do not compress grow by a few bytes per chunk.
+                reserve(2 * block[name].size * column.dtype.itemsize)
+                dataset[at : at + len(block[name])] = block[name].astype(column.dtype, copy=False)
             at += len(block[name])
-        # Closing it writes its last chunks, which come before the next dataset.
+        # Closes the dataset, which writes its cached chunks: they have to come before the next dataset's.
         del dataset
 
 
-def refuse_large_ids(values: np.ndarray[tuple[int, ...], np.dtype[np.integer]], kind: np.dtype, layout: str) -> None:
-    """Refuse numbers that a layout's integers cannot hold."""
+def refuse_large_ids(values: np.ndarray[tuple[int, ...], np.dtype[np.integer]], dtype: np.dtype, layout: str) -> None:
+    """Refuse ids that a layout's integer type cannot hold.
+
+    Raises:
+        InputError: an id is too large.
+    """
     largest = int(values.max()) if values.size else 0
-    if largest > np.iinfo(kind).max:
+    if largest > np.iinfo(dtype).max:
         raise InputError(
-            f"layout {layout}: got the token id {largest}; allowed: up to {np.iinfo(kind).max}",
+            f"layout {layout}: got the token id {largest}; allowed: up to {np.iinfo(dtype).max}",
             hint="use the layout compact, nvidia or intel for a vocabulary of this size",
         )

@@ -1,4 +1,4 @@
-"""Folders of shards: which files belong to a split, whether they fit together, and finding them by name."""
+"""Folders of shards: the files of a split, whether they belong together, and finding folders by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
+from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
 from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
@@ -41,18 +42,18 @@ class ShardFolder:
         vocabulary: Vocabulary | None,
         masked: bool = True,
     ) -> ShardFolder:
-        """List the shards of a split, sorted by name, and look into each once.
+        """List the shards of a split, sorted by name, and read each header.
 
-        masked: whether the files must hold predictions; a loader that draws masks itself takes both.
-        Training files have "training" in their name, or, where there are none, "part" (as MLPerf's and
-        Intel's); held-out files have "held_out", "test" (NVIDIA's) or "eval" (MLPerf's).
+        Training files have "training" in their name, or, if there are none, "part" (MLPerf's and Intel's); held-out
+        files have "held_out", "test" (NVIDIA's) or "eval" (MLPerf's). masked: whether the files must hold predictions;
+        a loader that draws masks itself takes both.
 
         Raises:
             InputError: no such folder or file, a dataset that is still being built, a number missing in a numbered
                 set of files, a file as in ``read_header``, another shape than asked for, made with another
                 vocabulary, or without masks.
         """
-        # Here, not above: it takes pydantic, which the processes that write shards would load for nothing.
+        # Deferred: it imports pydantic, which the workers that write shards do not need.
         from bert_trainer.dataset.shards.dataset_info import check_complete  # noqa: PLC0415
 
         check_complete(folder)
@@ -134,7 +135,7 @@ def find_shard_folder(
             )
         fallback = fallback or next(iter(deepest), None)
     if fallback is not None:
-        return fallback  # without files of this split: its own error says what it has
+        return fallback  # has no files of this split: opening it names the files that it has
     names = ", ".join(folder.name for folder in folders[1:]) or "no folder"
     raise InputError(
         f"{dataset_root}: no shards of {sequence_length} tokens and {max_predictions} predictions; found {names}",
@@ -147,6 +148,17 @@ def _folders_with_shards(folder: Path) -> list[Path]:
     if list_shards(folder):
         return [folder]
     return [found for path in sorted(folder.iterdir()) if path.is_dir() for found in _folders_with_shards(path)]
+
+
+def make_shard_folder(folder: Path) -> None:
+    """Create a folder for shards and remove the partial files of writers that were killed.
+
+    Only for the process that holds the dataset's lock: partial files of a running writer would go, too.
+    """
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
+            leftover.unlink(missing_ok=True)
 
 
 def shards_below(root: Path) -> list[Path]:
@@ -179,14 +191,14 @@ def _check_header(
     found = {"input_ids": header.sequence_length, "masked_lm_positions": header.max_predictions}
     wanted = {"input_ids": sequence_length, "masked_lm_positions": max_predictions}
     for name, width in found.items():
-        # Files of others in a variable-length layout do not say; their rows are checked when they are read.
+        # Variable-length files of other programs do not state it; their rows are checked when they are read.
         if width is not None and width != wanted[name]:
             raise InputError(
                 f"{path}: dataset {name!r} has shape {(header.rows, width)}, wanted {(header.rows, wanted[name])}",
                 hint="set sequence length and predictions to the file's, or build shards of this length",
             )
     if header.sequence_length is None and header.rows:
-        # A look at the first rows tells a folder of another length before anything is trained on it.
+        # The first rows show a folder of another length before training starts.
         first = read_ragged(path, vocabulary.size if vocabulary else None, slice(0, _FIRST_ROWS))
         _check_widths(path, first, sequence_length, max_predictions)
     if vocabulary and header.vocabulary_sha256 not in (None, vocabulary.sha256):

@@ -1,4 +1,4 @@
-"""What a file of shards says about itself, and the errors that all layouts share."""
+"""A shard's header: what a file states without its rows, and the checks and errors that all layouts share."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ Split = Literal["training", "held_out"]
 
 REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
 
-LARGEST_CHUNK_BYTES = 1 << 26
-"""Of a compressed dataset: it is in memory as a whole. h5py itself makes chunks of at most 1 MiB."""
-LONGEST_ROW = 1 << 15
-"""Tokens that a row of any layout can have."""
-_LARGEST = {"sequence_length": LONGEST_ROW, "max_predictions": LONGEST_ROW}
-"""What is believed of a file; rows are padded to it."""
+MAX_CHUNK_BYTES = 1 << 26
+"""Of a compressed dataset: HDF5 inflates a chunk as a whole. h5py itself makes chunks of at most 1 MiB."""
+MAX_ROW_TOKENS = 1 << 15
+"""Most tokens of a row, in any layout: positions are int16 in some."""
+# Limits of attributes: rows are padded to these sizes, so a damaged value would exhaust the memory.
+_LARGEST = {"sequence_length": MAX_ROW_TOKENS, "max_predictions": MAX_ROW_TOKENS}
 
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
-    """What a file says about itself without its rows being read."""
+    """What a file states about its rows."""
 
     rows: int
     """Samples; in a packed file several of them share a row of the file."""
     sequence_length: int | None
-    """Tokens of a row at most; files of others in a variable-length layout do not say."""
+    """Most tokens of a row; not stated in variable-length files of other programs."""
     max_predictions: int | None
-    """Predictions of a row at most, likewise."""
+    """Most predictions of a row, likewise."""
     vocabulary_sha256: str | None
-    """Of the vocabulary it was made with; files of others do not say."""
+    """Of the vocabulary; not stated in files of other programs."""
     layout: LayoutName = field(default="compact", compare=False)
     masked: bool = field(default=True, compare=False)
-    """Whether the file holds predictions; without them the loader draws them."""
+    """Whether the file holds predictions; otherwise the data loader draws them."""
     generator_version: int | None = field(default=None, compare=False)
     made_from: str | None = field(default=None, compare=False)
-    """Fingerprint of what ``convert`` or ``chop`` made the file from."""
+    """Fingerprint of the sources of a file that ``convert`` or ``chop`` wrote."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """Open a file for reading and give everything that goes wrong in there the file's name."""
+    """Open a file for reading; errors inside the block become InputErrors that name the file."""
     try:
         with h5py.File(path, "r") as file:
             yield file
-    # h5py has no error class of its own: damage shows as any of these, at opening or at reading.
+    # h5py has no exception class of its own: damage shows as any of these, when opening or when reading.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
         if not path.is_file():
             raise InputError(f"{path}: no such file", hint=REBUILD) from error
@@ -64,11 +64,11 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise InputError(f"{path}: damaged or not an HDF5 file ({error})", hint=REBUILD) from error
 
 
-def stated(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
-    """Return the fields of a header that attributes hold, in every layout; None where they do not."""
+def read_attributes(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
+    """Return the header fields that attributes hold in every layout; None for missing ones."""
 
     def attribute(name: str) -> Any:
-        # Text of variable length is not followed: see ``heaps``. None of our files has it.
+        # Text of variable length would make HDF5 follow a heap reference (see ``vlen_reader``). Our files have none.
         known = name in file.attrs and not file.attrs.get_id(name).dtype.hasobject
         return file.attrs[name] if known else None
 
@@ -96,7 +96,7 @@ def stated(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
 
 
 def require(path: Path, file: h5py.File, names: list[str]) -> None:
-    """Refuse a file that lacks a dataset."""
+    """Refuse a file in which a dataset is missing."""
     missing = [name for name in names if not isinstance(file.get(name), h5py.Dataset)]
     if missing:
         found = ", ".join(sorted(file)) or "nothing"
@@ -107,7 +107,7 @@ def require(path: Path, file: h5py.File, names: list[str]) -> None:
 
 
 def require_integers(path: Path, name: str, dataset: h5py.Dataset, dimensions: int) -> None:
-    """Refuse a dataset of another type or of another number of dimensions."""
+    """Refuse a dataset of another type or number of dimensions."""
     if dataset.dtype.kind not in "iu":
         raise InputError(f"{path}: dataset {name!r} has type {dataset.dtype}, wanted integers", hint=REBUILD)
     if dataset.ndim != dimensions:
@@ -122,19 +122,19 @@ def require_shape(path: Path, name: str, dataset: h5py.Dataset, wanted: tuple[in
 
 
 def _require_storage(path: Path, name: str, dataset: h5py.Dataset) -> None:
-    """Refuse a shape that the file cannot hold, before memory is taken for it."""
+    """Refuse a shape that the file cannot hold, before memory is allocated for it."""
     if dataset.chunks is None:
         held = dataset.nbytes <= path.stat().st_size
     else:
         wanted = prod(-(-size // piece) for size, piece in zip(dataset.shape, dataset.chunks, strict=True))
         chunk_bytes = prod(dataset.chunks) * dataset.dtype.itemsize
-        if chunk_bytes > LARGEST_CHUNK_BYTES:
+        if chunk_bytes > MAX_CHUNK_BYTES:
             raise InputError(
-                f"{path}: dataset {name!r} has chunks of {chunk_bytes} bytes; allowed: up to {LARGEST_CHUNK_BYTES}",
+                f"{path}: dataset {name!r} has chunks of {chunk_bytes} bytes; allowed: up to {MAX_CHUNK_BYTES}",
                 hint="write it again with smaller chunks: h5repack -l CHUNK=1024x512",
             )
         stored = dataset.id.get_storage_size()
-        # Deflate makes nothing smaller than 1:1032.
+        # Deflate compresses at most 1032:1, so a larger ratio of shape to stored bytes is damage or an attack.
         held = dataset.id.get_num_chunks() >= wanted and wanted * chunk_bytes <= 1032 * max(stored, 1)
     if not held:
         raise InputError(f"{path}: parts of the dataset {name!r} of shape {dataset.shape} are missing", hint=REBUILD)

@@ -1,7 +1,7 @@
-"""Files that are written in blocks, so that memory does not grow with them; the bytes are those of ``write_shard``.
+"""Writes files in blocks, so that memory does not grow with their size; the bytes are those of ``write_shard``.
 
-HDF5 takes the interpreter down where the disk is full when a file is closed. So its room is taken first: of contiguous
-datasets at once, of others block by block.
+HDF5 crashes the interpreter if the disk is full when a file is closed. So disk space is allocated first: for contiguous
+datasets all at once, for others block by block.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards import compact, contiguous, fixed, variable
-from bert_trainer.dataset.shards.attributes import name_attributes, named_refusals, write_attributes
+from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, write_attributes
 from bert_trainer.dataset.shards.packing import window_rows
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.system.atomic_files import replaced_atomically
 
 SampleBlocks = Callable[[], Iterator[RaggedSamples]]
-"""Gives all samples in order, each time it is called."""
+"""Yields all samples in order, anew with each call."""
 
 _CONTIGUOUS = {kind.name: kind for kind in (fixed.INTEL, fixed.MLPERF)}
+# Allocated ahead for what HDF5 caches and writes later: chunks of a dataset, and metadata.
 _SPARE_BYTES = 1 << 24
-"""What HDF5 keeps in memory and writes later: chunks of a dataset, and its metadata."""
 
 
 def write_shard_blocks(
@@ -43,10 +43,10 @@ def write_shard_blocks(
     masked: bool = True,
     made_from: str | None = None,
 ) -> None:
-    """Write one file, whole or not at all, from blocks of samples. Memory: one block, padded where the layout pads.
+    """Write one file atomically from blocks of samples. Memory: one block, padded where the layout pads.
 
-    totals: of all blocks together. Other arguments as ``write_shard``. ``blocks`` is called once for the layouts
-    compact, intel and mlperf, and once for every dataset for the others.
+    totals: of all blocks together. blocks: called once for the layouts compact, intel and mlperf, and once for every
+    dataset for the others. Other arguments as ``write_shard``.
 
     Raises:
         TrainerError, InputError: as ``write_shard``.
@@ -59,7 +59,7 @@ def write_shard_blocks(
         masked=masked,
         made_from=made_from,
     )
-    with replaced_atomically(path) as partial, named_refusals(path, layout, masked=masked):
+    with replaced_atomically(path) as partial, errors_naming(path, layout, masked=masked):
         if layout == "compact":
             rows = (compact.values(block) for block in blocks())
             _write_contiguous(partial, compact.columns(totals), rows, attributes, compact.LIBRARY_VERSION)
@@ -68,8 +68,8 @@ def write_shard_blocks(
             rows = (fixed.values(block.to_padded(*shape), kind) for block in blocks())
             _write_contiguous(partial, fixed.columns(kind, totals.rows, *shape), rows, attributes, None)
         else:
-            with _growing(partial) as (file, room):
-                _write_growing(file, totals, blocks, layout, shape, room)
+            with _growing(partial) as (file, reserve):
+                _write_growing(file, totals, blocks, layout, shape, reserve)
                 write_attributes(file, attributes)
 
 
@@ -80,11 +80,11 @@ def _write_contiguous(
     attributes: Mapping[str, str | int | None],
     version: tuple[str, str] | None,
 ) -> None:
-    """Write datasets whose size is known. version: of HDF5; the compact layout states its own and has checksums."""
+    """Write datasets whose size is known. version: of HDF5; only the compact layout has one, and checksums."""
     checksums = version is not None
-    with _growing(path, version) as (file, room):
-        room(sum(column.num_bytes for column in columns.values()))
-        contiguous.reserve(file, columns, checksums=checksums)
+    with _growing(path, version) as (file, reserve):
+        reserve(sum(column.num_bytes for column in columns.values()))
+        contiguous.create_datasets(file, columns, checksums=checksums)
         write_attributes(file, attributes)
     contiguous.fill(path, columns, rows, checksums=checksums, version=version)
 
@@ -95,18 +95,18 @@ def _write_growing(
     blocks: SampleBlocks,
     layout: LayoutName,
     shape: tuple[int, int],
-    room: contiguous.TakeRoom,
+    reserve: contiguous.ReserveSpace,
 ) -> None:
-    """Write datasets whose size in the file is known only when they are written."""
+    """Write datasets whose size in the file is known only when they are written: compressed, or in heaps."""
     if layout == "nvidia":
         kind = fixed.NVIDIA
         columns = fixed.columns(kind, totals.rows, *shape)
         fixed.write(
-            file, kind, columns, lambda: (fixed.values(block.to_padded(*shape), kind) for block in blocks()), room
+            file, kind, columns, lambda: (fixed.values(block.to_padded(*shape), kind) for block in blocks()), reserve
         )
     elif layout == "mlperf-variable":
         variable.write(
-            file, totals.rows, lambda: (variable.rows_of(block) for block in blocks()), packed=False, room=room
+            file, totals.rows, lambda: (variable.rows_of(block) for block in blocks()), packed=False, reserve=reserve
         )
     else:
 
@@ -114,31 +114,32 @@ def _write_growing(
             for window in _regrouped(blocks(), window_rows(shape[0])):
                 yield variable.packed_rows_of(window, shape[0])
 
-        variable.write(file, variable.count_rows(packed()), packed, packed=True, room=room)
+        variable.write(file, variable.count_rows(packed()), packed, packed=True, reserve=reserve)
 
 
 @contextmanager
-def _growing(path: Path, version: tuple[str, str] | None = None) -> Iterator[tuple[h5py.File, contiguous.TakeRoom]]:
-    """Open a new file whose room on the disk can be taken ahead; what was too much is given back at the end."""
+def _growing(path: Path, version: tuple[str, str] | None = None) -> Iterator[tuple[h5py.File, contiguous.ReserveSpace]]:
+    """Create a file whose disk space can be allocated ahead; the surplus is truncated at the end."""
     with h5py.File(path, "w", libver=version) as file, path.open("r+b") as raw:
-        taken = 0
+        allocated = 0
 
-        def take(num_bytes: int) -> None:
-            nonlocal taken
+        def reserve(num_bytes: int) -> None:
+            nonlocal allocated
             wanted = file.id.get_filesize() + num_bytes + _SPARE_BYTES
-            if wanted > taken:
-                os.posix_fallocate(raw.fileno(), taken, wanted - taken)
-                taken = wanted
+            if wanted > allocated:
+                os.posix_fallocate(raw.fileno(), allocated, wanted - allocated)
+                allocated = wanted
 
-        take(0)
-        yield file, take
+        reserve(0)
+        yield file, reserve
         file.flush()
+        # Asked while the file is open: closing it writes nothing more after the flush.
         size = file.id.get_filesize()
     os.truncate(path, size)
 
 
 def _regrouped(blocks: Iterable[RaggedSamples], rows: int) -> Iterator[RaggedSamples]:
-    """Yield the same samples so many at a time; fewer at the end."""
+    """Yield the same samples in blocks of ``rows``; the last one may be smaller."""
     waiting: list[RaggedSamples] = []
     for block in blocks:
         waiting.append(block)

@@ -1,32 +1,33 @@
-"""Which samples share a row of a packed file; a pure function of lengths."""
+"""Packing: which samples share a row of a packed file. A pure function of their lengths."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_IN_A_ROW = 3
+MAX_SAMPLES_PER_ROW = 3
 """As in NVIDIA's packed MLPerf data."""
 
+# Tokens, as if all rows were full, among which samples are combined: bounds the memory.
 _WINDOW_TOKENS = 12_000_000
-"""Of the rows among which those that share one are looked for, as if they were full: what memory has room for."""
 
 
 def window_rows(capacity: int) -> int:
-    """Return how many rows of a file are packed at a time, however many it has. capacity: tokens of a row."""
+    """Return the number of samples that are packed at a time. capacity: tokens of a row."""
     return max(1, _WINDOW_TOKENS // capacity)
 
 
 def pack(lengths: NDArray[np.int64], capacity: int) -> list[list[int]]:
-    """Group rows so that no group is longer than ``capacity``: longest first, each to where it fits best.
+    """Group samples by best-fit decreasing, so that no group is longer than ``capacity`` or has more than three.
 
-    lengths: 1 to ``capacity``. Every row is in one group of one to three. Deterministic. Time: linear.
+    lengths: (n,), each 1 to ``capacity``. Returns groups of numbers of samples. Deterministic, in linear time.
     """
     groups: list[list[int]] = []
+    # Open groups by the space that is left in them.
     with_space: list[list[int]] = [[] for _ in range(capacity + 1)]
-    """Open groups by the space that is left in them."""
+    # Bit s is set if a group with space s is open. The lowest set bit at or above a length is the best fit.
     filled = 0
-    """Bit s is set where a group with space s is open; the lowest one above a length is the best fit."""
+    # A stable sort: the order of equal lengths must not depend on the version of NumPy.
     for row in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[row])
         above = filled >> length
@@ -40,7 +41,7 @@ def pack(lengths: NDArray[np.int64], capacity: int) -> list[list[int]]:
             space, group = capacity, len(groups)
             groups.append([row])
         left = space - length
-        if left and len(groups[group]) < MOST_IN_A_ROW:
+        if left and len(groups[group]) < MAX_SAMPLES_PER_ROW:
             with_space[left].append(group)
             filled |= 1 << left
     return groups

@@ -1,7 +1,6 @@
-"""Samples without padding: every row's tokens laid end to end, as loading and converting want them.
+"""Padding-free (varlen) samples: the tokens of all rows end to end, and a few numbers per row.
 
-A window of samples is one array of tokens and a few numbers per row, so that any selection of rows is one
-vectorised gather. ``Samples`` is the padded form of the same rows.
+Any selection of rows is one vectorized gather. ``Samples`` is the padded form of the same rows.
 """
 
 from __future__ import annotations
@@ -9,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 
 _PER_ROW = ("token_counts", "first_segment_counts", "next_sentence_labels", "prediction_counts")
 
@@ -37,9 +38,9 @@ class RaggedSamples:
     prediction_counts: NDArray[np.int64]
     """(N,): predictions of every row."""
     masked_lm_positions: NDArray[np.integer]
-    """(M,) places in the row, from 0."""
+    """(M,) positions in the row, from 0."""
     masked_lm_ids: NDArray[np.integer]
-    """(M,) original tokens at those places."""
+    """(M,) original tokens at those positions."""
 
     def __len__(self) -> int:
         """Return N."""
@@ -47,12 +48,12 @@ class RaggedSamples:
 
     @cached_property
     def token_starts(self) -> NDArray[np.int64]:
-        """(N,): place of every row's first token."""
+        """(N,): offset of every row's first token (an exclusive prefix sum)."""
         return np.cumsum(self.token_counts) - self.token_counts
 
     @cached_property
     def prediction_starts(self) -> NDArray[np.int64]:
-        """(N,): place of every row's first prediction."""
+        """(N,): offset of every row's first prediction."""
         return np.cumsum(self.prediction_counts) - self.prediction_counts
 
     def take(self, rows: NDArray[np.int64] | slice) -> RaggedSamples:
@@ -68,8 +69,8 @@ class RaggedSamples:
                 masked_lm_ids=self.masked_lm_ids[predictions],
                 **per_row,
             )
-        from_tokens = _places(self.token_starts[rows], per_row["token_counts"])
-        from_predictions = _places(self.prediction_starts[rows], per_row["prediction_counts"])
+        from_tokens = ragged_indexes(self.token_starts[rows], per_row["token_counts"])
+        from_predictions = ragged_indexes(self.prediction_starts[rows], per_row["prediction_counts"])
         return RaggedSamples(
             tokens=self.tokens[from_tokens],
             masked_lm_positions=self.masked_lm_positions[from_predictions],
@@ -101,9 +102,11 @@ class RaggedSamples:
         real = samples.input_mask == 1
         counts = real.sum(axis=1, dtype=np.int64)
         second = samples.segment_ids == 1
+        # A row without padding stores its segments as one number, so a second fall from 1 to 0 cannot be kept.
         bad = ((second[:, :-1] > second[:, 1:]) & real[:, 1:]).any(axis=1)
         if bad.any():
             raise UnorderedSegmentsError(f"row {int(bad.argmax())} has segments other than 0 ... 0 1 ... 1")
+        # Position 0 is [CLS], which is never predicted: in padded samples it marks an unused prediction.
         predicted = samples.masked_lm_positions > 0
         return cls(
             tokens=smallest_ids(samples.input_ids[real]),
@@ -128,13 +131,15 @@ class RaggedSamples:
         return Samples(ids, real.astype(np.int8), second.astype(np.int8), positions, labels, self.next_sentence_labels)
 
     def prediction_places(self) -> NDArray[np.int64]:
-        """(M,): where among the S tokens every prediction is."""
+        """(M,): index of every prediction among the S tokens."""
         starts: NDArray[np.int64] = np.repeat(self.token_starts, self.prediction_counts)
-        places: NDArray[np.int64] = starts + self.masked_lm_positions.astype(np.int64)
-        return places
+        # Positions are uint16 or int16: they would overflow without the conversion.
+        indexes: NDArray[np.int64] = starts + self.masked_lm_positions.astype(np.int64)
+        return indexes
 
     def unmasked(self) -> RaggedSamples:
-        """Return the rows as they were before they were masked, without predictions."""
+        """Return the rows with their original tokens and without predictions."""
+        # The labels may need the wider type: an original id above 65535 under a row of smaller ones.
         tokens = self.tokens.astype(np.promote_types(self.tokens.dtype, self.masked_lm_ids.dtype))
         tokens[self.prediction_places()] = self.masked_lm_ids
         return RaggedSamples(
@@ -156,15 +161,23 @@ def smallest_ids(ids: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def _span(starts: NDArray[np.int64], total: int, first: int, stop: int) -> slice:
-    def place(row: int) -> int:
+    """Return the slice of elements that belong to the rows from ``first`` to before ``stop``."""
+
+    def offset(row: int) -> int:
         return int(starts[row]) if row < len(starts) else total
 
-    return slice(place(first), place(max(first, stop)))
+    return slice(offset(first), offset(max(first, stop)))
 
 
-def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of all elements of runs that begin at ``starts``."""
+def ragged_sums(values: NDArray[Any], counts: NDArray[np.int64], dtype: type[np.integer] = np.int64) -> NDArray[Any]:
+    """Return the sum of the first ``counts[0]`` values, then of the next ``counts[1]``, and so on, (n,).
+
+    values: (sum of counts,). counts: may be 0. dtype: of the sums; those of uint64 wrap around modulo 2**64.
+    """
+    # Differences of one prefix sum, not np.add.reduceat: that returns a value for an empty run, where a sum is 0.
+    # In modular arithmetic a difference is exact even after the prefix sum has wrapped around.
+    totals = np.zeros(len(values) + 1, dtype=dtype)
+    np.cumsum(values, dtype=dtype, out=totals[1:])
     ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    places: NDArray[np.int64] = np.arange(total) + np.repeat(starts - (ends - counts), counts)
-    return places
+    sums: NDArray[Any] = totals[ends] - totals[ends - counts]
+    return sums

@@ -1,4 +1,4 @@
-"""Rows of a file some thousand at a time, so that memory does not grow with the file. One file is open at a time."""
+"""Reads a file's rows in blocks of some thousand, so that memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """What tells a file from another one of its name, and how it is read."""
+class FileVersion:
+    """Key of the caches below: distinguishes a file from its replacement, and readers of other block sizes."""
 
     modified_ns: int
     num_bytes: int
     block_rows: int
 
     @classmethod
-    def of(cls, path: Path) -> Version:
-        """Look at a file."""
+    def of(cls, path: Path) -> FileVersion:
+        """Return the current version of a file."""
         state = path.stat()
         return cls(state.st_mtime_ns, state.st_size, BLOCK_ROWS)
 
@@ -38,17 +38,17 @@ class Version:
 def read_ragged_blocks(
     path: Path, vocabulary_size: int | None = None, rows: slice = slice(None)
 ) -> Iterator[RaggedSamples]:
-    """Yield rows of one file without padding, some thousand at a time, in their order. rows: of step 1.
+    """Yield rows of one file without padding, some thousand at a time, in order. rows: a slice of step 1.
 
-    Memory: two blocks and 16 bytes for each, however large the file is. Of a compact file everything is compared with
-    its checksums before the first block comes, once in a process for the newest files.
+    Memory: two blocks, and 16 bytes per block of the file. Checksums of a compact file are compared before the first
+    block is yielded, once per process for the last two files.
 
     Raises:
         InputError: as ``read_ragged``.
     """
     found = read_header(path)
     first, stop, _ = rows.indices(found.rows)
-    version = Version.of(path)
+    version = FileVersion.of(path)
     starts = _sample_starts(path, version, found)
     number = int(np.searchsorted(starts, first, side="right")) - 1
     while first < stop:
@@ -61,7 +61,10 @@ def read_ragged_blocks(
 def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samples]:
     """Yield all rows of one file, padded, some thousand at a time; a file without samples yields nothing.
 
-    Memory: as ``read_ragged_blocks``, and one block with its padding. Raises InputError as ``read_shard``.
+    Memory: as ``read_ragged_blocks``, and one padded block.
+
+    Raises:
+        InputError: as ``read_shard``.
     """
     found = read_header(path)
     if found.layout in FIXED:
@@ -81,9 +84,9 @@ def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samp
 
 @lru_cache(maxsize=1)
 def _read_block(
-    path: Path, version: Version, found: ShardHeader, number: int, vocabulary_size: int | None
+    path: Path, version: FileVersion, found: ShardHeader, number: int, vocabulary_size: int | None
 ) -> RaggedSamples:
-    """Read one block, once for neighbours that take rows from it."""
+    """Read one block; cached, since neighbouring output files of ``chop`` take rows from the same block."""
     rows = slice(number * version.block_rows, (number + 1) * version.block_rows)
     if found.layout == "compact":
         index = _compact_index(path, version)
@@ -96,7 +99,7 @@ def _read_block(
     return read_ragged(path, vocabulary_size, rows)
 
 
-def _sample_starts(path: Path, version: Version, found: ShardHeader) -> NDArray[np.int64]:
+def _sample_starts(path: Path, version: FileVersion, found: ShardHeader) -> NDArray[np.int64]:
     """Return the number of each block's first sample, and of all samples; (blocks + 1,)."""
     if found.layout == "mlperf-packed":
         return _packed_starts(path, version)
@@ -107,15 +110,15 @@ def _sample_starts(path: Path, version: Version, found: ShardHeader) -> NDArray[
 
 
 @lru_cache(maxsize=2)
-def _compact_index(path: Path, version: Version) -> compact.Index:
-    """Read a file once for all that take rows from it."""
+def _compact_index(path: Path, version: FileVersion) -> compact.Index:
+    """Read and check a file once for all tasks that take rows from it. The last two files stay cached."""
     with opened(path) as file:
         compact.header(path, file)
         return compact.make_index(path, file, version.block_rows)
 
 
 @lru_cache(maxsize=2)
-def _packed_starts(path: Path, version: Version) -> NDArray[np.int64]:
-    """Return how many samples come before each block of the file's rows, likewise."""
+def _packed_starts(path: Path, version: FileVersion) -> NDArray[np.int64]:
+    """Return the number of samples before each block of the file's rows, likewise."""
     with opened(path) as file:
         return variable.count_samples(file, version.block_rows)

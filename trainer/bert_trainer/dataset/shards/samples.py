@@ -1,4 +1,4 @@
-"""Rows of one shard as arrays: what the generator makes, the files hold and the reader hands out."""
+"""Padded rows of one shard as arrays: from the generator to the files, and from the files to their readers."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Samples:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
+# Names and types in memory; the names are those of NVIDIA's files and of every layout with padding.
 DATASETS = {field.name: np.dtype(kind) for field, kind in zip(
     fields(Samples), ("int32", "int8", "int8", "int32", "int32", "int8"), strict=True
 )}  # fmt: skip

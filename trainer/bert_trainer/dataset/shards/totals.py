@@ -1,4 +1,4 @@
-"""How many samples there are, and how large: what a file has to have room for."""
+"""Totals over samples: what decides the size and the types of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bert-data convert`` and ``chop`` lose and repeat no sample, in any layout, and go on where they stopped."""
+"""``bert-data convert`` and ``chop`` neither lose nor repeat a sample, in any layout, and resume where they stopped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_convert_keeps_every_sample_in_both_directions(tmp_path: Path, layout: L
 
 # Cases that the original script loses samples on or fails at.
 @pytest.mark.parametrize(("rows", "shards"), [((60, 41), 10), ((50, 59), 10), ((7, 5), 10), ((40, 60), 10), ((3,), 3)])
-def test_chop_makes_equal_shards_of_all_samples_in_order(tmp_path: Path, rows: tuple[int, ...], shards: int) -> None:
+def test_chop_writes_shards_of_equal_size_in_order(tmp_path: Path, rows: tuple[int, ...], shards: int) -> None:
     source = write_parts(tmp_path / "in", rows)
     assert main(["chop", str(source), str(tmp_path / "out"), "--shards", str(shards), "--processes", "1"]) == 0
     sizes = [read_header(tmp_path / "out" / f"part_{index}_of_{shards}.hdf5").rows for index in range(shards)]
@@ -60,7 +60,7 @@ def test_chop_makes_equal_shards_of_all_samples_in_order(tmp_path: Path, rows: t
     assert found == [row[0] for row in rows_below(source)]
 
 
-def test_chop_takes_a_file_without_rows_for_one_of_any_layout(tmp_path: Path) -> None:
+def test_chop_accepts_an_empty_file_of_any_layout(tmp_path: Path) -> None:
     # Gzip needs chunks, which an empty dataset has not: NVIDIA's layout cannot be told then.
     source = write_parts(tmp_path / "in", (0, 30, 0))
     assert main(["chop", str(source), str(tmp_path / "out"), "--shards", "4", "--processes", "1"]) == 0
@@ -68,7 +68,7 @@ def test_chop_takes_a_file_without_rows_for_one_of_any_layout(tmp_path: Path) ->
     assert sorted(rows_below(tmp_path / "out")) == sorted(rows_below(source))
 
 
-def test_an_interrupted_chop_makes_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_chop_resumes_with_the_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_parts(tmp_path / "in", (30, 30))
     command = ["chop", str(source), str(tmp_path / "out"), "--shards", "6", "--processes", "1"]
     assert main(command) == 0

@@ -1,6 +1,6 @@
-"""Samples that wait for a file to be made of them: a few in memory, many in a scratch file without a name.
+"""Samples between reading and writing: few are kept in memory, many spill to an unnamed scratch file.
 
-The operating system removes such a file with the process, however that ends.
+The operating system removes such a file when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -22,29 +22,32 @@ from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.system.atomic_files import disk_errors
 
 IN_MEMORY_TOKENS = 12_000_000
-"""Of all rows of a shard, padding counted: shards with more are shuffled on disk. In memory they take 90 MB."""
+"""Tokens of a shard, padding counted, above which it is shuffled on disk. In memory this many take 90 MB."""
 
-ONE_PASS_LAYOUTS = ("compact", "intel", "mlperf")
-"""Layouts whose files, where they are large, are written with one pass over the rows; others take several."""
+SINGLE_PASS_LAYOUTS = ("compact", "intel", "mlperf")
+"""Layouts whose large files are written in one pass over the rows. The others take a pass for each dataset."""
 
 _FIELDS = tuple(field.name for field in fields(RaggedSamples))
 
 
-class SampleScratch:
-    """Takes blocks of samples, and hands them out again in the same order as often as wanted. A context manager."""
+class SampleBuffer:
+    """Takes blocks of samples and yields them again in the same order, any number of times. A context manager."""
 
-    def __init__(self, folder: Path, *, row_tokens: int | None, most_tokens: int) -> None:
-        """folder: of the scratch file. row_tokens: of a row with its padding; None: the longest row's.
+    def __init__(self, folder: Path, *, row_tokens: int | None, max_tokens: int) -> None:
+        """Start empty.
 
-        most_tokens: that are kept in memory, padding counted; with more of them all go to the file.
+        Args:
+            folder: where the scratch file is created.
+            row_tokens: length of a padded row; None: that of the longest row.
+            max_tokens: kept in memory, padding counted; beyond it all samples go to the file.
         """
-        self._folder, self._row_tokens, self._most_tokens = folder, row_tokens, most_tokens
+        self._folder, self._row_tokens, self._max_tokens = folder, row_tokens, max_tokens
         self._waiting: list[RaggedSamples] = []
         self._file: IO[bytes] | None = None
         self.totals = Totals()
 
-    def __enter__(self) -> SampleScratch:
-        """Return this; the file is made when it is needed."""
+    def __enter__(self) -> SampleBuffer:
+        """Return the buffer; the file is created when it is needed."""
         return self
 
     def __exit__(
@@ -52,17 +55,17 @@ class SampleScratch:
     ) -> None:
         """Remove the file."""
         if self._file is not None:
-            # What a full disk has no room for is still waiting to be written, and of no use by now.
+            # Closing flushes what a full disk could not take; by now nobody needs it.
             with suppress(OSError):
                 self._file.close()
 
     @property
     def in_memory(self) -> bool:
-        """Whether the samples are few."""
+        """Whether no sample was spilled to the file."""
         return self._file is None
 
     def add(self, samples: RaggedSamples) -> None:
-        """Take samples in.
+        """Append samples.
 
         Raises:
             TrainerError: the disk is full.
@@ -70,7 +73,7 @@ class SampleScratch:
         self.totals = self.totals + Totals.of(samples)
         self._waiting.append(samples)
         row_tokens = max(self._row_tokens or 0, self.totals.longest_row)
-        if self._file is None and self.totals.rows * row_tokens <= self._most_tokens:
+        if self._file is None and self.totals.rows * row_tokens <= self._max_tokens:
             return
         with disk_errors(self._folder):
             if self._file is None:
@@ -80,7 +83,7 @@ class SampleScratch:
         self._waiting = []
 
     def blocks(self) -> Iterator[RaggedSamples]:
-        """Yield the blocks as they came. Only one such iteration may go on at a time."""
+        """Yield the blocks in the order of ``add``. One iteration at a time: all share the file's position."""
         if self._file is None:
             yield from self._waiting
             return
@@ -96,18 +99,18 @@ class SampleScratch:
 
 
 def save_samples(file: IO[bytes], samples: RaggedSamples) -> None:
-    """Append samples to a scratch file. Raises OSError, with the number of what went wrong."""
+    """Append samples to a scratch file; raises OSError with its errno."""
     for name in _FIELDS:
         save_array(file, getattr(samples, name))
 
 
 def load_one(file: IO[bytes]) -> RaggedSamples:
-    """Return the samples that were saved at the file's place."""
+    """Read the samples at the file's position."""
     return RaggedSamples(**{name: np.load(file) for name in _FIELDS})
 
 
 def load_samples(file: IO[bytes]) -> Iterator[RaggedSamples]:
-    """Yield what was saved, from the file's place to its end."""
+    """Yield all samples from the file's position to its end."""
     start = file.tell()
     end = file.seek(0, 2)
     file.seek(start)
@@ -116,7 +119,8 @@ def load_samples(file: IO[bytes]) -> Iterator[RaggedSamples]:
 
 
 def save_array(file: IO[bytes], values: NDArray[Any]) -> None:
-    """Append an array as ``numpy.save`` does, which says of a full disk only how many numbers it could write."""
-    whole = io.BytesIO()
-    np.save(whole, values)
-    file.write(whole.getbuffer())
+    """Append an array in NumPy's format."""
+    # Through memory: on a full disk numpy.save itself raises an OSError without errno ("12 requested and 3 written").
+    content = io.BytesIO()
+    np.save(content, values)
+    file.write(content.getbuffer())
