@@ -301,6 +301,6 @@ class StageReader:
                 if self.masking is None:
                     parts.append(self.folder.read_ragged(shard, slice(start, stop)))
                 else:
-                    parts.append(self.masking.read_bare(self.folder, shard, slice(start, stop)))
+                    parts.append(self.masking.read_unmasked(self.folder, shard, slice(start, stop)))
             self._loaded = ((epoch, window), RaggedSamples.concatenate(parts))
         return self._loaded[1]

@@ -23,7 +23,7 @@ from bert_trainer.dataset.commands.build_options import add_options, parse_lengt
 from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.corpus.corpora import open_corpora
-from bert_trainer.dataset.shards.dataset_info import DatasetRecord
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.workers.mpi_pool import MpiWorld, world_size
 from bert_trainer.errors import EXIT_FAILED, Stopped, TrainerError
 from bert_trainer.output.progress import Reporter
@@ -79,7 +79,7 @@ def _build_by_hand(arguments: argparse.Namespace, stop: StopSignals, open_pool: 
     return 0
 
 
-def _summary(root: Path, record: DatasetRecord) -> str:
+def _summary(root: Path, record: DatasetInfo) -> str:
     counts = record.counts
     assert counts is not None, "a complete dataset has been counted"
     lines = [

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.dataset.build.conversion import Rewritten
+from bert_trainer.dataset.build.conversion import ConversionResult
 from bert_trainer.dataset.build.conversion import convert as convert_shards
 from bert_trainer.dataset.commands.arguments import parse_length
 from bert_trainer.dataset.commands.stop_signals import StopSignals
@@ -49,7 +49,7 @@ def convert(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def describe_written(target: Path, written: Rewritten) -> str:
+def describe_written(target: Path, written: ConversionResult) -> str:
     """Return what ``convert`` and ``chop`` print at their ends."""
     kept = f", {written.kept} of them made before" if written.kept else ""
     return f"{target}: {written.samples} samples in {written.files} shard(s){kept}"
