@@ -64,7 +64,7 @@ def test_a_folder_without_text_files_says_what_was_expected(tmp_path: Path) -> N
 
 def test_empty_files_are_no_corpus(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n  \n")
-    with pytest.raises(InputError, match="holds no text .left out 1 files without text.; expected"):
+    with pytest.raises(InputError, match="holds no text .skipped 1 files without text.; expected"):
         list(open_corpus(str(tmp_path)).documents())
 
 

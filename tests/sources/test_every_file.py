@@ -38,7 +38,7 @@ def test_a_name_may_hold_a_line_break_or_bytes_that_are_no_utf_8(
     shown = capsys.readouterr().out
     assert "a\\nb.txt#1" in shown
     assert "caf\\udce9.txt#1" in shown
-    assert "left out 1 file(s) whose names stand for no format that is read: \\udcff\\udcfe" in caplog.text
+    assert "skipped 1 file(s) whose names stand for no format that is read: \\udcff\\udcfe" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["a\nb.txt", b"caf\xe9.txt"])
@@ -62,9 +62,9 @@ def test_what_is_not_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert len(sentences(tmp_path)) == 2
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [
-        f"{tmp_path}: left out 2 file(s) that are links to nothing, or no files: gone.txt, pipe.txt",
-        f"{tmp_path}: left out 4 file(s) whose names stand for no format that is read: b.md, d.png, e.tsv, f.json",
-        f"{tmp_path}: left out 1 files without text (empty.txt)",
+        f"{tmp_path}: skipped 2 file(s) that are links to nothing, or no files: gone.txt, pipe.txt",
+        f"{tmp_path}: skipped 4 file(s) whose names stand for no format that is read: b.md, d.png, e.tsv, f.json",
+        f"{tmp_path}: skipped 1 files without text (empty.txt)",
     ]
     for path in sorted(tmp_path.iterdir()):
         assert str(path) in caplog.text, path
@@ -78,9 +78,9 @@ def test_of_many_files_the_first_are_named_and_every_one_to_whoever_reads(
         write(tmp_path, f"page{number:02d}.md")
     assert main(["read", str(tmp_path)]) == 0
     told = caplog.text
-    assert "left out 25 file(s) whose names stand for no format that is read: page00.md" in told
+    assert "skipped 25 file(s) whose names stand for no format that is read: page00.md" in told
     assert "page09.md and 15 more" in told
-    assert f"{tmp_path}/page24.md: left out" in told
+    assert f"{tmp_path}/page24.md: skipped" in told
 
 
 def test_a_folder_without_text_says_what_is_there(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nothing in a folder is left out in silence: it ends a command that it may not be looked into; links are followed."""
+"""Nothing in a folder is skipped in silence: it ends a command that it may not be looked into; links are followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that was made to cost memory or time is read within bounds, or left out by name."""
+"""Text that was made to cost memory or time is read within bounds, or skipped by name."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def read(path: Path) -> list[tuple[str, ...]]:
     return [document.sentences for document in open_corpora([CorpusConfig(path=str(path))]).documents()]
 
 
-def test_pages_that_cost_too_much_are_left_out_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pages_that_cost_too_much_are_skipped_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.xml"
     pages = [
         page("Links & more", "[[a]] " * 60_000),
@@ -153,10 +153,10 @@ def test_pages_that_cost_too_much_are_left_out_by_name(tmp_path: Path, caplog: p
     path.write_bytes(dump(*pages))
     with caplog.at_level(logging.WARNING):
         assert read(path) == [("Text of a page.",)]
-    assert f"{path}: left out the page 'Links & more', one of the pages with too much markup" in caplog.text
-    assert f"{path}: left out the page 'Huge', one of the pages above 8 MiB" in caplog.text
-    assert f"{path}: left out the page 'Open', one of the pages whose markup cannot be parsed" in caplog.text
-    assert "left out 1 pages above 8 MiB, 1 pages whose markup cannot be parsed, 1 pages with too much" in caplog.text
+    assert f"{path}: skipped the page 'Links & more', one of the pages with too much markup" in caplog.text
+    assert f"{path}: skipped the page 'Huge', one of the pages above 8 MiB" in caplog.text
+    assert f"{path}: skipped the page 'Open', one of the pages whose markup cannot be parsed" in caplog.text
+    assert "skipped 1 pages above 8 MiB, 1 pages whose markup cannot be parsed, 1 pages with too much" in caplog.text
 
 
 @pytest.mark.parametrize("documents", ["emptyLines", "files"])
@@ -184,7 +184,7 @@ def test_a_long_line_is_cut_at_spaces_or_between_characters(
         assert path.read_bytes()[offset:].startswith(line.encode())
 
 
-def test_a_json_line_that_is_too_long_is_left_out_by_name(
+def test_a_json_line_that_is_too_long_is_skipped_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(streams, "LONGEST_LINE_BYTES", 1 << 10)
@@ -192,9 +192,9 @@ def test_a_json_line_that_is_too_long_is_left_out_by_name(
     path.write_text("".join(json.dumps({"text": f"One. {'w ' * length}"}) + "\n" for length in (1, 2000, 5000, 2)))
     with caplog.at_level(logging.WARNING):
         assert len(read(path)) == 2
-    assert f"{path}:2: left out: longer than" in caplog.text
-    assert f"{path}:3: left out: longer than" in caplog.text
-    assert "left out 2 lines above" in caplog.text
+    assert f"{path}:2: skipped: longer than" in caplog.text
+    assert f"{path}:3: skipped: longer than" in caplog.text
+    assert "skipped 2 lines above" in caplog.text
 
 
 def test_a_compressed_file_may_not_ask_for_more_memory_than_xz_itself_does(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_lines_without_text_are_counted(tmp_path: Path, caplog: pytest.LogCaptur
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": null}\n{"text": " "}\n{"text": "one."}\n')
     assert sentences(path) == [("one.",)]
-    assert "left out 2 lines without text" in caplog.text
+    assert "skipped 2 lines without text" in caplog.text
 
 
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=8))

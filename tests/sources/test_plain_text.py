@@ -99,9 +99,9 @@ def test_files_without_text_are_counted(tmp_path: Path, caplog: pytest.LogCaptur
     (tmp_path / "c.txt").write_text("one.\n")
     with caplog.at_level(logging.WARNING):
         assert sentences(tmp_path) == [("one.",)]
-    assert "left out 2 files without text" in caplog.text
+    assert "skipped 2 files without text" in caplog.text
     (tmp_path / "c.txt").unlink()
-    with pytest.raises(InputError, match="holds no text .left out 2 files without text"):
+    with pytest.raises(InputError, match="holds no text .skipped 2 files without text"):
         sentences(tmp_path)
 
 

@@ -23,24 +23,24 @@ DUMP = dump(*PAGES[:8])
 
 
 def read(path: Path, *, num_processes: int = 1) -> tuple[list[Document], Counter[str]]:
-    left_out: Counter[str] = Counter()
-    documents = read_wikipedia(path, language="en", num_processes=num_processes, check=lambda: None, left_out=left_out)
-    return list(documents), left_out
+    skipped: Counter[str] = Counter()
+    documents = read_wikipedia(path, language="en", num_processes=num_processes, check=lambda: None, skipped=skipped)
+    return list(documents), skipped
 
 
 def test_every_article_is_a_document_with_its_sentences(tmp_path: Path) -> None:
     path = tmp_path / "wiki.xml"
     path.write_bytes(dump(page("Cats & dogs", "Cats sleep. Dr. Bell has [[dog]]s.\n\nThey bark."), PAGES[0]))
-    documents, left_out = read(path)
+    documents, skipped = read(path)
     assert [document.sentences for document in documents] == [
         ("Cats sleep.", "Dr. Bell has dogs.", "They bark."),
         ("Text of page 0.", "It has two sentences."),
     ]
     assert documents[0].name == f"{path}#Cats & dogs"
-    assert not left_out
+    assert not skipped
 
 
-def test_what_is_no_article_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_what_is_no_article_is_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "wiki.xml"
     pages = [
         page("Old name", "#REDIRECT [[New]]", redirect=True),
@@ -53,9 +53,9 @@ def test_what_is_no_article_is_left_out_and_counted(tmp_path: Path) -> None:
         PAGES[0],
     ]
     path.write_bytes(dump(*pages))
-    documents, left_out = read(path)
+    documents, skipped = read(path)
     assert [document.name for document in documents] == [f"{path}#Page 0"]
-    assert left_out == {
+    assert skipped == {
         "redirects": 1,
         "pages of other namespaces": 2,
         "pages without wikitext": 1,
@@ -168,8 +168,8 @@ def test_no_damage_passes_for_another_error_than_ours(
 def test_any_markup_survives_the_xml(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     path = tmp_path_factory.getbasetemp() / "any.xml"
     path.write_bytes(dump(*(page(f"{number} & <co>", text) for number, text in enumerate(texts))))
-    documents, left_out = read(path)
-    assert len(documents) + sum(left_out.values()) == len(texts)
+    documents, skipped = read(path)
+    assert len(documents) + sum(skipped.values()) == len(texts)
     assert all(sentence == " ".join(sentence.split()) for document in documents for sentence in document.sentences)
 
 

@@ -54,7 +54,8 @@ def parse_corpus(text: str) -> CorpusConfig:
         elif equals and name.isidentifier():
             raise argparse.ArgumentTypeError(f"got the field {name!r}; allowed: {', '.join(_CORPUS_FIELDS)}")
         else:
-            path += f",{part}"
+            path += f",{part}"  # a comma of the path
+    # argparse turns ArgumentTypeError alone into a usage error with exit code 2; others would end in a traceback.
     try:
         if "language" in fields:
             check_language(fields["language"])

@@ -50,6 +50,7 @@ def build(arguments: argparse.Namespace) -> int:
     if world_size() == 1:
         return _build(arguments, None)
     with MpiWorld() as world:
+        # Only rank 0 parses, locks, logs and reports: what the other ranks print would come once for each of them.
         if world.rank == 0:
             return _build(arguments, world.pool)
         world.serve()

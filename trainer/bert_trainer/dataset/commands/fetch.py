@@ -110,6 +110,7 @@ def _fetch_one(download: Download, arguments: argparse.Namespace, transfer: Tran
     bar.note(f"{download.name}: {download.summary}; from {download.source}")
     for file in download.files:
         path = transfer.fetch(file, arguments.output)
+        # Again on every call: what is unpacked already is only compared.
         if path.suffix == ".zip" and not arguments.keep_packed:
             for unpacked in unpack(path, file.members, transfer):
                 bar.note(f"unpacked {unpacked}")

@@ -62,6 +62,7 @@ def inspect_shards(arguments: argparse.Namespace) -> int:
                 alone = Groups()
                 alone.add(file)
                 each += alone.all()
+    # Before anything is printed: without matplotlib, or with a wrong suffix, it ends the command.
     if arguments.plot:
         plot_groups([group for group in groups.all() if group.statistics], arguments.plot)
     shown = each if arguments.each else groups.all()
@@ -91,7 +92,7 @@ def _vocabulary_size(group: Group, vocabularies: dict[Path, Vocabulary | None]) 
 
 
 def _vocabularies(files: Sequence[Path], given: Path | None) -> dict[Path, Vocabulary | None]:
-    """Return the vocabulary of every file; each is read once."""
+    """Return the vocabulary of every file; each is read once, however many shards share it."""
     read = cache(read_vocabulary)
     paths = {file: given or find_vocabulary(file) for file in files}
     return {file: read(path) if path else None for file, path in paths.items()}

@@ -16,7 +16,7 @@ class StopSignals:
     """
 
     def __init__(self, consequence: str) -> None:
-        """consequence: what the user is told about the work done so far."""
+        """consequence: what becomes of the work done so far, for the message."""
         self._consequence = consequence
         self._received: str | None = None
 

@@ -31,6 +31,7 @@ class ProgressBar:
     def __init__(self, text_bytes: int = 0) -> None:
         """text_bytes: size of the text, for the rate; 0: unknown."""
         console = Console(stderr=True)
+        # Disabled where nobody watches: in a log every redraw would be a line. Transient: the summary is what stays.
         columns = [*Progress.get_default_columns(), TextColumn("{task.fields[rate]}")]
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._text_bytes = text_bytes

@@ -47,8 +47,8 @@ _EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
 """Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
 
 _WITHOUT_TEXT = "files without text"
-_EXPECTED_LEFT_OUT = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
-"""Every dump has these; of all else that is left out the user is warned."""
+_EXPECTED_SKIPS = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
+"""Every dump has these; of all else that is skipped the user is warned."""
 
 Compared = Callable[[int, int], None]
 """Called with how many of how many bytes of text were compared with published checksums."""
@@ -95,13 +95,13 @@ class Corpus:
                 unknown, or there is no document at all.
         """
         check_language(self.settings.language)
-        self._name_files_left_out()
-        left_out: Counter[str] = Counter()
+        self._log_skipped_files()
+        skipped: Counter[str] = Counter()
         without_text: list[Path] = []
         before = replace(long_sentences)  # it counts for the whole process, this corpus is one of several
         kept = LongSentences()
         number = characters = 0
-        for document in self._read(left_out, without_text):
+        for document in self._read(skipped, without_text):
             number += 1
             lengths = list(map(len, document.sentences))
             characters += sum(lengths) + len(lengths)
@@ -111,32 +111,32 @@ class Corpus:
             yield (
                 document if self.settings.weight == document.weight else replace(document, weight=self.settings.weight)
             )
-        left_out[_WITHOUT_TEXT] = len(without_text)
-        summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted((+left_out).items()))
+        skipped[_WITHOUT_TEXT] = len(without_text)
+        summary = ", ".join(f"{count:,} {reason}" for reason, count in sorted((+skipped).items()))
         if summary:
             logger.log(
-                logging.WARNING if _is_remarkable(left_out) else logging.INFO,
-                "%s: left out %s%s",
+                logging.WARNING if _is_remarkable(skipped) else logging.INFO,
+                "%s: skipped %s%s",
                 shown(self.source),
                 summary,
                 f" ({name_some(without_text)})" if without_text else "",
             )
         self._warn_of_long_sentences(long_sentences.since(before), kept, characters)
         if not number:
-            raise InputError(f"{self.source}: holds no text{f' (left out {summary})' if summary else ''}; {EXPECTED}")
+            raise InputError(f"{self.source}: holds no text{f' (skipped {summary})' if summary else ''}; {EXPECTED}")
 
-    def _name_files_left_out(self) -> None:
+    def _log_skipped_files(self) -> None:
         """Log the files of the folder that are not read: a warning with the first ones, and at level INFO each."""
         if self.found is None:
             return
-        reasons = Counter(reason for _, reason in self.found.left_out)
+        reasons = Counter(reason for _, reason in self.found.skipped)
         for reason, count in sorted(reasons.items()):
-            paths = [path for path, why in self.found.left_out if why == reason]
-            logger.warning("%s: left out %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, name_some(paths))
-        for path, reason in self.found.left_out:
-            logger.info("%s: left out, one of those %s", shown(path), reason)
+            paths = [path for path, why in self.found.skipped if why == reason]
+            logger.warning("%s: skipped %s file(s) %s: %s", shown(self.source), f"{count:,}", reason, name_some(paths))
+        for path, reason in self.found.skipped:
+            logger.info("%s: skipped, one of those %s", shown(path), reason)
         for path in self.found.hidden:
-            logger.info("%s: left out (its name begins with a full stop)", shown(path))
+            logger.info("%s: skipped (its name begins with a full stop)", shown(path))
 
     def _warn_of_long_sentences(self, split: LongSentences, kept: LongSentences, characters: int) -> None:
         for found, what in (
@@ -156,7 +156,7 @@ class Corpus:
                     what,
                 )
 
-    def _read(self, left_out: Counter[str], without_text: list[Path]) -> Iterator[Document]:
+    def _read(self, skipped: Counter[str], without_text: list[Path]) -> Iterator[Document]:
         """Yield the documents of all files. without_text: receives the files that give none."""
         if not self.files:
             yield from read_python_docs()
@@ -171,14 +171,14 @@ class Corpus:
             rules = replace(rules, lines="sentences", documents="emptyLines")
         for path, kind in zip(self.files, self.formats, strict=True):
             number = 0
-            for document in self._read_file(path, kind, rules, left_out):
+            for document in self._read_file(path, kind, rules, skipped):
                 number += 1
                 yield document
             if not number:
                 without_text.append(path)
-                logger.info("%s: left out (no text)", shown(path))
+                logger.info("%s: skipped (no text)", shown(path))
 
-    def _read_file(self, path: Path, kind: FileFormat, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
+    def _read_file(self, path: Path, kind: FileFormat, rules: TextRules, skipped: Counter[str]) -> Iterator[Document]:
         settings = self.settings
         if kind == "wikipedia":
             return read_wikipedia(
@@ -186,10 +186,10 @@ class Corpus:
                 language=settings.language,
                 num_processes=self.num_processes,
                 check=self.check,
-                left_out=left_out,
+                skipped=skipped,
             )
         if kind == "jsonLines":
-            return read_json_lines(path, settings.text_field, rules, left_out)
+            return read_json_lines(path, settings.text_field, rules, skipped)
         return read_plain_text(path, rules)
 
 
@@ -318,6 +318,6 @@ def _text_bytes(path: Path, kind: FileFormat) -> int:
     return int(path.stat().st_size * share * _EXPANSION[compression_of(path)])
 
 
-def _is_remarkable(left_out: Counter[str]) -> bool:
-    """Return whether anything is left out that not every dump has."""
-    return any(count for reason, count in left_out.items() if reason not in _EXPECTED_LEFT_OUT)
+def _is_remarkable(skipped: Counter[str]) -> bool:
+    """Return whether anything is skipped that not every dump has."""
+    return any(count for reason, count in skipped.items() if reason not in _EXPECTED_SKIPS)

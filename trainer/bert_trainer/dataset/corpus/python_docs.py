@@ -32,9 +32,9 @@ CLEANING_VERSION = 1
 """Raised whenever the same Python would yield other text: it is part of the corpus's fingerprint."""
 
 _SKIPPED = frozenset({"dist-packages", "pydoc_data", "site-packages", "test", "tests"})
-"""Folders left out: not the standard library's own, or (the tests) not installed everywhere."""
+"""Folders skipped: not the standard library's own, or (the tests) not installed everywhere."""
 _SKIPPED_COMPILED = ("_test", "_xx", "xx", "_ctypes_test", "_tkinter")
-"""Prefixes of compiled modules left out: made for tests, or of little text and large."""
+"""Prefixes of compiled modules skipped: made for tests, or of little text and large."""
 _MEMBER_DEPTH = 3
 """How deep members of a compiled module are followed: module, class, method."""
 _PARAGRAPH_KEY_BYTES = 16

@@ -80,6 +80,7 @@ def clean_line(text: str) -> str:
 
     Half surrogate pairs become the replacement character, as decoders have it.
     """
+    # One fast scan in C that most lines pass, which spares them two substitutions.
     if not text.isprintable():
         text = _SURROGATES.sub("\ufffd", _FORBIDDEN.sub("", text))
     return " ".join(text.split())

@@ -37,5 +37,6 @@ def walks_in_pass(draws: NDArray[np.int32], number: int, passes: int) -> NDArray
     draws: (D,), 0: once in every pass. number: of the pass, below ``passes``. Draws are dealt out to the passes in
     turn, so that a document drawn more often than there are passes is as seldom as possible twice in one.
     """
+    # Pass k of p gets ceil((draws - k) / p): 5 draws in 3 passes are 2, 2 and 1.
     walks = np.maximum(0, (draws.astype(np.int64) - number + passes - 1) // passes)
     return np.where(draws == 0, 1, walks)

@@ -169,7 +169,7 @@ class Transfer:
             raise InputError(f"{place} has the {name} {found}; published: {file.checksum.digest}", hint=hint)
 
     def digest(self, path: Path, algorithm: str) -> str:
-        """Return a file's digest, hexadecimal, and tell the watcher how far it is. Raises TrainerError."""
+        """Return a file's digest, hexadecimal, and report progress to the watcher. Raises TrainerError."""
 
         def advance(num_bytes: int) -> None:
             self.watcher.advance(num_bytes)

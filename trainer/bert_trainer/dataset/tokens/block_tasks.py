@@ -43,7 +43,7 @@ class Survey:
     digests: bytes
     """32 bytes each: SHA-256 of the text."""
     bands: Hashes
-    """(D, bands): as ``near_duplicates``."""
+    """(D, bands): MinHash bands, as ``near_duplicates.Signatures`` computes them."""
     scores: NDArray[np.float64]
     """(D,): a number in [0, 1) that depends on text and seed alone; small ones are held out."""
     chances: NDArray[np.float64]
@@ -165,6 +165,7 @@ def _encode_sentences(sentences: list[str], cache: WordCache) -> tuple[NDArray[n
     return np.concatenate(all_ids), np.concatenate(lengths)
 
 
+# Caches of a worker process live from block to block: filling one anew for each would cost most of the hits.
 @lru_cache(maxsize=1)
 def _signatures(similarity: float) -> Signatures:
     return Signatures(similarity)

@@ -51,6 +51,7 @@ class TokenDocuments:
 
     def take(self, documents: NDArray[np.int64]) -> TokenDocuments:
         """Return some of the documents, in the given order; copies."""
+        # Two ragged gathers, documents to sentences and sentences to tokens, without a loop over either.
         document_lengths = np.diff(self.document_bounds)[documents]
         sentences = ragged_indexes(self.document_bounds[documents], document_lengths)
         sentence_lengths = np.diff(self.sentence_bounds)[sentences]

@@ -46,6 +46,7 @@ class WordCache:
 
     def look_up(self, words: Sequence[str]) -> tuple[Values, NDArray[np.int64]]:
         """Return the values of the words, end to end, (n,), and how many each has, int64 (words,)."""
+        # Before the look-up: all words of one call are there together, and may exceed the limit.
         if len(self._numbers) >= self._most_words or self._characters >= _MOST_CHARACTERS:
             self._clear()
         known = len(self._numbers)
@@ -70,7 +71,7 @@ class WordCache:
     def _clear(self) -> None:
         self._numbers = _Numbers()
         self._characters = 0
-        self._values, self._counts = self._compute([])
+        self._values, self._counts = self._compute([])  # empty arrays of the right types
         self._starts = np.zeros(0, dtype=np.int64)
 
 

@@ -65,6 +65,7 @@ class MpiWorld:
             for rank in others:
                 self._outbox.send(None, rank)
             while others:
+                # A rank that is sending its last answer blocks until it is taken, so these are taken, too.
                 for rank in sorted(others):
                     # What they still answer is of no use any more; nothing is their good-bye.
                     if self._comm.iprobe(source=rank) and self._comm.recv(source=rank) is None:
@@ -73,6 +74,7 @@ class MpiWorld:
 
     def serve(self) -> None:
         """Answer the tasks of rank 0 until there are no more. Signals that ask for a stop are left to rank 0."""
+        # A terminal's signals, and SIGUSR1 through mpirun, reach all ranks; one that died of them would end the job.
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         while True:

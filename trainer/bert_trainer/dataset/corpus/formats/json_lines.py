@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 _SHOWN_KEYS = 8
 
 
-def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Counter[str]) -> Iterator[Document]:
-    """Yield a document for each line. left_out: counts the lines whose text is empty or null, or too long.
+def read_json_lines(path: Path, text_field: str, rules: TextRules, skipped: Counter[str]) -> Iterator[Document]:
+    """Yield a document for each line. skipped: counts the lines whose text is empty or null, or too long.
 
     Raises:
         InputError: the file cannot be read, or a line is no JSON object with such a field; names the line.
@@ -35,13 +35,14 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Cou
 
     def skip(offset: int) -> None:
         longest = f"{LONGEST_LINE_BYTES >> 20} MiB"
-        logger.warning("%s:%d: left out: longer than %s (at byte offset %d)", path, number + 1, longest, offset)
-        left_out[f"lines above {longest}"] += 1
+        logger.warning("%s:%d: skipped: longer than %s (at byte offset %d)", path, number + 1, longest, offset)
+        skipped[f"lines above {longest}"] += 1
 
     for number, (_, line) in enumerate(read_lines(path, skip), start=1):
         if not line.strip():
             continue
         text = _text(line, text_field, path, number)
+        # A list has its sentences already; clean_line also removes line breaks, which separate sentences from here on.
         if isinstance(text, list):
             sentences: Iterator[str] = (sentence for sentence in map(clean_line, text) if sentence)
         else:
@@ -51,7 +52,7 @@ def read_json_lines(path: Path, text_field: str, rules: TextRules, left_out: Cou
         for documents, piece in enumerate(in_documents(sentences, characters), start=1):  # noqa: B007 - counted
             yield Document(f"{path}#{number}", piece)
         if not documents:
-            left_out["lines without text"] += 1
+            skipped["lines without text"] += 1
 
 
 def _text(line: str, text_field: str, path: Path, number: int) -> str | list[str]:

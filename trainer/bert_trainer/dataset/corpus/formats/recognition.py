@@ -65,10 +65,10 @@ class FoundFiles:
     """Of the whole, where it is one that files do not have by themselves (``mlperf``), or as the user said."""
     files: tuple[tuple[Path, FileFormat], ...]
     """Sorted by path, with the format of each."""
-    left_out: tuple[tuple[Path, str], ...] = ()
+    skipped: tuple[tuple[Path, str], ...] = ()
     """The others, and why."""
     hidden: tuple[Path, ...] = ()
-    """Files and folders that are left out because their names begin with a full stop."""
+    """Files and folders that are skipped because their names begin with a full stop."""
 
 
 def format_by_content(path: Path) -> FileFormat:

@@ -88,7 +88,7 @@ def read_pieces(path: Path, piece_bytes: int) -> Iterator[bytes]:
 def read_lines(path: Path, skipped: Callable[[int], None] | None = None) -> Iterator[tuple[int, str]]:
     """Yield each line of UTF-8 text, without its end, and the number of its first byte in the content.
 
-    A byte order mark at the beginning is left out.
+    A byte order mark at the beginning is skipped.
 
     Args:
         path: The file.

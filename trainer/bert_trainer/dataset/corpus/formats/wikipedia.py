@@ -74,7 +74,7 @@ class Articles:
 
     texts: tuple[tuple[str, str], ...]
     """Name and sentences, in lines, of each document: as one text they take a tenth of the memory."""
-    left_out: Counter[str]
+    skipped: Counter[str]
     """Pages by the reason why they are no documents."""
     warnings: tuple[str, ...]
     """A warning for each page that a reader would miss."""
@@ -83,9 +83,9 @@ class Articles:
 
 
 def read_wikipedia(
-    path: Path, *, language: str, num_processes: int, check: Callable[[], None], left_out: Counter[str]
+    path: Path, *, language: str, num_processes: int, check: Callable[[], None], skipped: Counter[str]
 ) -> Iterator[Document]:
-    """Yield the articles of a dump, in its order. left_out: gets the pages left out added, by reason.
+    """Yield the articles of a dump, in its order. skipped: counts the skipped pages by reason.
 
     Memory: per process a few hundred pages at a time.
 
@@ -94,10 +94,10 @@ def read_wikipedia(
     """
     parts = _parts(path, language)
     for articles in run_in_order(extract_articles, parts, num_processes=num_processes, check=check):
-        left_out.update(articles.left_out)
+        skipped.update(articles.skipped)
         long_sentences.add(articles.long_sentences)
         for warning in articles.warnings:
-            logger.warning("%s: left out %s", path, warning)
+            logger.warning("%s: skipped %s", path, warning)
         for name, text in articles.texts:
             yield Document(name, tuple(text.split("\n")))
 
@@ -110,26 +110,26 @@ def extract_articles(part: DumpPart) -> Articles:
     """
     content = _decompress(part) if part.compressed else part.content
     texts: list[tuple[str, str]] = []
-    left_out: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     warnings: list[str] = []
     long = LongSentences()
     for group in _groups(content):
         if len(group) > _LARGEST_PAGE_BYTES:
             title = _TITLE.search(group)
             shown = title[1].decode(errors="replace") if title else "?"
-            left_out[_TOO_LARGE] += 1
+            skipped[_TOO_LARGE] += 1
             warnings.append(f"the page {shown!r}, one of the {_TOO_LARGE}")
             continue
         for page in _parse_pages(group, part):
-            reason = _reason_to_leave_out(page)
+            reason = _reason_to_skip(page)
             if reason is None:
                 text, reason = _text_of(page, part, long)
                 texts += [text] if text else []
             if reason is not None:
-                left_out[reason] += 1
+                skipped[reason] += 1
             if reason in _WARNED_OF:
                 warnings.append(f"the page {page.findtext('title', '?')[:_SHOWN_TITLE]!r}, one of the {reason}")
-    return Articles(tuple(texts), left_out, tuple(warnings), long)
+    return Articles(tuple(texts), skipped, tuple(warnings), long)
 
 
 def _groups(content: bytes) -> Iterator[bytes]:
@@ -144,7 +144,7 @@ def _groups(content: bytes) -> Iterator[bytes]:
     yield content[start:]
 
 
-def _reason_to_leave_out(page: ElementTree.Element) -> str | None:
+def _reason_to_skip(page: ElementTree.Element) -> str | None:
     if page.findtext("ns", "0").strip() != "0":
         return "pages of other namespaces"
     if page.find("redirect") is not None:

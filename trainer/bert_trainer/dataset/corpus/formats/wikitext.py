@@ -112,7 +112,7 @@ _CHARACTERS_PER_MARK = 320
 
 
 class MarkupError(Exception):
-    """A page that is left out for its markup."""
+    """A page that is skipped for its markup."""
 
 
 class BrokenMarkupError(MarkupError):
