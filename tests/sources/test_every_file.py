@@ -62,7 +62,7 @@ def test_what_is_not_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert len(sentences(tmp_path)) == 2
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [
-        f"{tmp_path}: skipped 2 file(s) that are links to nothing, or no files: gone.txt, pipe.txt",
+        f"{tmp_path}: skipped 2 file(s) that are broken links or not regular files: gone.txt, pipe.txt",
         f"{tmp_path}: skipped 4 file(s) whose names stand for no format that is read: b.md, d.png, e.tsv, f.json",
         f"{tmp_path}: skipped 1 files without text (empty.txt)",
     ]

@@ -58,7 +58,7 @@ def build(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace, open_pool: OpenPool | None) -> int:
-    with StopSignals("finished shards are kept, the next build goes on from there") as stop:
+    with StopSignals("finished shards are kept, the next build resumes from them") as stop:
         function = _build_by_hand if arguments.config is None else _build_for_job
         return function(arguments, stop, open_pool)
 

@@ -13,7 +13,7 @@ from bert_trainer.dataset.commands.stop_signals import StopSignals
 from bert_trainer.dataset.commands.terminal import ProgressBar, print_line
 from bert_trainer.dataset.shards import LAYOUTS
 
-IF_STOPPED = "finished shards are kept, the next build goes on from there"
+IF_STOPPED = "finished shards are kept, the same command resumes from them"
 
 
 def add_command(commands: Any) -> None:

@@ -67,7 +67,7 @@ def fetch(arguments: argparse.Namespace) -> int:
             for download in _downloads(arguments, transfer):
                 _fetch_one(download, arguments, transfer, bar)
     except KeyboardInterrupt as stop:
-        raise Stopped("stopped by SIGINT; the same command goes on from there") from stop
+        raise Stopped("stopped by SIGINT; the same command resumes the download") from stop
     return 0
 
 

@@ -76,7 +76,7 @@ def _compare(folder: Path, members: Mapping[str, str], archive: Path, transfer: 
         path = folder / name
         if not path.is_file():
             raise InputError(
-                f"{archive}: holds no {name}, or it was removed", hint=f"delete {path.parent} to unpack it again"
+                f"{archive}: the published member {name} is missing", hint=f"delete {path.parent} to unpack it again"
             )
         found = transfer.digest(path, "sha256")
         if found != published:

@@ -142,7 +142,7 @@ def name_some(paths: Sequence[Path], most: int = 10) -> str:
 def _found(kind: Format | None, files: list[tuple[Path, FileFormat]], search: Search, reason: str) -> FoundFiles:
     read = {path for path, _ in files}
     others = [(path, reason) for path in search.files if path not in read]
-    others += [(path, "that are links to nothing, or no files") for path in search.no_files]
+    others += [(path, "that are broken links or not regular files") for path in search.no_files]
     return FoundFiles(kind, tuple(files), tuple(others), tuple(search.hidden))
 
 
