@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
 from bert_trainer.dataset.sampling.sentence_pairs import Walks, draw_pairs
-from bert_trainer.dataset.sampling.shard_samples import ShardTask, make_samples
+from bert_trainer.dataset.sampling.shard_samples import ShardTask, assemble_shard, draw_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
 from bert_trainer.system.random_bits import RandomBits
@@ -70,7 +70,7 @@ def walk(documents: Documents, index: int, seed: int, *, capacity: int, short: f
 
 def samples_of(documents: Documents, task: ShardTask, bits: RandomBits) -> Samples:
     """Make the samples of a shard whose groups all hold these documents."""
-    return make_samples([flat(documents)] * len(task.groups), task, bits)
+    return assemble_shard(draw_shard([flat(documents)] * len(task.groups), task, bits), task)
 
 
 def mask_many(rows: Sequence[Sequence[int]], rule: MaskingRule, bits: RandomBits) -> list[Masked]:

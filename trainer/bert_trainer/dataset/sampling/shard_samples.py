@@ -76,7 +76,7 @@ def build_shard(task: ShardTask) -> int:
     # This worker may have encoded text before: its cache of words takes memory that the shard needs.
     forget_words()
     dtype = id_kind(task.masking.vocabulary_size)
-    drawn = _draw(read_tokens(task.token_paths, task.groups, task.num_groups, dtype), task)
+    drawn = draw_shard(read_tokens(task.token_paths, task.groups, task.num_groups, dtype), task)
     num_rows = len(drawn.pairs)
     shape = task.sequence_length, task.masking.max_predictions
     attributes: dict[str, Any] = {
@@ -87,7 +87,7 @@ def build_shard(task: ShardTask) -> int:
         "layout": task.layout,
     }
     if num_rows * task.sequence_length <= IN_MEMORY_TOKENS:
-        write_shard(task.target, _assemble(drawn, task), **attributes)
+        write_shard(task.target, assemble_shard(drawn, task), **attributes)
         return num_rows
     # Beside the tokens, in the work folder: what a killed process leaves is removed with it.
     folder = task.token_paths[0].with_name(f"shuffle_{shape[0]}_{shape[1]}_{task.split}_{task.shard}")
@@ -124,13 +124,8 @@ def groups_of_shard(shard: int, num_shards: int, dupe_factor: int) -> tuple[int,
     return tuple((shard + number) % num_shards for number in range(dupe_factor))
 
 
-def make_samples(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits) -> Samples:
-    """Draw pairs from the documents of every group, mask and shuffle them. groups: one for each pass."""
-    return _assemble(_draw(groups, task, bits), task)
-
-
 @dataclass(frozen=True, slots=True)
-class _DrawnPairs:
+class DrawnPairs:
     """The N samples of a shard before they are assembled."""
 
     ids: NDArray[np.integer]
@@ -141,7 +136,8 @@ class _DrawnPairs:
     bits: RandomBits
 
 
-def _draw(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits | None = None) -> _DrawnPairs:
+def draw_shard(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits | None = None) -> DrawnPairs:
+    """Draw the pairs of a shard and shuffle them. groups: one for each pass. bits: None: the shard's own stream."""
     bits = bits or random_bits(task.seed, task.sequence_length, task.split, task.shard)
     documents = TokenDocuments.concatenate(groups)
     walks = Walks.over([group.num_documents for group in groups])
@@ -155,11 +151,11 @@ def _draw(groups: Sequence[TokenDocuments], task: ShardTask, bits: RandomBits | 
         short_sequence_probability=task.short_sequence_probability,
     )
     # Sorting random words shuffles; a stable sort, so that equal words do not depend on the version of NumPy.
-    return _DrawnPairs(documents.ids, pairs, np.argsort(bits.words(len(pairs)), kind="stable"), bits)
+    return DrawnPairs(documents.ids, pairs, np.argsort(bits.words(len(pairs)), kind="stable"), bits)
 
 
-def _assemble(drawn: _DrawnPairs, task: ShardTask) -> Samples:
-    """Return all samples, shuffled."""
+def assemble_shard(drawn: DrawnPairs, task: ShardTask) -> Samples:
+    """Return all samples of a shard, shuffled and masked. Memory: all of them with their padding."""
     samples = _empty_samples(len(drawn.pairs), task.sequence_length, task.masking.max_predictions)
     for positions, block in _blocks(drawn, task):
         for field in fields(block):
@@ -167,7 +163,7 @@ def _assemble(drawn: _DrawnPairs, task: ShardTask) -> Samples:
     return samples
 
 
-def _blocks(drawn: _DrawnPairs, task: ShardTask) -> Iterator[tuple[NDArray[np.int64], Samples]]:
+def _blocks(drawn: DrawnPairs, task: ShardTask) -> Iterator[tuple[NDArray[np.int64], Samples]]:
     """Yield blocks of samples in the order of their pairs, with their positions among the shuffled ones.
 
     In this order the random stream is used: the masks do not depend on how a shard is written.
