@@ -13,6 +13,7 @@ import pytest
 
 from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
+from bert_trainer.dataset.build.passes import CorpusPasses
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import ShardFolder
@@ -123,6 +124,26 @@ def test_an_interrupted_build_resumes_to_the_same_bytes(
     build(text, root)
     assert contents(root) == contents(tmp_path / "whole")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_a_build_interrupted_among_its_shards_does_not_encode_the_text_again(
+    tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, root, dataset = write_corpus(), tmp_path / "data", DatasetConfig(folder=str(tmp_path / "data"))
+    build(text, tmp_path / "whole")
+
+    def stop_at_the_first_shard() -> None:
+        if list(root.rglob("*.hdf5")):
+            raise Halted("stop")
+
+    def encode_again(self: CorpusPasses) -> None:
+        pytest.fail("the text was read again")
+
+    with pytest.raises(Halted):
+        build_dataset(stage_of(text), dataset, LENGTHS, Silent(), check=stop_at_the_first_shard)
+    monkeypatch.setattr(CorpusPasses, "_read_texts", encode_again)
+    build(text, root)
+    assert contents(root) == contents(tmp_path / "whole")
 
 
 def test_an_incomplete_dataset_is_not_trained_on(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:

@@ -133,7 +133,8 @@ class CorpusPasses:
             InputError: the text cannot be read, is empty or too small to be split, or the vocabulary is wrong.
             TrainerError: the disk is full.
         """
-        key: dict[str, Any] = {"settings": settings.model_dump(), "fingerprint": self.corpus.fingerprint}
+        # As JSON has it: a tuple would never equal the list that is read back.
+        key: dict[str, Any] = {"settings": settings.model_dump(mode="json"), "fingerprint": self.corpus.fingerprint}
         earlier = _read_result(self.work_folder, key, self.vocabulary_path)
         if earlier is not None:
             return earlier
