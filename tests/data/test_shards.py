@@ -101,13 +101,13 @@ def test_a_folder_lists_the_shards_of_one_split_in_order(tmp_path: Path) -> None
     assert training.rows == (3, 2)
     assert training.num_samples == 5
     assert held_out.rows == (5,)
-    assert len(training.read(1)) == 2
+    assert len(training.read_ragged(1)) == 2
 
 
 @pytest.mark.parametrize("kind", ["i2", "i4", "u2", "i8"])
 def test_foreign_shards_of_any_integers_are_read(tmp_path: Path, kind: str) -> None:
     write_foreign(tmp_path / "part_00000_of_00001.hdf5", kind)
-    samples = open_folder(tmp_path).read(0)
+    samples = open_folder(tmp_path).read_ragged(0).to_padded(T, P)
     assert samples.input_ids.dtype == np.int32
     assert samples.input_mask.dtype == np.int8
     np.testing.assert_array_equal(samples.input_ids, make_samples(3).input_ids)
@@ -116,7 +116,7 @@ def test_foreign_shards_of_any_integers_are_read(tmp_path: Path, kind: str) -> N
 def test_files_are_closed_after_every_call(tmp_path: Path) -> None:
     write(tmp_path / "training_0000.hdf5")
     folder = open_folder(tmp_path)
-    folder.read(0)
+    folder.read_ragged(0)
     open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit()
                   and os.path.islink(f"/proc/self/fd/{fd}")]  # fmt: skip
     assert not any(name.endswith(".hdf5") for name in open_files)
@@ -182,7 +182,7 @@ def test_damage_inside_the_rows_is_found_when_they_are_read(tmp_path: Path) -> N
     path.write_bytes(content)
     folder = open_folder(tmp_path)
     with pytest.raises(InputError, match=r"training_0000\.hdf5: damaged or not an HDF5 file"):
-        folder.read(0)
+        folder.read_ragged(0)
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_token_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
         InputError,
         match=r"training_0\.hdf5: .*does not fit: the largest token id in 'input_ids' is 93.* 60 en",
     ):
-        open_folder(tmp_path).read(0)
+        open_folder(tmp_path).read_ragged(0)
 
 
 def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def test_unbalanced_the_ranks_rows_laid_end_to_end_are_the_order(folder: ShardFo
 
 
 def test_rows_hold_the_samples_that_their_numbers_name(folder: ShardFolder) -> None:
-    ids = np.concatenate([folder.read(shard).input_ids for shard in range(3)])
+    padded = [folder.read_ragged(shard).to_padded(SEQUENCE_LENGTH, PREDICTIONS) for shard in range(3)]
+    ids = np.concatenate([samples.input_ids for samples in padded])
     for batch in reader(folder, 0, 1).read_step(4):
         for row, number in enumerate(batch.sample_numbers_B):
             tokens = batch.tokens_N[batch.token_row_N == row].numpy()

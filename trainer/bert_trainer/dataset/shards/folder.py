@@ -10,7 +10,6 @@ from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORD
 from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, Split
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
@@ -77,10 +76,6 @@ class ShardFolder:
     def num_samples(self) -> int:
         """Samples in all files."""
         return sum(self.rows)
-
-    def read(self, shard_index: int) -> Samples:
-        """Read one whole file, padded; raises InputError as ``read_ragged``."""
-        return self.read_ragged(shard_index).to_padded(self.sequence_length, self.max_predictions)
 
     def read_ragged(self, shard_index: int, rows: slice = slice(None)) -> RaggedSamples:
         """Read rows of one file without padding.
