@@ -199,6 +199,7 @@ def plan_chop(
     total = sum(header.rows for header in headers)
     if not 1 <= num_shards <= total:
         raise InputError(f"{source}: got {num_shards} shards; allowed: 1 to its {total} samples")
+    # The samples of all sources are one sequence; each output file is a range of it, over one source or several.
     starts = [0, *accumulate(header.rows for header in headers)]
     chosen: LayoutName = layout or first_header.layout
     if shape is None and first_header.sequence_length is None:
@@ -290,6 +291,7 @@ def _task(
 ) -> ConversionTask:
     if shape is None and found.sequence_length is not None and found.max_predictions is not None:
         shape = (found.sequence_length, found.max_predictions)
+    # Size and time stand for the content of a source, as in make: reading terabytes to compare them would take hours.
     digest = hashlib.sha256(f"{layout} {shape}".encode())
     for part in parts:
         state = content or "{0.st_size} {0.st_mtime_ns}".format(part.path.stat())
@@ -314,6 +316,7 @@ def _run(
     reporter: ProgressSink | None,
     check: Callable[[], None],
 ) -> ConversionResult:
+    # The lock first: partial files are removed, which are those of a run that is still writing otherwise.
     with exclusive(target):
         for folder in {task.target.parent for task in tasks}:
             make_shard_folder(folder)
@@ -345,6 +348,7 @@ def is_converted(task: ConversionTask) -> bool:
         found = read_header(task.target)
     except InputError:
         return False
+    # Files are written atomically: the header of a file under its name speaks for its rows.
     return found.made_from == task.made_from and found.rows == task.num_rows
 
 

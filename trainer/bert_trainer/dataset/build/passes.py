@@ -225,6 +225,7 @@ class CorpusPasses:
             tokens_training=int(training.sum()),
             tokens_held_out=int(held.sum()),
         )
+        # Of the file that was used: the user may have given it, and may replace it before the next attempt.
         sha256 = read_vocabulary(self.vocabulary_path).sha256
         return EncodedCorpus(
             corpus_sha256=texts.corpus_sha256,
@@ -276,6 +277,7 @@ class CorpusPasses:
 
 def _reader(blocks: list[TextBlock]) -> Callable[[int], list[str]]:
     """Return a function that reads a document by its number."""
+    # Near-duplicate candidates are few and anywhere: single documents are read, not blocks.
     firsts = np.array([block.first_document for block in blocks])
 
     def read(document: int) -> list[str]:

@@ -101,5 +101,6 @@ class BuildProgress:
 
 def _cpu_s() -> float:
     """Processor time of this process and of the workers that have ended."""
+    # Children count once they have been waited for: workers that still run are missing from an interim figure.
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -81,6 +81,7 @@ def corpus_name(paths: Sequence[str]) -> str:
     """
     stems = (PurePath(path.rpartition(":")[2]).name.partition(".")[0] for path in paths)
     words = re.findall(r"[a-z0-9]+", "_".join(stems).lower())
+    # Also within a word: loaders search for the letters.
     name = "_".join(words).replace("training", "text")
     kept = [word for word in name.split("_") if word not in ("test", "eval", "part", "held", "out")]
     return "_".join(kept) or _DEFAULT_CORPUS

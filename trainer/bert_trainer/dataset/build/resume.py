@@ -60,6 +60,7 @@ def open_dataset_info(
     ):
         # An earlier release built all of it, and nothing is added: samples of two generators are not mixed.
         settings = settings.model_copy(update={"generator_version": info.settings.generator_version})
+    # All differences at once, the text included.
     differing = _differences(info.settings, settings)
     if info.fingerprint != corpus.fingerprint:
         if info.corpus_sha256 is not None and digest_corpus(corpus) != info.corpus_sha256:
@@ -89,6 +90,7 @@ def is_complete(info: DatasetInfo, root: Path, vocabulary_path: Path, lengths: l
             hint=f"put the old one back, or {_CHOOSE_ANOTHER}",
         )
     built = {(length.sequence_length, length.max_predictions): length for length in info.lengths}
+    # Names only: opening thousands of files would take seconds each time that a finished stage is skipped.
     return all(
         length in built
         and all((root / folder / name).is_file() for folder, names in built[length].files.items() for name in names)
@@ -103,6 +105,7 @@ def vocabulary_path(dataset: DatasetConfig) -> Path:
 
 def _given_vocabulary(dataset: DatasetConfig, root: Path, info: DatasetInfo | None) -> str | None:
     """Return the SHA-256 of a vocabulary that exists already, None for one to be trained; reading it checks it."""
+    # A vocab.txt in the folder of a new dataset was put there by the user; in a dataset that trains, by the build.
     path = vocabulary_path(dataset)
     if dataset.vocabulary_file is None:
         trained_here = info is not None and info.settings.vocabulary == _TRAINED

@@ -81,6 +81,7 @@ class DistinctCounts:
 
     def _bounded(self, most: int) -> DistinctCounts:
         found = self
+        # Halving the limit keeps every second key on average, and may have to be repeated.
         while len(found.keys) > most:
             found = found._shifted(found.shift + 1)
         return found
@@ -88,6 +89,7 @@ class DistinctCounts:
     def _shifted(self, shift: int) -> DistinctCounts:
         if shift == self.shift:
             return self
+        # Keys are sorted, so those below the limit are a prefix; copied, to release the rest.
         left = int(np.searchsorted(self.keys, _limit(shift), side="right"))
         return DistinctCounts(self.keys[:left].copy(), self.counts[:left].copy(), shift)
 
@@ -207,6 +209,7 @@ class SampleStatistics:
 def _count(
     samples: RaggedSamples, sequence_length: int, max_predictions: int, mask_id: int | None, unk_id: int | None
 ) -> SampleStatistics:
+    # What the predictions show: mostly [MASK], by which its id is found where the vocabulary is not known.
     shown = samples.tokens[samples.prediction_places()]
     if mask_id is None and len(shown):
         mask_id = int(np.bincount(shown).argmax())

@@ -88,6 +88,7 @@ def check_ragged(
         InputError: names the first such row.
     """
     counts, predictions = samples.token_counts, samples.prediction_counts
+    # First of all: the checks below index with these numbers.
     sums = ((counts, samples.tokens, "tokens"), (predictions, samples.masked_lm_ids, "predictions"))
     for numbers, values, what in sums:
         if int(numbers.sum()) != len(values):
@@ -100,6 +101,7 @@ def check_ragged(
     check_range(path, "next_sentence_labels", samples.next_sentence_labels, longest, None)
     positions = samples.masked_lm_positions.astype(np.int64)
     row_of = np.repeat(np.arange(len(samples)), predictions)
+    # Position 0 is [CLS], which is never predicted: a prediction of it marks damage or padding.
     outside = np.zeros(len(samples), np.bool_)
     outside[row_of[(positions < 1) | (positions >= counts[row_of])]] = True
     rules = {
@@ -205,6 +207,7 @@ def _segment_rules(
     rows = np.arange(len(samples))
     real = samples.input_mask == 1
     num_separators = ((original == ids.sep_id) & real).sum(axis=1)
+    # 0 if there is no second segment; index -1 below is then harmless, since that row breaks a rule anyway.
     first_b = (samples.segment_ids == 1).argmax(axis=1)
     falls = ((np.diff(samples.segment_ids, axis=1) < 0) & real[:, 1:]).any(axis=1)
     return {
@@ -232,6 +235,7 @@ def _prediction_rules(
     specials = np.isin(samples.masked_lm_ids, special_ids) & predicted
     unknown = np.zeros_like(predicted) if origin.predicts_unknown else (samples.masked_lm_ids == ids.unk_id) & predicted
     steps = np.diff(samples.masked_lm_positions, axis=1)
+    # Unused predictions have position 0 and come last: a used one behind them is a gap.
     disordered = (((steps <= 0) | ~predicted[:, :-1]) & predicted[:, 1:]).any(axis=1)
     rules = {
         "has no prediction": ~predicted.any(axis=1) & (known > 0),

@@ -135,12 +135,14 @@ def _samples(arrays: dict[str, NDArray[Any]]) -> RaggedSamples:
 
 def _check_sum(path: Path, name: str, dataset: h5py.Dataset, checksum: int) -> None:
     wanted = dataset.attrs.get("crc32")
+    # A file without checksums was not written by this project, or was rewritten: nothing in it can be trusted.
     if wanted is None or checksum != wanted:
         raise InputError(f"{path}: damaged: dataset {name!r} does not match its checksum", hint=REBUILD)
 
 
 def write(file: h5py.File, samples: RaggedSamples) -> None:
     """Write all datasets, contiguous and uncompressed. ``columns`` has to choose the same types for large files."""
+    # The order of creation decides the bytes of the file: ``columns`` lists the same.
     for name in (*_PER_ROW, *_FLAT):
         values = getattr(samples, name)
         if name in _PER_ROW:
@@ -149,6 +151,7 @@ def write(file: h5py.File, samples: RaggedSamples) -> None:
             values = values.astype("<u2")
         else:
             values = smallest_ids(values)
+            # Little-endian whatever the machine: the bytes of a file must not depend on it.
             values = values.astype(values.dtype.newbyteorder("<"))
         dataset = file.create_dataset(name, data=values)
         dataset.attrs["crc32"] = np.uint32(_crc32(values))

@@ -15,7 +15,9 @@ HELD_OUT_WORDS = ("held_out", "test", "eval")
 TRAINING_WORDS = ("training", "part")
 """Ours and NVIDIA's; then MLPerf's and Intel's, which counts only if no file has the first."""
 
+# Not inside a longer word: "training" in "retraining" says nothing; digits and underscores separate.
 _WORD = re.compile(rf"(?<![A-Za-z])({'|'.join((*TRAINING_WORDS, *HELD_OUT_WORDS))})(?![A-Za-z])")
+# part_7_of_2048, part-00007-of-00500; then any name that ends with a number.
 _COUNTED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<between>[_-]of[_-])(?P<total>\d+)")
 _NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)")
 _NAMES_SHOWN = 3
@@ -67,8 +69,8 @@ class _Numbered:
 def check_numbers(folder: Path, files: Iterable[Path]) -> None:
     """Refuse a set of shards with a gap: training on it would silently skip a part of the data.
 
-    Names such as ``part_7_of_2048`` and ``part-00007-of-00500`` state the number of files; of other names with a
-    number, all from 0 or 1 to the last one must exist.
+    Names such as ``part_7_of_2048`` and ``part-00007-of-00500`` state the number of files; of other names that end with
+    a number, all from 0 or 1 to the last one must exist.
 
     Raises:
         InputError: some are missing, or the folder holds files of two cuts, as ``_of_2048`` beside ``_of_4096``.

@@ -120,6 +120,7 @@ def _write_growing(
 @contextmanager
 def _growing(path: Path, version: tuple[str, str] | None = None) -> Iterator[tuple[h5py.File, contiguous.ReserveSpace]]:
     """Create a file whose disk space can be allocated ahead; the surplus is truncated at the end."""
+    # HDF5 counts on its own idea of the file's end, so allocated bytes behind it do no harm.
     with h5py.File(path, "w", libver=version) as file, path.open("r+b") as raw:
         allocated = 0
 

@@ -50,6 +50,7 @@ def read_ragged_blocks(
     first, stop, _ = rows.indices(found.rows)
     version = FileVersion.of(path)
     starts = _sample_starts(path, version, found)
+    # The block that holds the first row; of a packed file blocks have different numbers of samples.
     number = int(np.searchsorted(starts, first, side="right")) - 1
     while first < stop:
         start, end = starts[number : number + 2].tolist()
@@ -67,6 +68,7 @@ def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samp
         InputError: as ``read_shard``.
     """
     found = read_header(path)
+    # As they are in the file: converting to ragged rows and back would hide what ``verify`` looks for in the padding.
     if found.layout in FIXED:
         for start in range(0, found.rows, BLOCK_ROWS):
             with opened(path) as file:
@@ -75,6 +77,7 @@ def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samp
             yield block
         return
     length, predictions = found.sequence_length, found.max_predictions
+    # All blocks must have one shape, so a file that does not state it is read twice.
     if length is None or predictions is None:
         totals = sum((Totals.of(block) for block in read_ragged_blocks(path, vocabulary_size)), Totals())
         length, predictions = max(1, totals.longest_row), max(1, totals.most_predictions)
@@ -103,6 +106,7 @@ def _sample_starts(path: Path, version: FileVersion, found: ShardHeader) -> NDAr
     """Return the number of each block's first sample, and of all samples; (blocks + 1,)."""
     if found.layout == "mlperf-packed":
         return _packed_starts(path, version)
+    # For its checks alone: damage has to be found before a row is yielded, not in the middle.
     if found.layout == "compact":
         _compact_index(path, version)
     ends = np.minimum(np.arange(-(-found.rows // version.block_rows) + 1) * version.block_rows, found.rows)

@@ -87,6 +87,7 @@ class SampleBuffer:
         if self._file is None:
             yield from self._waiting
             return
+        # Flushed here, inside disk_errors: seek would flush as well, with an error that names no folder.
         with disk_errors(self._folder):
             self._file.flush()
         self._file.seek(0)

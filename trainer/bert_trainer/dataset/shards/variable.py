@@ -51,6 +51,7 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
             raise InputError(f"{path}: dataset {name!r} has type {file[name].dtype}, wanted {wanted}", hint=REBUILD)
         require_shape(path, name, file[name], (stored_rows,))
     rows = stored_rows
+    # In blocks, since a header is read in little memory however many rows the file has.
     if packed:
         rows = int(count_samples(file, COUNTED_ROWS)[-1])
     return ShardHeader(
@@ -135,6 +136,7 @@ def _unpack(
     ):
         if (parts < 0).any() or not np.array_equal(np.bincount(row_of, parts, len(per_row)), wholes):
             raise InputError(f"{path}: {name!r} does not add up to the lengths of the rows", hint=REBUILD)
+    # Positions count from the start of the packed row: subtract the offset of the sample within its row.
     starts_of_rows = np.repeat(np.cumsum(row_tokens) - row_tokens, per_row)
     offsets = np.cumsum(tokens) - tokens - starts_of_rows
     positions = columns["masked_lm_positions"][0].astype(np.int64) - np.repeat(offsets, predictions)
@@ -180,6 +182,7 @@ def packed_rows_of(samples: RaggedSamples, sequence_length: int) -> Block:
     row_of_sample = np.repeat(np.arange(len(packs)), per_row)
     row_tokens = np.bincount(row_of_sample, ordered.token_counts, len(packs)).astype(np.int64)
     row_predictions = np.bincount(row_of_sample, ordered.prediction_counts, len(packs)).astype(np.int64)
+    # The reverse of ``_unpack``: positions count from the start of the row that a sample is packed into.
     offsets = ordered.token_starts - np.repeat(np.cumsum(row_tokens) - row_tokens, per_row)
     positions = ordered.masked_lm_positions + np.repeat(offsets, ordered.prediction_counts)
     return {
@@ -202,6 +205,7 @@ def _vlen_columns(
     layout: str,
     positions: NDArray[np.integer] | None = None,
 ) -> dict[str, VlenRows]:
+    # int16: vocabularies of more than 32,768 entries do not fit.
     for ids in (samples.tokens, samples.masked_lm_ids):
         refuse_large_ids(ids, np.dtype("<i2"), layout)
     places = np.arange(len(samples.tokens)) - np.repeat(samples.token_starts, samples.token_counts)
@@ -246,6 +250,7 @@ def write(
                 at += _write_vlen(dataset, at, part, base, reserve)
             else:
                 at += _write_numbers(dataset, at, part)
+        # Closed before the next one is created, so that its values come first in the file.
         del dataset
 
 
