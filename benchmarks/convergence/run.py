@@ -63,8 +63,8 @@ def _unigram_loss() -> float:
     labels: dict[str, np.ndarray] = {}
     for split in ("training", "held_out"):
         shards = ShardFolder.open(folder, split=split, sequence_length=128, max_predictions=20, vocabulary=None)
-        parts = [shards.read(number) for number in range(len(shards.rows))]
-        labels[split] = np.concatenate([part.masked_lm_ids[part.masked_lm_positions > 0] for part in parts])
+        parts = [shards.read_ragged(number) for number in range(len(shards.rows))]
+        labels[split] = np.concatenate([part.masked_lm_ids for part in parts])
     entries = int(max(part.max() for part in labels.values())) + 1
     counts = np.bincount(labels["training"], minlength=entries) + 1.0
     return float(-np.log(counts / counts.sum())[labels["held_out"]].mean())

@@ -200,7 +200,7 @@ def test_a_variable_length_file_that_states_no_length_is_checked_by_its_rows(tmp
             tmp_path, split="training", sequence_length=length, max_predictions=predictions, vocabulary=None
         )
 
-    assert open_it(T, P).read(0).input_ids.shape == (40, T)
+    assert open_it(T, P).read_ragged(0).to_padded(T, P).input_ids.shape == (40, T)
     with pytest.raises(InputError, match=r"a row has \d+ tokens, another 5 predictions; allowed: 8 and 5 at most"):
         open_it(8, P)
     with pytest.raises(InputError, match="allowed: 32 and 2 at most"):

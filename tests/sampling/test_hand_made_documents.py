@@ -224,7 +224,7 @@ def build(folder: Path, text: str, **settings: object) -> tuple[Samples, Callabl
     def decode(ids: list[int]) -> str:
         return " ".join(tokens[number] for number in ids).replace(" ##", "")
 
-    return opened.read(0), decode
+    return opened.read_ragged(0).to_padded(32, 5), decode
 
 
 def test_documents_and_sentences_without_a_token_give_no_sample(tmp_path: Path) -> None:
