@@ -6,17 +6,16 @@ here: no references, no unions with null, exclusive limits as booleans, defaults
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
-
-from pydantic import BaseModel
 
 from bert_operator import names
 from bert_operator.api.parsing.profiles import PLATFORM_FIELDS
 from bert_operator.api.rules.all_rules import cel_rules
 from bert_operator.api.rules.cel import CelRule, describe
 from bert_operator.api.rules.immutability import immutability_rules
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.api.schema.json_schema import Node, job_node
 from bert_operator.api.schema.scheduling import QUALIFIED_NAME_PATTERN
 from bert_operator.api.schema.section import NAME_PATTERN
 from bert_operator.api.schema.status import JobStatus
@@ -99,7 +98,7 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
 
 
 def _root_schema() -> Document:
-    job = _Translator(BertPretrainJob).translate_root()
+    job = _section(job_node())
     del job["properties"]["apiVersion"], job["properties"]["kind"], job["properties"]["metadata"]
     job["required"] = ["spec"]
     job["properties"] = {
@@ -113,101 +112,98 @@ def _root_schema() -> Document:
             },
         },
         **job["properties"],
-        "status": _Translator(JobStatus).translate_root(),
+        "status": _section(Node.root(JobStatus)),
     }
     job["x-kubernetes-validations"] = [_validation(rule) for rule in immutability_rules()]
     return job
 
 
-class _Translator:
-    """Turns one model's JSON schema into a structural schema."""
+def _translate(node: Node, name: str = "", *, profiled: bool = False) -> Document:
+    """Return the schema of one field. profiled: a profile may fill it in."""
+    result = _quantity(node.choices) if len(node.choices) > 1 else _single(node, name, profiled)
+    if description := node.schema.get("description"):
+        result["description"] = _one_line(description)
+    default = node.schema.get("default")
+    if default is None and node.is_nullable and "default" not in node.schema:
+        raise ValueError(f"{name}: a field that may be null needs a default")
+    # The server writes defaults into the object that it stores. A profile could then not tell them from the user's
+    # own values, so its fields get none.
+    if default is not None and not profiled:
+        if node.is_nullable:
+            # null has a meaning of its own here. Without this the server prunes it and fills in the default.
+            result["nullable"] = True
+        default = _without_empty(default)
+        # Defaults of nested fields are filled in only where the section that holds them is there: hence {}.
+        if default not in ({}, []) or _has_defaults(result):
+            result["default"] = default
+    return result
 
-    def __init__(self, model: type[BaseModel]) -> None:
-        self._root = model.model_json_schema(by_alias=True)
-        self._definitions = self._root.get("$defs", {})
 
-    def translate_root(self) -> Document:
-        return self._object(self._root)
+def _single(node: Node, name: str, profiled: bool) -> Document:
+    schema = node.schema
+    if "properties" in schema:
+        return _section(node, profiled)
+    if "const" in schema:
+        return {"type": "string", "enum": [schema["const"]]}
+    result = {key: schema[key] for key in _KEPT if key in schema}
+    for limit, base in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if limit in schema:
+            # OpenAPI 3.0, unlike JSON Schema since draft 6, has the exclusive limits as marks of the others.
+            result |= {base: schema[limit], limit: True}
+    if result["type"] == "integer":
+        result["format"] = "int64"
+    if node.entries is not None:
+        result["items"] = _translate(node.entries)
+        if name in _LISTS_BY_NAME:
+            result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+        elif name == "conditions":
+            result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        else:
+            result["x-kubernetes-list-type"] = "atomic"
+    if node.values is not None:
+        result["additionalProperties"] = _translate(node.values)
+        # A structural schema cannot say how keys are spelt.
+        result["x-kubernetes-validations"] = [_validation(_KEYS)]
+    return result
 
-    def _translate(self, schema: Mapping[str, Any], name: str = "", *, profiled: bool = False) -> Document:
-        """Profiled: a profile may fill the field in, which a default written by the server would prevent."""
-        description = schema.get("description")
-        nullable = any(choice.get("type") == "null" for choice in schema.get("anyOf", ()))
-        choices = [choice for choice in schema.get("anyOf", (schema,)) if choice.get("type") != "null"]
-        result = self._quantity(choices) if len(choices) > 1 else self._single(choices[0], name, profiled)
-        if description:
-            result["description"] = _one_line(description)
-        default = schema.get("default")
-        if default is None and nullable and "default" not in schema:
-            raise ValueError(f"{name}: a field that may be null needs a default")
-        if default is not None and not profiled:
-            if nullable:
-                # null has a meaning of its own here, and must not be replaced by the default.
-                result["nullable"] = True
-            default = _without_empty(default)
-            if default not in ({}, []) or self._has_defaults(result):
-                result["default"] = default
-        return result
 
-    def _single(self, schema: Mapping[str, Any], name: str, profiled: bool) -> Document:
-        if "$ref" in schema:
-            definition = self._definitions[schema["$ref"].rsplit("/", 1)[-1]]
-            is_object = definition.get("type") == "object"
-            return self._object(definition, profiled) if is_object else self._translate(definition)
-        if "const" in schema:
-            return {"type": "string", "enum": [schema["const"]]}
-        result = {key: schema[key] for key in _KEPT if key in schema}
-        for limit, base in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if limit in schema:
-                result |= {base: schema[limit], limit: True}
-        if result["type"] == "integer":
-            result["format"] = "int64"
-        if result["type"] == "array":
-            result["items"] = self._translate(schema["items"])
-            if name in _LISTS_BY_NAME:
-                result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-            elif name == "conditions":
-                result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
-            else:
-                result["x-kubernetes-list-type"] = "atomic"
-        if result["type"] == "object":
-            result["additionalProperties"] = self._translate(schema["additionalProperties"])
-            # A structural schema cannot say how keys are spelt.
-            result["x-kubernetes-validations"] = [_validation(_KEYS)]
-        return result
+def _quantity(choices: Sequence[Node]) -> Document:
+    """Return an amount: an integer, or text, which has a unit or is one certain word."""
+    # A structural schema allows anyOf between types in this one form only. pattern and maxLength act on text,
+    # minimum and maximum on numbers, so that they may stand side by side.
+    text = next(choice.schema for choice in choices if choice.schema.get("type") == "string")
+    number = next(choice.schema for choice in choices if choice.schema.get("type") == "integer")
+    return {
+        "x-kubernetes-int-or-string": True,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": text.get("pattern", f"^{text.get('const')}$"),
+        "maxLength": text.get("maxLength", len(text.get("const", ""))),
+        "minimum": number["minimum"],
+        "maximum": number["maximum"],
+    }
 
-    def _quantity(self, choices: list[Mapping[str, Any]]) -> Document:
-        """Return an amount: an integer, or text, which has a unit or is one certain word."""
-        text = next(choice for choice in choices if choice.get("type") == "string")
-        number = next(choice for choice in choices if choice.get("type") == "integer")
-        return {
-            "x-kubernetes-int-or-string": True,
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": text.get("pattern", f"^{text.get('const')}$"),
-            "maxLength": text.get("maxLength", len(text.get("const", ""))),
-            "minimum": number["minimum"],
-            "maximum": number["maximum"],
-        }
 
-    def _object(self, schema: Mapping[str, Any], profiled: bool = False) -> Document:
-        is_spec = schema.get("title") == JobSpec.__name__
-        result: Document = {"type": "object"}
-        if schema.get("description"):
-            result["description"] = _one_line(schema["description"])
-        result["properties"] = {
-            name: self._translate(field, name, profiled=profiled or (is_spec and name in PLATFORM_FIELDS))
-            for name, field in schema.get("properties", {}).items()
-        }
-        if schema.get("required"):
-            result["required"] = sorted(schema["required"])
-        if rules := list(cel_rules(schema.get("title", ""))):
-            result["x-kubernetes-validations"] = [_validation(rule) for rule in rules]
-        return result
+def _section(node: Node, profiled: bool = False) -> Document:
+    schema, title = node.schema, node.schema.get("title", "")
+    result: Document = {"type": "object"}
+    if schema.get("description"):
+        result["description"] = _one_line(schema["description"])
+    # Fields that stand here are kept; the server prunes all others without a word, unless the client asks for strict
+    # validation, as kubectl does.
+    result["properties"] = {
+        name: _translate(field, name, profiled=profiled or (title == JobSpec.__name__ and name in PLATFORM_FIELDS))
+        for name, field in node.fields.items()
+    }
+    if schema.get("required"):
+        result["required"] = sorted(schema["required"])
+    if rules := list(cel_rules(title)):
+        result["x-kubernetes-validations"] = [_validation(rule) for rule in rules]
+    return result
 
-    @staticmethod
-    def _has_defaults(schema: Document) -> bool:
-        """Tell whether an empty object would be filled with anything."""
-        return any("default" in field for field in schema.get("properties", {}).values())
+
+def _has_defaults(schema: Document) -> bool:
+    """Tell whether an empty object would be filled with anything."""
+    return any("default" in field for field in schema.get("properties", {}).values())
 
 
 def _validation(rule: CelRule) -> Document:

@@ -6,13 +6,9 @@ of number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-
-Schema = Mapping[str, Any]
+from bert_operator.api.schema.json_schema import Node, job_node
 
 
 def normalise(document: Any) -> Any:
@@ -21,48 +17,31 @@ def normalise(document: Any) -> Any:
     ``optimizer.maxGradientNorm`` keeps its null, which switches clipping off. Entries of lists are left as they
     are: a null among them is a mistake.
     """
-    return _walk(document, _schema())
+    return _normalise(document, job_node())
 
 
-@cache
-def _schema() -> Schema:
-    return BertPretrainJob.model_json_schema(by_alias=True)
-
-
-def _walk(value: Any, schema: Schema) -> Any:
-    schema = _resolve(schema)
+def _normalise(value: Any, node: Node | None) -> Any:
     if isinstance(value, list):
-        return [_walk(item, schema.get("items", {})) for item in value]
-    if isinstance(value, float) and value.is_integer() and _takes_integers(schema):
+        return [_normalise(item, node and node.entries) for item in value]
+    if isinstance(value, float) and value.is_integer() and node is not None and _takes_integers(node):
         return int(value)
     if not isinstance(value, dict):
         return value
-    if "additionalProperties" in schema and schema["additionalProperties"]:
+    if node is not None and node.values is not None:
         # Entries of a map that hold null are no entries, as in kubectl apply.
         return {key: item for key, item in value.items() if item is not None}
-    properties = schema.get("properties", {})
+    fields = {} if node is None else node.fields
     return {
-        key: _walk(item, properties.get(key, {}))
+        key: _normalise(item, fields.get(key))
         for key, item in value.items()
-        if item is not None or not _has_another_default(properties.get(key, {}))
+        if item is not None or not _null_is_its_default(fields.get(key))
     }
 
 
-def _resolve(schema: Schema) -> Schema:
-    """Return what a reference, or the part of a union that is not null, stands for."""
-    for choice in schema.get("anyOf", ()):
-        if "$ref" in choice or choice.get("type") in ("array", "object"):
-            schema = choice
-    if "$ref" in schema:
-        definition: Schema = _schema()["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-        return definition
-    return schema
+def _null_is_its_default(node: Node | None) -> bool:
+    """Tell whether the API server would put a default in place of null."""
+    return node is not None and "default" in node.schema and not node.is_nullable
 
 
-def _has_another_default(schema: Schema) -> bool:
-    nullable = any(choice.get("type") == "null" for choice in schema.get("anyOf", ()))
-    return "default" in schema and not nullable
-
-
-def _takes_integers(schema: Schema) -> bool:
-    return any(choice.get("type") == "integer" for choice in (schema, *schema.get("anyOf", ())))
+def _takes_integers(node: Node) -> bool:
+    return any(choice.schema.get("type") == "integer" for choice in node.choices)

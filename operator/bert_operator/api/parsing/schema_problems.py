@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -19,11 +19,9 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from bert_operator.api.schema import cluster, preparation, scheduling
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.json_schema import Node, Schema, job_node
 from bert_operator.api.schema.section import NAME_PATTERN
 from bert_operator.errors import ABSENT, UNKNOWN_FIELD, Path, Problem, render_path, render_value
-
-Schema = Mapping[str, Any]
 
 PATTERNS = MappingProxyType(
     {
@@ -113,11 +111,11 @@ def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[di
         key = path[-1]
         unknown = error["type"] == "extra_forbidden"
         if isinstance(parent, list) and isinstance(key, int):
-            parent[key] = _example(_subschema(path))
+            parent[key] = _example(_node(path))
         elif isinstance(parent, dict):
             parent.pop(str(key), None)
             if not unknown and key in _subschema(path[:-1]).get("required", ()):
-                parent[str(key)] = _example(_subschema(path))
+                parent[str(key)] = _example(_node(path))
     return repaired, broken
 
 
@@ -251,10 +249,11 @@ def _number(limit: float) -> str:
     return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
 
 
-def _example(schema: Schema) -> Any:
-    """Return the smallest value that a schema allows."""
-    if "anyOf" in schema:
-        return _example(schema["anyOf"][0])
+def _example(node: Node | None) -> Any:
+    """Return the smallest value that is allowed."""
+    if node is None:
+        return "placeholder"
+    schema = node.choices[0].schema
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -267,65 +266,33 @@ def _example(schema: Schema) -> Any:
         case "boolean":
             return False
         case "array":
-            return [_example(_resolve(schema["items"])) for _ in range(schema.get("minItems", 0))]
+            return [_example(node.entries) for _ in range(schema.get("minItems", 0))]
         case "object":
-            properties = schema.get("properties", {})
-            return {name: _example(_resolve(properties[name])) for name in schema.get("required", ())}
+            return {name: _example(node.fields[name]) for name in schema.get("required", ())}
     return "placeholder"
 
 
-@cache
-def _root() -> Schema:
-    return BertPretrainJob.model_json_schema(by_alias=True)
-
-
-def _resolve(schema: Schema) -> Schema:
-    """Follow references, and drop the null branch of optional fields; the field's own description wins.
-
-    Where several branches are left, an amount as number or text, they stay as ``anyOf``.
-    """
-    while "$ref" in schema or "anyOf" in schema:
-        own = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
-        if "$ref" in schema:
-            target = _root()["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-        else:
-            branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
-            if len(branches) > 1:
-                return {**own, "anyOf": branches}
-            target = branches[0]
-        schema = {**target, **own}
-    return schema
+def _node(path: Path) -> Node | None:
+    """Return what may stand at a path; None where the path leaves the schema."""
+    node: Node | None = job_node()
+    for part in path:
+        node = node and node.child(part)
+    return node
 
 
 def _subschema(path: Path) -> Schema:
-    """Return the schema of what lies at a path; an empty one where the path leaves the schema."""
-    schema = _resolve(_root())
-    for part in path:
-        fields = schema.get("properties", {})
-        inner = schema.get("items") if isinstance(part, int) else fields.get(part, schema.get("additionalProperties"))
-        if not inner:
-            return {}
-        schema = _resolve(inner)
-    return schema
+    """Return the schema of what stands at a path; an empty one where the path leaves the schema."""
+    node = _node(path)
+    return {} if node is None else node.schema
 
 
 @cache
 def _homes() -> Mapping[str, list[str]]:
     """Map every field name below ``spec`` to the sections that have it."""
     homes: dict[str, list[str]] = {}
-    for section, name in _walk(_resolve(_root()["properties"]["spec"]), "spec"):
+    for section, name in job_node().fields["spec"].walk("spec"):
         homes.setdefault(name, []).append(section)
     return homes
-
-
-def _walk(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
-    for name, inner in schema.get("properties", {}).items():
-        yield path, name
-        resolved = _resolve(inner)
-        if resolved.get("type") == "array":
-            yield from _walk(_resolve(resolved["items"]), f"{path}.{name}[]")
-        else:
-            yield from _walk(resolved, f"{path}.{name}")
 
 
 def _parent(document: Any, path: Path) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.api.schema.json_schema import Node, job_node
 from bert_operator.errors import Problem
 
 MAX_BYTES = 256 * 1024
@@ -23,8 +23,6 @@ NEXT_STEP = "put long values into a ConfigMap that envFrom names, and long comma
 
 _SCALAR = 24
 _QUOTES, _COMMA, _COLON = 2, 1, 1
-
-Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +65,27 @@ def spec_size_expression() -> str:
 
 @cache
 def _spec_part() -> _Part:
-    root = BertPretrainJob.model_json_schema(by_alias=True)
-    return _part_of(root["$defs"][JobSpec.__name__], root["$defs"])
+    return _part_of(job_node().fields["spec"])
 
 
-def _part_of(schema: Schema, definitions: Mapping[str, Schema]) -> _Part:
-    choices = [choice for choice in schema.get("anyOf", (schema,)) if choice.get("type") != "null"]
-    if len(choices) > 1:
-        return _Part(_SCALAR)  # an amount, as a number or as a short text
-    schema = choices[0]
-    if "$ref" in schema:
-        return _part_of(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
-    words = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+def _part_of(node: Node) -> _Part:
+    if len(node.choices) > 1:
+        # An amount, as a number or as a short text. CEL would have to ask which, and cannot name hugepages.2Mi at all.
+        return _Part(_SCALAR)
+    words = node.schema.get("enum") or ([node.schema["const"]] if "const" in node.schema else [])
     if words:
         return _Part(_QUOTES + max(len(str(word)) for word in words))
-    match schema["type"]:
-        case "string":
-            return _Part(_QUOTES, is_text=True)
-        case "array":
-            return _Part(_QUOTES, entries=_part_of(schema["items"], definitions))
-        case "object" if "properties" in schema:
-            fields = {name: _part_of(inner, definitions) for name, inner in schema["properties"].items()}
-            names = sum(_QUOTES + len(name) + _COLON + _COMMA for name in fields)
-            fixed = _QUOTES + names + sum(part.fixed for part in fields.values())
-            return _Part(fixed, fields={name: part for name, part in fields.items() if part.varies})
-        case "object":
-            return _Part(_QUOTES, values=_part_of(schema["additionalProperties"], definitions))
+    if node.schema["type"] == "string":
+        return _Part(_QUOTES, is_text=True)
+    if node.entries is not None:
+        return _Part(_QUOTES, entries=_part_of(node.entries))
+    if node.values is not None:
+        return _Part(_QUOTES, values=_part_of(node.values))
+    if node.fields:
+        fields = {name: _part_of(field) for name, field in node.fields.items()}
+        names = sum(_QUOTES + len(name) + _COLON + _COMMA for name in fields)
+        fixed = _QUOTES + names + sum(part.fixed for part in fields.values())
+        return _Part(fixed, fields={name: part for name, part in fields.items() if part.varies})
     return _Part(_SCALAR)
 
 
