@@ -17,8 +17,14 @@ from pydantic.alias_generators import to_camel
 
 from bert_operator.api.rules.cel import CelRule, describe
 from bert_operator.api.rules.soundness import Soundness
-from bert_operator.api.schema import cluster, preparation, profiling, scheduling
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, InitialCheckpointSpec, PretrainSpec
+from bert_operator.api.schema import cluster, preparation, scheduling
+from bert_operator.api.schema.bert_pretrain_job import (
+    MAX_PROFILED_STEPS,
+    BertPretrainJob,
+    InitialCheckpointSpec,
+    PretrainSpec,
+    ProfileStepsSpec,
+)
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
@@ -307,12 +313,12 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda corpus: f"{corpus.checksums} with format {corpus.format}",
             ),
         ),
-        profiling.ProfileStepsSpec: (
+        ProfileStepsSpec: (
             SectionRule(
-                holds=lambda steps: steps.is_range,
-                cel=f"self.first <= self.last && self.last < self.first + {profiling.MAX_STEPS}",
+                holds=lambda steps: steps.first <= steps.last < steps.first + MAX_PROFILED_STEPS,
+                cel=f"self.first <= self.last && self.last < self.first + {MAX_PROFILED_STEPS}",
                 field="last",
-                allowed=f"a step from first on, {profiling.MAX_STEPS} steps in all at most",
+                allowed=f"a step from first on, {MAX_PROFILED_STEPS} steps in all at most",
                 next_step="trace fewer steps; a few tell as much",
                 got=lambda steps: f"{steps.last} with first {steps.first}",
             ),

@@ -29,7 +29,6 @@ from bert_operator.api.schema.cluster import (
 )
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.schema.preparation import PrepareSpec
-from bert_operator.api.schema.profiling import ProfileStepsSpec
 from bert_operator.api.schema.section import (
     NAME_PATTERN,
     Count,
@@ -277,6 +276,24 @@ class LoggingSpec(Section):
     """TCP port on which rank 0 serves its metrics. 0: a free one. Empty: none."""
     sample_ledger: bool = False
     """Debugging: write the sample numbers of every step."""
+
+
+MAX_PROFILED_STEPS = 100
+"""Of one trace: a step of BERT-large leaves some ten thousand events in it."""
+
+
+class ProfileStepsSpec(Section):
+    """A range of optimizer steps, counted from 1 in each stage as the progress counts them."""
+
+    first: Count
+    """First step that is traced. A stage's first few are slower than the others: memory is allocated, kernels are
+    compiled."""
+    last: Count
+    """Last step that is traced, at most 99 after the first."""
+    stage: Name | None = None
+    """Name of a pretrain stage. Empty: every one."""
+    all_ranks: bool = False
+    """Whether every rank writes a trace, to compare ranks. Default: rank 0 alone, since traces are large."""
 
 
 class OutputSpec(Section):
