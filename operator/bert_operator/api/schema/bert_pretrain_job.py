@@ -1,7 +1,8 @@
 """``BertPretrainJob`` as the user writes it: fields, units, defaults and the reason for each default.
 
-The only source of the schema and of the reference pages. Rules between fields are in ``rules``; what an empty
-field becomes for a run is in ``render.run_config``. Field names are camelCase in YAML and snake_case here.
+The only source of the schema, the definition and the reference page: the docstring of a field is what users read in
+docs/reference/job.md and in ``kubectl explain``. Rules between fields are in ``rules``; what an empty field becomes for
+a run is in ``render.run_config``. Field names are camelCase in YAML and snake_case here.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ STAGE_KINDS: tuple[StageKind, ...] = ("prepare", "pretrain", "evaluate", "export
 
 
 class Metadata(Section):
-    """The part of Kubernetes' object metadata that the operator reads; the rest is left alone."""
+    """The part of Kubernetes' object metadata that the operator reads; the rest is ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     name: Annotated[str, Field(min_length=1, max_length=names.MAX_JOB_NAME, pattern=NAME_PATTERN)]
     """Name of the job. At most 45 characters, so that the host names made from it stay within 63."""
     namespace: Annotated[str, Field(min_length=1, max_length=63)] = "default"
-    """Kubernetes namespace; without a cluster only a label. Default: ``default``, as kubectl has it."""
+    """Kubernetes namespace; without a cluster only a label. Default: ``default``, like kubectl."""
     uid: Annotated[str, Field(max_length=64)] | None = None
-    """Identity of this very object; set by the API server, empty without a cluster."""
+    """Unique identity of this object; set by the API server, empty without a cluster."""
     generation: int | None = None
     """Counts changes of the spec; set by the API server, empty without a cluster."""
 
@@ -71,53 +72,53 @@ class ModelSpec(Section):
     architecture: Literal["bert", "distilbert"] | None = None
     """``distilbert`` has no segment embeddings and no pooler. Empty: the preset's, else ``bert``."""
     hidden_size: Annotated[int, Field(ge=8, le=16384)] | None = None
-    """Width of a token's vector. A multiple of the number of heads. Empty: the preset's."""
+    """Size of the hidden states, a multiple of numAttentionHeads. Empty: the preset's."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=256)] | None = None
     """Transformer layers. Empty: the preset's."""
     num_attention_heads: Annotated[int, Field(ge=1, le=256)] | None = None
     """Attention heads per layer. Empty: the preset's."""
     intermediate_size: Annotated[int, Field(ge=8, le=65536)] | None = None
-    """Width of the feed-forward layer, usually 4 x hiddenSize. Empty: the preset's."""
+    """Size of the feed-forward layer, usually 4 x hiddenSize. Empty: the preset's."""
     max_position_embeddings: Tokens = 512
-    """Longest sequence, in tokens. Default: 512, as published."""
+    """Longest sequence that the position embeddings allow, in tokens. Default: 512, as published."""
     hidden_activation: Literal["gelu", "gelu_new"] = "gelu"
-    """``gelu`` by the error function, as published, or ``gelu_new``, its tanh approximation."""
+    """``gelu``: with the error function, as published; ``gelu_new``: its tanh approximation."""
     hidden_dropout: Share = 0.1
-    """Share of the hidden values dropped while training. Default: 0.1, as published."""
+    """Dropout probability of the hidden states. Default: 0.1, as published."""
     attention_dropout: Share = 0.1
-    """Share of the attention weights dropped while training. Default: 0.1, as published."""
+    """Dropout probability of the attention probabilities. Default: 0.1, as published."""
     initializer_range: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Standard deviation of the initial weights. Default: 0.02, as published."""
     layer_norm_epsilon: Annotated[float, Field(gt=0, le=1e-2)] = 1e-12
-    """Added to the variance inside LayerNorm. Default: 1e-12, as published."""
+    """Added to the variance in LayerNorm. Default: 1e-12, as published."""
     objective: Literal["mlm+nsp", "mlm"] | None = None
     """Masked LM with or without next-sentence prediction. Empty: ``mlm`` for distilbert, which has no pooler
-    to predict from, ``mlm+nsp`` otherwise, as published."""
+    for the NSP head, ``mlm+nsp`` otherwise, as published."""
     vocabulary_pad_multiple: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Embedding rows are rounded up to this multiple, which matrix products like; the extra rows are never
-    predicted. Default: 8, what tensor cores ask for."""
+    """The vocabulary is padded to a multiple of this for faster matrix products; padding entries are never predicted.
+    Default: 8, as tensor cores ask for."""
 
 
 class DatasetSpec(Section):
-    """Where the shards are; a prepare stage writes there, training reads there."""
+    """Where the shards are: a prepare stage writes them, training reads them."""
 
     path: FilePath | None = None
-    """Root folder. A relative path counts from the folder in which the command runs. Empty: ``data`` in the
+    """Root folder. A relative path is relative to the folder in which the command runs. Empty: ``data`` in the
     output folder. Set it to share one dataset between jobs."""
     vocabulary_file: FilePath | None = None
-    """A ready WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder."""
+    """An existing WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder."""
     volume: VolumeSource | None = None
-    """In a cluster: what is mounted, read-only while training; relative paths of this section, of text and of
-    shards count from there. Empty: the output's volume."""
+    """In a cluster: the volume to mount, read-only while training; relative paths of this section, of text and of
+    shards are relative to its mount. Empty: the output's volume."""
 
 
 class WarmupSpec(Section):
-    """Linear rise of the learning rate from 0; exactly one field is set."""
+    """Linear warm-up of the learning rate from 0; exactly one field is set."""
 
     steps: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Optimizer steps. 0: no warm-up."""
     proportion: Share | None = None
-    """Share of the stage's steps."""
+    """Fraction of the stage's steps."""
 
 
 class LengthSpec(Section):
@@ -128,85 +129,87 @@ class LengthSpec(Section):
     epochs: PositiveFloat | None = None
     """Passes over the stage's samples; fractions are allowed."""
     samples: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """Sequences, rounded up to whole steps."""
+    """Sequences over all ranks, rounded up to whole steps."""
 
 
 class DataRangeSpec(Section):
-    """The part of the training samples that a stage uses, as shares of their number."""
+    """The part of the training samples that a stage uses, as fractions of their number."""
 
     start: Share = 0.0
-    """First sample."""
+    """Where the range begins, inclusive. Default: 0, the first sample."""
     end: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Where the range stops; the sample there is no longer used."""
+    """Where the range ends, exclusive. Default: 1, all samples from start on."""
 
 
 class PretrainSpec(Section):
-    """One phase of pretraining at one sequence length; the next phase goes on from its weights."""
+    """One phase of pretraining at one sequence length; the next phase continues from its weights."""
 
     sequence_length: Tokens
     """Tokens per sequence, [CLS] and both [SEP] included. Published: 128 first, then 512."""
     max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Masked tokens per sequence at most. Empty: 15 % of sequenceLength, rounded up to a multiple of 4,
+    """Maximum number of masked tokens per sequence. Empty: 15 % of sequenceLength, rounded up to a multiple of 4,
     which gives the published 20 at 128 and 80 at 512."""
     global_batch_size: Rows
-    """Sequences per optimizer step over all ranks and accumulation passes. The ``train_batch_size`` of the
-    original scripts is per GPU before its division by accumulation: multiply it by the number of GPUs."""
+    """Sequences per optimizer step over all ranks and gradient accumulation. The ``train_batch_size`` of the
+    original scripts is per GPU, before it is divided by the accumulation steps: multiply it by the number of GPUs."""
     micro_batch_size: RowsOrAuto | None = None
-    """Sequences of one forward and backward pass on one rank, at most; the passes that a step needs follow
-    from it. ``auto``: rank 0 tries sizes for some seconds at the first start and takes a fast one that fits. Empty:
-    as many as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It changes memory and speed;
-    the result, rounding of sums apart, only with lossNormalization: microBatchMean, which auto does not go with."""
+    """Maximum number of sequences in one forward and backward pass on one rank; the number of gradient accumulation
+    steps follows from it. ``auto``: at the first start rank 0 tries sizes for some seconds and takes a fast one that
+    fits. Empty: as many sequences as 4096 tokens hold (32 of 128, 8 of 512), which suits CPUs and small GPUs. It
+    affects memory and speed; the result, up to rounding, only with lossNormalization: microBatchMean, which excludes
+    auto."""
     learning_rate: Annotated[float, Field(gt=0, le=1)]
-    """Peak, at the end of the warm-up."""
+    """Peak learning rate, reached at the end of the warm-up."""
     warmup: WarmupSpec = WarmupSpec(proportion=0.1)
-    """How the learning rate rises. Default: over a tenth of the steps, since BERT diverges without."""
+    """Learning rate warm-up. Default: the first tenth of the steps, since BERT diverges without warm-up."""
     decay: Literal["poly", "linear", "constant"] = "poly"
-    """``poly``: root of the steps left (NVIDIA); ``linear``: the steps left (Google, MLPerf); ``constant``:
-    none."""
+    """``poly``: proportional to the square root of the remaining steps (NVIDIA); ``linear``: proportional to the
+    remaining steps (Google, MLPerf); ``constant``: no decay."""
     after_warmup: Literal["published", "continuous"] = "published"
-    """``published``: decay counts from step 0, so the rate drops where the warm-up ends, as in the original
-    scripts; ``continuous``: it counts from the end of the warm-up."""
+    """``published``: decay counts from step 0, so the rate drops at the end of the warm-up, as in the original
+    scripts; ``continuous``: decay counts from the end of the warm-up."""
     length: LengthSpec
     """How long this stage trains."""
     optimizer_state: Literal["keep", "keepWithStepCount", "reset"] | None = None
-    """Of the stage before. ``keep``: its moments, while bias correction counts steps from 0, as in NVIDIA's trainer;
-    ``keepWithStepCount``: its moments and that count; ``reset``: neither. The schedule starts at 0 either way. Empty:
-    ``keepWithStepCount`` with AdamW, whose updates would otherwise be 0.15 of their size at step 10, a second warm-up;
-    ``keep`` with LAMB, whose trust ratio makes up for most of that."""
+    """What becomes of the previous stage's optimizer state. ``keep``: the moments are kept, while bias correction
+    counts steps from 0, as in NVIDIA's trainer; ``keepWithStepCount``: the moments and the step count are kept;
+    ``reset``: neither. The schedule starts at 0 either way. Empty: ``keepWithStepCount`` with AdamW, whose updates
+    would otherwise be 0.15 of their size at step 10, a second warm-up; ``keep`` with LAMB, whose trust ratio makes up
+    for most of that."""
     loss_normalization: Literal["global", "microBatchMean"] = "global"
-    """``global``: by the step's masked tokens over all ranks, so that ranks and micro-batches change nothing;
-    ``microBatchMean``: the mean of the means, as in the original scripts."""
+    """``global``: over the step's masked tokens on all ranks, so that the result does not depend on the number of ranks
+    or the micro-batch size; ``microBatchMean``: the mean of the micro-batches' means, as in the original scripts."""
     masking: Literal["static", "dynamic"] = "static"
-    """``static``: the masks in the files, the same in every epoch; ``dynamic``: drawn anew in every epoch while the
-    samples are read (Liu et al. 2019), the same for any number of ranks and after a restart."""
+    """``static``: the masks in the files, the same in every epoch; ``dynamic``: drawn anew in every epoch when samples
+    are read (Liu et al. 2019), identical for any number of ranks and after a restart."""
     masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the tokens that are predicted, for dynamic masking alone. Empty: 0.15, as published."""
+    """Fraction of the tokens that are predicted; for dynamic masking only. Empty: 0.15, as published."""
     whole_word_masking: bool | None = None
-    """Mask all pieces of a word or none, for dynamic masking alone. Empty: false."""
+    """Mask all pieces of a word or none; for dynamic masking only. Empty: false."""
     shards: FilePath | None = None
-    """Folder of ready shards. Empty: the folder of this length below the dataset."""
+    """Folder with existing shards. Empty: the folder of this sequence length in the dataset."""
     data_range: DataRangeSpec = DataRangeSpec()
-    """The part of the samples that is used. Default: all."""
+    """The part of the samples to train on. Default: all."""
 
 
 class EvaluateSpec(Section):
-    """Masked-LM and next-sentence accuracy on held-out documents, before and after training."""
+    """Masked LM and next-sentence accuracy on held-out documents, before and after training."""
 
     sequence_length: Tokens | None = None
     """Tokens per sequence. Empty: that of the last pretrain stage before this one."""
     max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Masked tokens per sequence at most. Empty: that of the last pretrain stage before this one if the
+    """Maximum number of masked tokens per sequence. Empty: that of the last pretrain stage before this one if the
     lengths are equal, else 15 % as in a pretrain stage."""
     micro_batch_size: Rows | None = None
-    """Sequences of one pass on one rank. Empty: as many as 4096 tokens hold."""
+    """Sequences in one forward pass on one rank. Empty: as many as 4096 tokens hold."""
     max_samples: Count | None = None
-    """Sequences at most. Empty: all that are held out."""
+    """Maximum number of sequences. Empty: all held-out sequences."""
     shards: FilePath | None = None
-    """Folder of held-out shards. Empty: the folder of this length below the dataset."""
+    """Folder with existing held-out shards. Empty: the folder of this sequence length in the dataset."""
 
 
 class ExportSpec(Section):
-    """The trained model in a form that other programs load."""
+    """The trained model in a format that other programs load."""
 
     format: Literal["huggingface"] = "huggingface"
     """``huggingface``: a folder for ``AutoModel.from_pretrained``."""
@@ -216,16 +219,16 @@ class Stage(Section):
     """One step of the job; besides the name exactly one field is set."""
 
     name: Name
-    """Unique in the job; progress, metrics and checkpoints carry it. Lower-case letters, digits and
+    """Unique in the job; progress, metrics and checkpoints are labelled with it. Lower-case letters, digits and
     dashes."""
     prepare: PrepareSpec | None = None
-    """Make a dataset from text."""
+    """Build a dataset from text."""
     pretrain: PretrainSpec | None = None
     """Train one phase."""
     evaluate: EvaluateSpec | None = None
-    """Measure on held-out documents."""
+    """Evaluate on held-out documents."""
     export: ExportSpec | None = None
-    """Write the model for other programs."""
+    """Export the model for other programs."""
 
     @property
     def kinds(self) -> tuple[StageKind, ...]:
@@ -234,48 +237,48 @@ class Stage(Section):
 
 
 class InitialCheckpointSpec(Section):
-    """Weights that the first pretrain stage starts from, where the job has no checkpoint of its own yet."""
+    """Weights that the first pretrain stage starts from, unless the job already has a checkpoint of its own."""
 
     path: FilePath
-    """Folder. A relative path counts as that of the dataset does."""
+    """Folder. A relative path is relative to the same folder as dataset.path."""
     format: Literal["bert-trainer", "huggingface"] = "bert-trainer"
     """``bert-trainer``: a checkpoint or the output folder of another job; ``huggingface``: a folder with
     config.json and the weights."""
     load: Literal["weights", "weightsAndOptimizer", "none"] = "weights"
-    """``weightsAndOptimizer``, for bert-trainer only, takes the moments too; ``none`` reads the folder and
-    loads nothing."""
+    """``weights``: the model alone; ``weightsAndOptimizer``, for bert-trainer only, loads the optimizer's moments too;
+    ``none`` reads the folder and loads nothing."""
 
 
 class CheckpointSpec(Section):
-    """When checkpoints are written; the end of a stage and a graceful stop always write one."""
+    """When checkpoints are written; one is always written at the end of a stage and at a graceful stop."""
 
     every_steps: Count | None = None
-    """Optimizer steps between two. Empty: not by steps."""
+    """Optimizer steps between checkpoints. Empty: not by steps."""
     every_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    """Seconds between two. Empty: 600 if everySteps and everySamples are empty too, so that a crash costs ten
+    """Seconds between checkpoints. Empty: 600 if everySteps and everySamples are empty too, so that a crash loses ten
     minutes at most."""
     every_samples: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """Sequences between two. Empty: not by sequences."""
+    """Sequences between checkpoints. Empty: not by sequences."""
     min_samples_to_start: Annotated[int, Field(ge=0, le=2**53)] = 0
-    """Sequences, counted over all stages, before which none is written. Default: 0."""
+    """Sequences, counted over all stages, before the first checkpoint. Default: 0."""
     periodic: bool = True
-    """false: only those at the end of a stage and at a graceful stop."""
+    """false: checkpoints only at the end of a stage and at a graceful stop."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Newest whole ones kept; the last one of every finished stage stays as well. There should be room for one more; on
-    a full disk the oldest goes before the next is written."""
+    """Number of the newest complete checkpoints to keep; the last one of every finished stage is kept as well. Leave
+    room for one more: on a full disk the oldest is removed before the next is written."""
 
 
 class LoggingSpec(Section):
-    """What is reported and how often."""
+    """What is logged and how often."""
 
     every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """Optimizer steps between two reports."""
+    """Optimizer steps between progress reports."""
     tensorboard: bool = True
     """Write TensorBoard events into the output folder."""
     prometheus_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """TCP port on which rank 0 serves its metrics. 0: a free one. Empty: none."""
+    """TCP port on which rank 0 serves Prometheus metrics. 0: any free port. Empty: no metrics endpoint."""
     sample_ledger: bool = False
-    """Debugging: write the sample numbers of every step."""
+    """For debugging: write the sample numbers of every step."""
 
 
 MAX_PROFILED_STEPS = 100
@@ -283,138 +286,138 @@ MAX_PROFILED_STEPS = 100
 
 
 class ProfileStepsSpec(Section):
-    """A range of optimizer steps, counted from 1 in each stage as the progress counts them."""
+    """A range of optimizer steps to profile, counted from 1 in each stage like the progress."""
 
     first: Count
-    """First step that is traced. A stage's first few are slower than the others: memory is allocated, kernels are
-    compiled."""
+    """First step to profile. The first few steps of a stage are slower than the others: memory is allocated, kernels
+    are compiled."""
     last: Count
-    """Last step that is traced, at most 99 after the first."""
+    """Last step to profile, inclusive; at most 99 after the first."""
     stage: Name | None = None
-    """Name of a pretrain stage. Empty: every one."""
+    """Name of a pretrain stage. Empty: every pretrain stage."""
     all_ranks: bool = False
-    """Whether every rank writes a trace, to compare ranks. Default: rank 0 alone, since traces are large."""
+    """Whether every rank writes a trace, to compare ranks. Default: only rank 0, since traces are large."""
 
 
 class OutputSpec(Section):
     """Where results go."""
 
     path: FilePath
-    """Folder for data, checkpoints, metrics, report and export. A relative path counts from the folder in
-    which the command runs, or from the volume's mount. One folder belongs to one job."""
+    """Folder for data, checkpoints, metrics, report and export. A relative path is relative to the folder in
+    which the command runs, or to the volume's mount. One folder belongs to one job."""
     volume: VolumeSource | None = None
-    """In a cluster: what is mounted, shared by all workers. Required there, unless a volume of spec.volumes
+    """In a cluster: the volume to mount, shared by all workers. Required there, unless a volume of spec.volumes
     holds the path."""
     if_exists: Literal["Fail", "Resume", "New"] = "Fail"
-    """What to do where an earlier job of this name has left a run in the folder: ``Fail``, so that nothing is
-    overwritten unasked; ``Resume`` from its newest good checkpoint; ``New``: move its content into ``previous/`` and
-    start over. Another attempt of the same job goes on in any case."""
+    """What to do if an earlier job of this name has left a run in the folder. ``Fail``, so that nothing is
+    overwritten by accident; ``Resume`` from its latest valid checkpoint; ``New``: move its content into ``previous/``
+    and start over. Retries of the same job always resume."""
 
 
 class RunPolicy(Section):
-    """When the operator starts, tries again, gives up and cleans up. May be changed while the job runs."""
+    """When the operator starts, retries, stops and cleans up the job. May be changed while the job runs."""
 
     suspend: bool = False
-    """true: stop with a checkpoint and wait; false again: go on from there, in a new attempt."""
+    """true: stop with a checkpoint and wait; false again: resume from there in a new attempt."""
     application_retries: Annotated[int, Field(ge=0, le=20)] = 1
-    """Tries after the program failed by itself (exit code 1). Default: 1; what fails twice fails always. Data
-    preparation and training count apart."""
+    """Retries after the program itself failed (exit code 1). Default: 1, since what fails twice fails always. Data
+    preparation and training have budgets of their own."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
-    """Tries after a process was killed, its machine was lost, or storage failed after the first step. Bad input (exit
-    code 2) is never tried again."""
+    """Retries after a process was killed, its machine was lost, or storage failed after the first step. Bad input (exit
+    code 2) is never retried."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """Seconds after which the job is stopped with a checkpoint and counts as failed. Empty: no limit."""
+    """Seconds after which the job is stopped with a checkpoint and marked as failed. Empty: no limit."""
     start_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """Seconds that the pods of an attempt may wait for nodes and images before the job counts as failed; time
-    in a queue is not counted. Empty: no limit."""
+    """Seconds that the pods of an attempt may wait for nodes and images before the job is marked as failed; time in a
+    queue does not count. Empty: no limit."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] = 120
-    """Seconds that a stopped pod gets to write its checkpoint before it is killed."""
+    """Grace period in seconds for a pod to write its checkpoint before it is killed."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315_360_000)] | None = None
-    """Seconds after its end when the job and its pods are deleted; files on volumes stay. Empty: never."""
+    """Seconds after which a finished job and its pods are deleted; files on volumes are kept. Empty: never."""
     checkpoints_after_success: Literal["Keep", "Delete"] = "Keep"
-    """What happens to the checkpoints once every stage is done; the export and the metrics always stay."""
+    """Whether checkpoints are kept once every stage is done; the export and the metrics always are."""
 
 
 class JobSpec(Section):
     """Everything that the user decides."""
 
     profile: Name | None = None
-    """Name of a profile in the operator's settings, which fills in what this job leaves out of the fields that belong
-    to a cluster: image, resources, volumes, users and the like. Empty: the settings' default one, if any. Without a
-    cluster it is not looked at."""
+    """Name of a profile in the operator's settings, which fills in the cluster's fields that this job leaves out:
+    image, resources, volumes, users and the like. Empty: the default profile, if there is one. Ignored without a
+    cluster."""
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = None
     """Container image of the trainer. Empty: the one that the operator was installed with."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """Empty: ``Always`` for the tag latest, ``IfNotPresent`` otherwise, as Kubernetes has it."""
+    """When nodes pull the image. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
     image_pull_secrets: Annotated[tuple[ImagePullSecret, ...], Field(max_length=16)] = ()
     """Credentials of private registries."""
     workers: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Pods or machines. Default: 1, which is a single pod without ssh."""
+    """Number of worker pods or machines. Default: 1, a single pod without ssh."""
     slots_per_worker: Annotated[int, Field(ge=1, le=256)] = 1
-    """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1. Left out with
+    """Ranks (training processes) per worker: one per GPU, or one per CPU socket. Default: 1. Leave it out with
     cpu.ranksPerNode: auto."""
     mpi: MpiSpec = MpiSpec()
-    """Which MPI starts the ranks."""
+    """The MPI that launches the ranks."""
     seed: Seed = 42
-    """Of initial weights, sample order and dropout."""
+    """Seed of initial weights, sample order and dropout."""
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"] = "fp32"
-    """Of the arithmetic. Default: fp32, which every machine has; bf16 is the choice on recent GPUs and
+    """Numeric precision of training. Default: fp32, which every machine supports; bf16 is the choice on recent GPUs and
     Xeons; tf32 is for NVIDIA GPUs; bf32, for Xeons with AMX, keeps tensors in fp32 and lets oneDNN round the inputs
     of matrix products to bf16; avx-fp32 is fp32 that leaves DNNL_MAX_CPU_ISA alone; fp64 is for exact comparisons,
     not for training."""
     engine: Literal["eager"] = "eager"
-    """What runs the model. This release has one: PyTorch's own."""
+    """What executes the model. The only choice so far: PyTorch's eager mode."""
     activation_checkpointing: bool = False
-    """Compute every layer a second time in the backward pass instead of keeping its activations: about a third more
-    time for a fraction of the memory. The result is the same, bit by bit."""
+    """Recompute every layer in the backward pass instead of keeping its activations: about a third more time for a
+    fraction of the memory. The result is bitwise identical."""
     model: ModelSpec
-    """What is trained."""
+    """The model to train."""
     initial_checkpoint: InitialCheckpointSpec | None = None
-    """Weights to start from. Empty: drawn at random."""
+    """Weights to start from. Empty: random initialization."""
     optimizer: OptimizerSpec = OptimizerSpec()
-    """How weights are updated."""
+    """Optimizer and its hyperparameters."""
     reduction: ReductionSpec = ReductionSpec()
     """How gradients are summed over ranks."""
     dataset: DatasetSpec = DatasetSpec()
-    """What it is trained on."""
+    """The data to train on."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=32)]
-    """What is done, in this order: prepare first, evaluate and export after training."""
+    """Steps of the job, run in this order: prepare first, evaluate and export after training."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """How progress is kept."""
+    """When checkpoints are written and how many are kept."""
     logging: LoggingSpec = LoggingSpec()
-    """How progress is told."""
+    """What is logged and how often."""
     profile_steps: ProfileStepsSpec | None = None
-    """Steps of which a PyTorch profiler trace and a table of times are written. Empty: none, at no cost."""
+    """Steps to profile: a PyTorch profiler trace and a table of times are written. Empty: none, without overhead."""
     output: OutputSpec
     """Where results go, and what happens to earlier ones."""
     resources: ResourcesSpec = ResourcesSpec()
-    """What one worker gets: cores, memory, GPUs, network devices."""
+    """Resources of one worker: cores, memory, GPUs, network devices."""
     cpu: CpuSpec = CpuSpec()
-    """How ranks use a Xeon's cores."""
+    """Ranks and threads on the cores of a Xeon."""
     network: NetworkSpec = NetworkSpec()
-    """The node's network, for InfiniBand."""
+    """Access to the node's network and locked memory, for InfiniBand and RoCE."""
     security_context: SecurityContextSpec = SecurityContextSpec()
-    """As whom pods run."""
+    """User and groups of the pods."""
     scheduling: SchedulingSpec = SchedulingSpec()
-    """Where pods run."""
+    """Nodes that the pods may run on, and their priority."""
     queue_name: Name | None = None
     """Kueue LocalQueue that admits the attempts. Empty: they start at once."""
     launcher: RoleSpec = RoleSpec()
-    """What differs for the MPI launcher."""
+    """Overrides for the MPI launcher."""
     worker: RoleSpec = RoleSpec()
-    """What differs for the workers; also used for the pod of a job with one worker."""
+    """Overrides for the workers, and for the single pod of a job with one worker."""
     env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=128)] = ()
-    """Variables that every rank sees."""
+    """Environment variables of every rank."""
     env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=16)] = ()
-    """Secrets and ConfigMaps whose keys every rank sees as variables."""
+    """Secrets and ConfigMaps whose keys become environment variables of every rank."""
     volumes: Annotated[tuple[VolumeSpec, ...], Field(max_length=16)] = ()
-    """Further volumes."""
+    """Additional volumes."""
     workspace: WorkspaceSpec | None = None
-    """The user's own training program. Empty: the trainer."""
+    """Your own training program, run in place of the trainer. Empty: the trainer."""
     proxy: ProxySpec = ProxySpec()
-    """Web proxies."""
+    """HTTP proxies."""
     run_policy: RunPolicy = RunPolicy()
-    """How the job is started, tried again and cleaned up."""
+    """How the job is started, retried, stopped and cleaned up."""
 
     @property
     def ranks_per_worker(self) -> int:

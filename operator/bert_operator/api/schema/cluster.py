@@ -1,4 +1,4 @@
-"""What a job asks of a cluster: images, resources, volumes, users, MPI. Without a cluster it is not looked at.
+"""What a job asks of a cluster: images, resources, volumes, users, MPI. Ignored without a cluster.
 
 Kubernetes' own terms keep their names. What empty fields become is in ``render``.
 """
@@ -14,7 +14,7 @@ from bert_operator.api.schema.section import FilePath, Name, PositiveFloat, Sect
 
 QUANTITY_PATTERN = r"^([1-9][0-9]*(\.[0-9]{1,3})?|0\.[0-9]{0,2}[1-9])(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 Quantity = Annotated[int, Field(ge=1, le=2**53)] | Annotated[str, Field(max_length=20, pattern=QUANTITY_PATTERN)]
-"""As Kubernetes writes amounts: 4, 500m, 64Gi."""
+"""Kubernetes' notation of amounts: 4, 500m, 64Gi."""
 
 MOUNT_PATTERN = r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 MountPath = Annotated[str, Field(min_length=2, max_length=256, pattern=MOUNT_PATTERN)]
@@ -34,23 +34,23 @@ class ClaimSource(Section):
     """A PersistentVolumeClaim."""
 
     claim_name: ObjectName
-    """In the job's namespace. With more than one worker it has to be ``ReadWriteMany``."""
+    """Claim in the job's namespace. With more than one worker it must be ``ReadWriteMany``."""
 
 
 class NfsSource(Section):
-    """A share that kubelet mounts itself; namespaces that enforce ``restricted`` need a claim instead."""
+    """An NFS export that kubelet mounts; namespaces that enforce Pod Security ``restricted`` need a claim instead."""
 
     server: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9:]([-A-Za-z0-9.:]*[A-Za-z0-9])?$")]
     """Host name or address."""
     path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/")]
-    """What the server exports."""
+    """Path that the server exports."""
 
 
 class HostPathSource(Section):
-    """A folder of the node. Only where the operator's configuration allows it."""
+    """A folder of the node; only where the operator's settings allow it."""
 
     path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/")]
-    """On every node that a pod may run on."""
+    """Folder on every node that a pod may run on."""
 
 
 class VolumeSource(Section):
@@ -59,47 +59,47 @@ class VolumeSource(Section):
     persistent_volume_claim: ClaimSource | None = None
     """A claim, the usual choice."""
     nfs: NfsSource | None = None
-    """A share, without a claim."""
+    """An NFS export, without a claim."""
     host_path: HostPathSource | None = None
     """A folder of the node."""
     sub_path: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^/]")] | None = None
-    """Folder of the volume to mount. Empty: all of it."""
+    """Folder of the volume to mount. Empty: the whole volume."""
     mount_path: MountPath | None = None
-    """Where it appears in the pods. Empty: /mnt/dataset, /mnt/output or /mnt/workspace, after the section it
-    stands in."""
+    """Where it is mounted in the pods. Empty: /mnt/dataset, /mnt/output or /mnt/workspace, depending on the
+    section."""
 
 
 class VolumeSpec(Section):
-    """A further volume, mounted in every pod that runs ranks."""
+    """An additional volume, mounted in every pod that runs ranks."""
 
     name: Name
     """Unique among the job's volumes."""
     source: VolumeSource
-    """Where its files are; its mountPath is required here."""
+    """The volume; its mountPath is required here."""
     read_only: bool = True
-    """Whether ranks may only read."""
+    """Mount it read-only. Default: true."""
 
 
 class KeySource(Section):
     """One key of a Secret or ConfigMap of the job's namespace."""
 
     name: ObjectName
-    """Of the object."""
+    """Name of the Secret or ConfigMap."""
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._A-Za-z0-9]+$")]
-    """In its data."""
+    """Key in its data."""
 
 
 class EnvironmentVariable(Section):
-    """A variable that every rank sees; exactly one of value, secret and configMap is set."""
+    """An environment variable of every rank; exactly one of value, secret and configMap is set."""
 
     name: EnvironmentName
     """Letters, digits and underscores."""
     value: Annotated[str, Field(max_length=4096)] | None = None
-    """As it stands."""
+    """Literal value; nothing in it is expanded."""
     secret: KeySource | None = None
-    """From a Secret."""
+    """Value from a key of a Secret."""
     config_map: KeySource | None = None
-    """From a ConfigMap."""
+    """Value from a key of a ConfigMap."""
 
 
 class EnvironmentSource(Section):
@@ -110,7 +110,7 @@ class EnvironmentSource(Section):
     config_map: ObjectName | None = None
     """Name of a ConfigMap of the job's namespace."""
     prefix: EnvironmentName | None = None
-    """Put before every key."""
+    """Prefix of every variable's name."""
 
 
 class AcceleratorSpec(Section):
@@ -119,9 +119,9 @@ class AcceleratorSpec(Section):
     resource_name: LabelKey = "nvidia.com/gpu"
     """The extended resource. Default: ``nvidia.com/gpu``."""
     per_worker: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Devices of one worker. Empty: one per slot."""
+    """Devices per worker. Empty: one per slot."""
     gpu_memory_limit_gib: Annotated[PositiveFloat | None, Field(alias="gpuMemoryLimitGiB")] = None
-    """Most memory, in GiB, that one rank takes of its device. Empty: all of it."""
+    """Limit of the device memory that one rank allocates, in GiB. Empty: no limit."""
 
 
 class HugepagesSpec(Section):
@@ -139,147 +139,146 @@ class RdmaSpec(Section):
     resource_name: LabelKey
     """The extended resource, such as ``rdma/hca_shared_devices_a``."""
     per_worker: Annotated[int, Field(ge=1, le=64)] = 1
-    """Devices of one worker."""
+    """Devices per worker. Default: 1."""
 
 
 class ResourcesSpec(Section):
-    """What one pod gets. Requests equal limits, so that a worker is never squeezed by its neighbours."""
+    """Resources of one pod. Requests equal limits, so that neighbours never slow a worker down."""
 
     cpu: Quantity | None = None
     """Cores. Empty: cpu.coresPerRank x slotsPerWorker if that is set, else no request."""
     memory: Quantity | None = None
-    """Main memory, that of sharedMemory included. Empty: no request."""
+    """Main memory, including sharedMemory. Empty: no request."""
     ephemeral_storage: Quantity | None = None
-    """Disk of the node for logs and temporary files. Empty: no request."""
+    """Local disk of the node for logs and temporary files. Empty: no request."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm. Empty: 1Gi, since the runtime's own 64Mi is too small for MPI and NCCL."""
+    """Size of /dev/shm. Empty: 1Gi, since the container runtime's 64Mi are too small for MPI and NCCL."""
     hugepages: HugepagesSpec | None = None
     """Huge pages."""
     accelerator: AcceleratorSpec | None = None
     """GPUs. Empty: the job trains on CPUs."""
     rdma: RdmaSpec | None = None
-    """Network devices."""
+    """InfiniBand or RoCE devices."""
 
 
 class CpuSpec(Section):
-    """How ranks use the processors of a Xeon node."""
+    """How ranks use the sockets, NUMA nodes and cores of a Xeon node."""
 
     cores_per_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Physical cores of one rank; sets OMP_NUM_THREADS. Empty: the cores of the pod shared out."""
+    """Physical cores per rank; sets OMP_NUM_THREADS. Empty: the pod's cores divided by its ranks."""
     pinning: Literal["none", "core", "socket", "numa"] = "none"
-    """What a rank is bound to. ``socket`` and ``numa`` spread the ranks evenly over them."""
+    """What ranks are pinned to. ``socket`` and ``numa`` spread the ranks evenly over sockets or NUMA nodes."""
     ranks_per_node: Literal["auto"] | None = None
     """``auto``: one rank per socket, or per NUMA node with pinning: numa, in place of slotsPerWorker. In a cluster
-    from sockets or numaNodes, which every node is checked against; without one from this machine's. Empty:
-    slotsPerWorker counts."""
+    their number comes from sockets or numaNodes, which every node is checked against; without one from this machine.
+    Empty: slotsPerWorker ranks."""
     sockets: Annotated[int, Field(ge=1, le=16)] | None = None
-    """Processors of a node; needed to pin by socket. slotsPerWorker is a multiple of it. A node that has another
-    number ends the attempt before its first step."""
+    """Sockets per node; required to pin by socket. slotsPerWorker must be a multiple. A node with another number fails
+    the attempt before its first step."""
     numa_nodes: Annotated[int, Field(ge=1, le=64)] | None = None
-    """NUMA nodes of a node that have processors; needed to pin by numa. slotsPerWorker is a multiple of it. Checked
-    like sockets."""
+    """NUMA nodes with processors per node; required to pin by numa. slotsPerWorker must be a multiple. Checked like
+    sockets."""
     allocator: Literal["system", "jemalloc", "tcmalloc"] = "system"
-    """Memory allocator that ranks load; with jemalloc also MALLOC_CONF is set."""
+    """Memory allocator that ranks preload; with jemalloc MALLOC_CONF is set too."""
     openmp: Literal["gnu", "intel"] = "gnu"
-    """OpenMP runtime that ranks load; with Intel's also KMP_BLOCKTIME is set, and KMP_AFFINITY where ranks are
-    pinned."""
+    """OpenMP runtime that ranks load; with Intel's KMP_BLOCKTIME is set too, and KMP_AFFINITY if ranks are pinned."""
     dnnl_max_cpu_isa: (
         Literal["AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16"] | None
     ) = None
-    """Newest instructions that oneDNN uses (DNNL_MAX_CPU_ISA). Empty: where the job trains on CPUs
-    AVX512_CORE_AMX for fp32, bf32 and bf16, AVX512_CORE_AMX_FP16 for fp16; else whatever the processor has."""
+    """Newest instruction set that oneDNN uses (DNNL_MAX_CPU_ISA). Empty: for training on CPUs AVX512_CORE_AMX with
+    fp32, bf32 and bf16, AVX512_CORE_AMX_FP16 with fp16; otherwise whatever the processor has."""
 
     @property
     def places(self) -> int | None:
-        """What ``ranksPerNode: auto`` counts, on one node; None: not said."""
+        """The sockets or NUMA nodes that ``ranksPerNode: auto`` counts on one node; None: not given."""
         return self.numa_nodes if self.pinning == "numa" else self.sockets
 
 
 class MpiSpec(Section):
-    """What starts the ranks of several workers."""
+    """The MPI that launches the ranks of several workers."""
 
     implementation: Literal["OpenMPI", "Intel", "MPICH"] = "OpenMPI"
-    """The one that the image holds. Default: Open MPI, versions 4 and 5."""
+    """The MPI in the image. Default: OpenMPI, versions 4 and 5."""
     worker_wait_seconds: Annotated[int, Field(ge=10, le=86_400)] = 600
-    """Seconds that the launcher waits for name and ssh of every worker before the attempt counts as failed."""
+    """Seconds that the launcher waits for DNS and ssh of every worker before the attempt fails. Default: 600."""
 
 
 class NetworkSpec(Section):
-    """What pods get of their node's network and memory beyond the ordinary: for InfiniBand and RoCE.
+    """Access to the node's network and locked memory, for InfiniBand and RoCE.
 
-    Pod Security forbids both below ``privileged``, and jobs may set them only where the operator's settings allow
-    it; a profile may always.
+    Pod Security forbids both below ``privileged``. Jobs may set them only where the operator's settings allow it;
+    profiles always may.
     """
 
     host_network: bool = False
-    """true: pods use the node's own network; then one worker fits on a node."""
+    """true: pods use the node's network; then only one worker fits on a node."""
     lock_memory: bool = False
     """true: the capability IPC_LOCK, since RDMA locks the memory that it registers. Implied by resources.rdma."""
 
 
 class SecurityContextSpec(Section):
-    """As whom pods run. Any user works without rebuilding an image: its passwd entry is mounted."""
+    """User and groups of the pods. Any user works without rebuilding the image: its passwd entry is mounted."""
 
     run_as_user: UserId | None = None
-    """Numeric user. Empty: the image's own, which is not root."""
+    """Numeric user id. Empty: the image's user, which is not root."""
     run_as_group: UserId | None = None
-    """Numeric group. Empty: the image's own, or that of runAsUser's number if that is set."""
+    """Numeric group id. Empty: the same number as runAsUser if that is set, else the image's group."""
     fs_group: UserId | None = None
-    """Group that owns files of volumes. Kubernetes does not apply it to NFS: the share's own permissions decide."""
+    """Group that owns the files of volumes. Kubernetes does not apply it to NFS: the export's permissions decide."""
     supplemental_groups: Annotated[tuple[UserId, ...], Field(max_length=32)] = ()
-    """Further groups, such as the one that owns the share."""
+    """Additional group ids, such as the one that owns the NFS export."""
 
 
 class SchedulingSpec(Section):
-    """Which nodes, when, and in whose queue."""
+    """Nodes that pods may run on, their priority and their scheduler."""
 
     node_selector: Labels = {}
     """Labels that nodes must have."""
     affinity: Affinity | None = None
-    """Kubernetes' affinity."""
+    """Node and pod affinity."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
-    """Taints that the pods accept."""
+    """Taints that the pods tolerate."""
     topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=8)] = ()
-    """How workers are spread."""
+    """How workers are spread over zones, racks or nodes."""
     priority_class_name: ObjectName | None = None
-    """Kubernetes priority."""
+    """PriorityClass of the pods. Empty: the cluster's default."""
     scheduler_name: ObjectName | None = None
-    """Empty: the cluster's default."""
+    """Scheduler of the pods. Empty: the cluster's default."""
     runtime_class_name: ObjectName | None = None
-    """Container runtime, such as ``nvidia``. Empty: the cluster's default."""
+    """RuntimeClass of the pods, such as ``nvidia``. Empty: the cluster's default."""
 
 
 class RoleSpec(Section):
-    """What differs for one role: the launcher, or the workers. Every section given here replaces the job's own."""
+    """Overrides for one role, the launcher or the workers. A section given here replaces the job's as a whole."""
 
     resources: ResourcesSpec | None = None
-    """In place of spec.resources. The launcher never gets accelerators; empty: 1 core and 2Gi for a launcher."""
+    """Replaces spec.resources. The launcher never gets accelerators. Empty: 1 core and 2Gi for the launcher."""
     security_context: SecurityContextSpec | None = None
-    """In place of spec.securityContext. Both roles need the same user where they share files."""
+    """Replaces spec.securityContext. Both roles need the same user if they share files."""
     node_selector: Labels | None = None
-    """In place of spec.scheduling.nodeSelector; the launcher may run on nodes without GPUs."""
+    """Replaces spec.scheduling.nodeSelector; the launcher may run on nodes without GPUs."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] | None = None
-    """In place of spec.scheduling.tolerations."""
+    """Replaces spec.scheduling.tolerations."""
 
 
 class WorkspaceSpec(Section):
-    """The user's own code on a volume, run in place of the trainer by every rank of the training run."""
+    """Your own code on a volume, run in place of the trainer by every rank of the training run."""
 
     volume: VolumeSource
     """Mounted at /mnt/workspace, read-only; ranks start in that folder."""
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64)]
-    """Program and its first arguments. Horovod's environment is there, and the run configuration's path in
-    BERT_RUN_CONFIG."""
+    """Program and its first arguments. Horovod's environment is set, and BERT_RUN_CONFIG is the path of the run
+    configuration."""
     args: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
-    """Further arguments."""
+    """Additional arguments."""
 
 
 class ProxySpec(Section):
-    """Web proxies, set in capitals and in small letters for every container."""
+    """HTTP proxies, set in upper and in lower case for every container."""
 
     http: FilePath | None = None
     """HTTP_PROXY."""
     https: FilePath | None = None
     """HTTPS_PROXY."""
     no_proxy: FilePath | None = None
-    """NO_PROXY. The addresses of services and pods are never proxied by MPI or ssh."""
+    """NO_PROXY. MPI and ssh between pods never use a proxy."""

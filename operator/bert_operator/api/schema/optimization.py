@@ -1,4 +1,4 @@
-"""The part of the job that says how gradients become updates."""
+"""The optimizer, and how gradients are reduced over ranks."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from bert_operator.api.schema.section import PositiveFloat, Section, Share
 
 
 class OptimizerSpec(Section):
-    """The update rule; the defaults are those of NVIDIA's BERT trainer."""
+    """Optimizer and its hyperparameters; the defaults are those of NVIDIA's BERT trainer."""
 
     name: Literal["lamb", "adamw"] = "lamb"
-    """``lamb`` (You et al. 2020) for batches of thousands, ``adamw`` (Loshchilov and Hutter 2019) for small
-    ones."""
+    """``lamb`` (You et al. 2020) for batches of thousands of sequences, ``adamw`` (Loshchilov and Hutter 2019) for
+    small ones."""
     beta1: Share = 0.9
-    """Decay of the first moment per step."""
+    """Exponential decay rate of the first moment."""
     beta2: Share = 0.999
-    """Decay of the second moment per step."""
+    """Exponential decay rate of the second moment."""
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-6
-    """Added to the root of the second moment. Default: 1e-6, as in BERT's own AdamW."""
+    """Added to the square root of the second moment. Default: 1e-6, as in BERT's own AdamW."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Per step and learning rate; never applied to biases and LayerNorm parameters."""
+    """Decoupled weight decay, scaled by the learning rate; not applied to biases and LayerNorm parameters."""
     partitioning: Literal["none", "zero1"] = "none"
-    """How the optimizer's state is split over ranks. ``none``: every rank holds all of it; ``zero1``: a share each
-    (ZeRO stage 1), which saves nearly half of what weights, gradients and state take together. Checkpoints are the
-    same, and a job may go on with the other."""
+    """Sharding of the optimizer state over ranks. ``none``: every rank holds all of it; ``zero1``: every rank holds a
+    shard (ZeRO stage 1), which saves nearly half of the memory of weights, gradients and state together. Checkpoints
+    are the same, so a job may resume with the other."""
     bias_correction: bool = True
-    """Correct the moments for their start at zero."""
+    """Correct the moments' bias from their initialization at zero."""
     max_gradient_norm: PositiveFloat | None = 1.0
-    """Global L2 norm above which gradients are scaled down. null: never. Default: 1.0, as published."""
+    """Gradients are clipped to this global L2 norm. null: no clipping. Default: 1.0, as published."""
 
 
 class ReductionSpec(Section):
-    """How gradients are summed over ranks, once in each optimizer step."""
+    """How gradients are all-reduced over ranks, once per optimizer step."""
 
     compression: Literal["none", "fp16"] = "none"
-    """``fp16`` sends half the bytes, scaled so that nothing overflows, and rounds to 11 bits on the way. Default:
+    """``fp16`` sends half the bytes, scaled so that nothing overflows, and rounds to 11 bits of mantissa. Default:
     none, which sums in fp32."""
     overlap: bool = True
-    """Start while the last backward pass still runs. The sums are the same without; false shows what it hides."""
+    """All-reduce buckets while the last backward pass still runs. The sums are the same without; false shows how much
+    time overlap hides."""

@@ -1,7 +1,8 @@
-"""Where pods may run: the parts of Kubernetes' own pod specification that the operator hands on unchanged.
+"""Where pods may run: parts of Kubernetes' pod specification that the operator passes through unchanged.
 
-Names, meanings and limits are Kubernetes' (core/v1, release 1.36); the lists are bounded, so that the API
-server can estimate the cost of the rules that compare them.
+Names, meanings and limits are Kubernetes' (core/v1, release 1.36). The lists are bounded, unlike there: the API server
+estimates the cost of a rule that touches them, those that compare a whole section with its old value included, from
+their limits, and refuses the definition if there are none.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class LabelExpression(Section):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     """How its value is compared."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
-    """What it is compared with; none for ``Exists`` and ``DoesNotExist``, at least one otherwise."""
+    """Values to compare with; none for ``Exists`` and ``DoesNotExist``, at least one otherwise."""
 
 
 class LabelSelector(Section):
-    """Objects by their labels; all requirements have to hold."""
+    """Selects objects by their labels; all requirements must hold."""
 
     match_labels: Labels = {}
     """Labels with exactly these values."""
@@ -63,7 +64,7 @@ class NodeExpression(Section):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
     """How its value is compared."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
-    """What it is compared with: none for ``Exists`` and ``DoesNotExist``, one integer for ``Gt`` and ``Lt``."""
+    """Values to compare with: none for ``Exists`` and ``DoesNotExist``, one integer for ``Gt`` and ``Lt``."""
 
 
 class NodeSelectorTerm(Section):
@@ -79,14 +80,14 @@ class NodeSelector(Section):
     """Nodes that meet one of several terms."""
 
     node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(min_length=1, max_length=8)]
-    """One of them has to hold."""
+    """At least one of them must match."""
 
 
 class PreferredNodes(Section):
-    """Nodes that are better than others."""
+    """A preference for nodes."""
 
     weight: Weight
-    """From 1 to 100; the sum over all terms that hold ranks a node."""
+    """1 to 100; nodes are ranked by the sum over all matching terms."""
     preference: NodeSelectorTerm
     """Which nodes."""
 
@@ -95,31 +96,31 @@ class NodeAffinity(Section):
     """Nodes by their labels."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    """Where the pods have to run."""
+    """Nodes that the pods must run on."""
     preferred_during_scheduling_ignored_during_execution: Annotated[
         tuple[PreferredNodes, ...], Field(max_length=8)
     ] = ()
-    """Where they should rather run."""
+    """Nodes that the pods should run on."""
 
 
 class PodAffinityTerm(Section):
-    """Pods in whose neighbourhood to run, or not to."""
+    """Pods to run near, or away from."""
 
     label_selector: LabelSelector | None = None
     """Which pods."""
     topology_key: LabelKey
-    """The node label that says what a neighbourhood is, such as ``kubernetes.io/hostname``."""
+    """The node label that defines a topology domain, such as ``kubernetes.io/hostname``."""
     namespaces: Annotated[tuple[ObjectName, ...], Field(max_length=16)] = ()
     """Namespaces of those pods. Empty: the job's own."""
 
 
 class WeightedPodAffinityTerm(Section):
-    """A neighbourhood that is better, or worse, than others."""
+    """A preference to run near pods, or away from them."""
 
     weight: Weight
-    """From 1 to 100."""
+    """1 to 100."""
     pod_affinity_term: PodAffinityTerm
-    """Which neighbourhood."""
+    """The pods, and the topology domain."""
 
 
 class PodAffinity(Section):
@@ -128,11 +129,11 @@ class PodAffinity(Section):
     required_during_scheduling_ignored_during_execution: Annotated[
         tuple[PodAffinityTerm, ...], Field(max_length=8)
     ] = ()
-    """Has to hold."""
+    """Must hold."""
     preferred_during_scheduling_ignored_during_execution: Annotated[
         tuple[WeightedPodAffinityTerm, ...], Field(max_length=8)
     ] = ()
-    """Should rather hold."""
+    """Should hold."""
 
 
 class Affinity(Section):
@@ -147,28 +148,28 @@ class Affinity(Section):
 
 
 class Toleration(Section):
-    """A taint that the pods accept."""
+    """A taint that the pods tolerate."""
 
     key: LabelKey | None = None
-    """Of the taint. Empty, with ``Exists``: every taint."""
+    """Key of the taint. Empty, with ``Exists``: every taint."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """``Exists`` takes any value."""
+    """``Exists`` matches any value."""
     value: LabelValue | None = None
-    """Of the taint, for ``Equal``."""
+    """Value of the taint, for ``Equal``."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Empty: every effect."""
+    """Effect of the taint. Empty: every effect."""
     toleration_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """With ``NoExecute``: seconds to stay once the taint appears. Empty: for ever."""
+    """With ``NoExecute``: seconds to stay once the taint appears. Empty: no limit."""
 
 
 class TopologySpread(Section):
     """How evenly the workers are spread over zones, racks or nodes."""
 
     max_skew: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Largest difference in workers between two of them."""
+    """Largest difference in the number of workers between two topology domains."""
     topology_key: LabelKey
-    """The node label that tells them apart, such as ``topology.kubernetes.io/zone``."""
+    """The node label that defines a topology domain, such as ``topology.kubernetes.io/zone``."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = "DoNotSchedule"
-    """What to do if that cannot be had."""
+    """What to do if the constraint cannot be satisfied."""
     label_selector: LabelSelector | None = None
     """Pods that count. Empty: the pods of the same attempt and role."""
