@@ -385,7 +385,7 @@ class JobSpec(Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are written and how many are kept."""
     logging: LoggingSpec = LoggingSpec()
-    """What is logged and how often."""
+    """Progress reports, TensorBoard and Prometheus metrics."""
     profile_steps: ProfileStepsSpec | None = None
     """Steps to profile: a PyTorch profiler trace and a table of times are written. Empty: none, without overhead."""
     output: OutputSpec
