@@ -1,6 +1,6 @@
-"""Write docs/reference and the CustomResourceDefinition from the code; ``--check`` only says which are stale.
+"""Write docs/reference and the CustomResourceDefinition from the code; ``--check`` only lists stale files.
 
-The files are committed, so that they can be read and applied without an installation; nobody edits them by hand.
+The files are committed, so that they can be read and applied without an installation; do not edit them by hand.
 Sources: the pydantic models of the job and of the run configuration, the table of conditions, and the command lines'
 own help. This file holds the list of files and their texts; how a model becomes a page is in ``model_page``, how it
 becomes a definition in ``bert_operator.api.crd``.
@@ -53,7 +53,7 @@ def render_status_page() -> str:
     from bert_operator.api.schema.status import JobStatus
 
     introduction = (
-        "What the operator answers. The names that stand in `type` and `reason` are listed under "
+        "What the operator reports. The names that stand in `type` and `reason` are listed under "
         "[conditions](conditions.md)."
     )
     return render_model(JobStatus, title="Status of a BertPretrainJob", introduction=introduction)
@@ -88,7 +88,7 @@ def render_conditions_page() -> str:
 
 
 def render_cli_page() -> str:
-    """The help of every command and verb."""
+    """The help of every command and subcommand."""
     parts = [
         "# Command lines",
         MARK,
@@ -116,7 +116,8 @@ def read_help(module: str, *verb: str) -> str:
 
 
 def find_verbs(help_text: str) -> list[str]:
-    """Return the sub-commands, which argparse lists with an indent of four where it expects one."""
+    """Return the subcommands, which argparse lists with an indent of four."""
+    # The usage ends in dots only if there are any; options are indented by two, their texts by more than four.
     usage, _, rest = help_text.partition("\n\n")
     return re.findall(r"^ {4}([a-z][a-z-]*)(?= {2}|$)", rest, re.MULTILINE) if usage.endswith("...") else []
 
@@ -133,9 +134,10 @@ def render_definition() -> str:
 def render_chart_definition() -> str:
     """The same as a template of the chart: installed, upgraded and kept as its values say."""
     text = render_definition()
-    assert "{{" not in text, "Helm would take that for its own"
+    # Helm evaluates whatever stands in double braces, also inside a description.
+    assert "{{" not in text, "a description or rule of the definition contains {{, which Helm would evaluate"
     metadata = "metadata:\n  name: bertpretrainjobs.bert-operator.dev\n"
-    assert text.count(metadata) == 1, "the definition does not begin as it did"
+    assert text.count(metadata) == 1, "the definition's metadata have changed: adapt the template of the annotation"
     keep = "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
     return f"{{{{- if .Values.crds.install }}}}\n{text.replace(metadata, metadata + keep)}{{{{- end }}}}\n"
 
@@ -147,9 +149,9 @@ def render_chart_values_schema() -> str:
     path = ROOT / VALUES_SCHEMA
     schema = json.loads(path.read_text())
     settings = Settings.model_json_schema(by_alias=True)
-    # These the chart sets by itself, from values of their own.
+    # The chart sets these itself, from values of their own.
     fields = {key: value for key, value in settings["properties"].items() if key not in SET_BY_CHART}
-    assert "$ref" not in json.dumps(fields), "the schema of a setting has parts elsewhere; carry them over as well"
+    assert "$ref" not in json.dumps(fields), "the schema of a setting has references: copy their definitions as well"
     schema["properties"]["settings"] = {"type": "object", "additionalProperties": False, "properties": fields}
     return json.dumps(schema, indent=2) + "\n"
 

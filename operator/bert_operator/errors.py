@@ -1,4 +1,4 @@
-"""The operator's error tree, and problems: single mistakes in a job, collected to be corrected in one go.
+"""The operator's error tree, exit codes, and problems: single mistakes in a job, collected and reported together.
 
     OperatorError            something that a person has to act on; exit code 1
     ├── InputError           what the user wrote is wrong; exit code 2
@@ -18,20 +18,61 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+
+class OperatorError(Exception):
+    """The work cannot continue until a person acts."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        """Build the text.
+
+        Args:
+            message: one sentence.
+            hint: what to do next, shown on a line of its own.
+        """
+        self.hint = hint
+        super().__init__(f"{message}\nhint: {hint}" if hint else message)
+
+
+class InputError(OperatorError):
+    """What the user wrote is wrong; a retry without a change cannot help."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class DocumentError(InputError):
+    """The file is missing, is not YAML, means different things to different readers, or is not one job."""
+
+
+class LaunchError(InputError):
+    """The processes cannot be started: a host file is wrong or a launcher is missing."""
+
+
+class SettingsError(InputError):
+    """The operator's own configuration cannot be read, or holds invalid values."""
+
+
 PathPart = str | int
 Path = tuple[PathPart, ...]
 
 ABSENT = "nothing"
-"""What a problem says it got where a field is missing."""
+"""``got`` of a problem with a missing field."""
 
 UNKNOWN_FIELD = "a field that does not exist here"
+"""``got`` of a problem with an unknown field."""
 
 _LONGEST_VALUE = 60
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A mistake. All four parts are text for people; ``path`` is written as kubectl writes it."""
+    """One mistake in a job. All four parts are text for people; ``path`` is in kubectl's notation."""
 
     path: str
     got: str
@@ -56,49 +97,16 @@ def render_path(path: Path) -> str:
 
 def render_value(value: object) -> str:
     """Render a value as it stands in YAML's flow style, shortened where it is long."""
+    # default=str: messages quote whatever was found, also what JSON has no form for.
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
-EXIT_SUCCEEDED = 0
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-
-
-class OperatorError(Exception):
-    """Something stopped the work that a person has to look at."""
-
-    exit_code = EXIT_FAILED
-
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        """Message: one sentence. hint: what to do next, shown on a line of its own."""
-        self.hint = hint
-        super().__init__(f"{message}\nhint: {hint}" if hint else message)
-
-
-class InputError(OperatorError):
-    """What the user wrote is wrong; trying again unchanged cannot help."""
-
-    exit_code = EXIT_BAD_INPUT
-
-
-class DocumentError(InputError):
-    """The file is missing, is not YAML, means different things to different readers, or is not one job."""
-
-
-class LaunchError(InputError):
-    """The processes cannot be started as asked: a host file is wrong or a launcher is missing."""
-
-
-class SettingsError(InputError):
-    """The operator's own configuration cannot be read, or holds values that it must not."""
-
-
 class InvalidJob(InputError):
-    """The job holds values or combinations that cannot work; ``problems`` has all of them."""
+    """The job holds values or combinations of values that cannot work; ``problems`` has all of them."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        """Problems: at least one."""
+        """Build the text from the problems, of which there is at least one."""
         self.problems = tuple(problems)
         count = len(self.problems)
         lines = "\n".join(f"  {problem}" for problem in self.problems)
