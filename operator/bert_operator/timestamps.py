@@ -7,11 +7,16 @@ from datetime import UTC, datetime
 
 def render_time(time_s: float) -> str:
     """Render seconds since 1970 as ``2025-03-01T12:00:00Z``; fractions of a second are cut."""
+    # Whole seconds, as Kubernetes writes its own; two times within one second compare equal.
     return datetime.fromtimestamp(int(time_s), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds since 1970 of a timestamp. Raises ValueError if it is none."""
+    """Return the seconds since 1970 of a timestamp.
+
+    Raises:
+        ValueError: it is not a timestamp.
+    """
     return datetime.fromisoformat(text).timestamp()
 
 

@@ -1,7 +1,8 @@
 """The CustomResourceDefinition, made from the pydantic models: structural, described, with defaults and rules.
 
-Pure. OpenAPI 3.0 as Kubernetes restricts it differs from pydantic's JSON schema in a few points, all handled
-here: no references, no unions with null, exclusive limits as booleans, defaults that have to be complete.
+Pure. Kubernetes takes OpenAPI 3.0 in a restricted form, a structural schema, which differs from pydantic's JSON schema
+in a few points, all handled here: no references, no unions with null, exclusive limits as booleans, defaults that are
+valid by themselves.
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ _KEPT = (
     "pattern",
     "maxProperties",
 )
+# Entries of a map list may have several owners, and the server refuses a name that is used twice. An atomic list is
+# replaced as a whole, and is compared with its order.
 _LISTS_BY_NAME = frozenset({"stages", "env", "volumes"})
-"""Lists whose entries are told apart by their name, which server-side apply and kubectl patch then use."""
+"""Lists whose entries have a name, by which server-side apply and kubectl patch merge them."""
 
+# A structural schema has no propertyNames: keys can be checked in CEL alone. The limits are those of LabelKey.
 _KEYS = CelRule(
     f"self.all(key, key.size() <= 317 && key.matches('{QUALIFIED_NAME_PATTERN}'))",
     describe("keys as Kubernetes writes labels, such as example.com/pool", "correct the key"),
@@ -102,7 +106,8 @@ def _root_schema() -> Document:
     del job["properties"]["apiVersion"], job["properties"]["kind"], job["properties"]["metadata"]
     job["required"] = ["spec"]
     job["properties"] = {
-        # The API server knows these three; of metadata it lets nobody restrict more than the name.
+        # The API server has a schema of its own for these three. Of metadata a definition may restrict name and
+        # generateName, and nothing else.
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {
@@ -162,7 +167,6 @@ def _single(node: Node, name: str, profiled: bool) -> Document:
             result["x-kubernetes-list-type"] = "atomic"
     if node.values is not None:
         result["additionalProperties"] = _translate(node.values)
-        # A structural schema cannot say how keys are spelt.
         result["x-kubernetes-validations"] = [_validation(_KEYS)]
     return result
 
@@ -196,6 +200,7 @@ def _section(node: Node, profiled: bool = False) -> Document:
     }
     if schema.get("required"):
         result["required"] = sorted(schema["required"])
+    # pydantic's title of a section is the name of its class.
     if rules := list(cel_rules(title)):
         result["x-kubernetes-validations"] = [_validation(rule) for rule in rules]
     return result
@@ -216,7 +221,8 @@ def _validation(rule: CelRule) -> Document:
 
 
 def _without_empty(value: Any) -> Any:
-    """Return a default without fields that hold nothing; reading it back means the same."""
+    """Return a default without empty fields; reading it back means the same."""
+    # A default has to be valid by the schema, and null is not unless the field is nullable.
     if not isinstance(value, dict):
         return value
     cleaned = {key: _without_empty(item) for key, item in value.items()}
@@ -224,5 +230,5 @@ def _without_empty(value: Any) -> Any:
 
 
 def _one_line(docstring: str) -> str:
-    """Return a docstring as kubectl explain prints it: plain words, no markup."""
+    """Return a docstring as plain text, without markup: kubectl explain prints it as it is."""
     return " ".join(docstring.replace("``", "").split())

@@ -1,7 +1,7 @@
-"""Job files: YAML that means the same to kubectl and to us, or is refused.
+"""Job files: YAML that means the same to kubectl and to this operator, or is refused.
 
-Only the syntax is left to a library; what scalars mean is decided in ``plain_scalars``. Duplicate keys,
-tags, merge keys and endless aliases are refused. Whether the document is a valid job is not decided here
+Only the syntax is left to a library; what scalars mean is decided in ``plain_scalars``. Duplicate keys, tags, merge
+keys and aliases that expand without end are refused. Whether the document is a valid job is decided in ``validation``
 (docs/adr/0003).
 """
 
@@ -94,6 +94,7 @@ class _Builder:
     def __init__(self, events: Iterator[Event], source: str) -> None:
         self._events = events
         self._source = source
+        # Value, and its number of nodes: an alias counts as many, or nine lines of aliases make a billion values.
         self._anchors: dict[str, tuple[Json, int]] = {}
         self._nodes = 0
         self._path: list[str | int] = []
@@ -105,6 +106,7 @@ class _Builder:
                 case StreamStartEvent() | DocumentEndEvent() | StreamEndEvent():
                     continue
                 case DocumentStartEvent():
+                    # Anchors hold within one document.
                     self._anchors.clear()
                 case _:
                     found.append(self._value(event, depth=0))
@@ -127,6 +129,7 @@ class _Builder:
                 value = list(self._items(depth))
             case MappingStartEvent():
                 value = self._mapping(event, depth)
+        # After the value: an alias inside its own anchor is refused, as JSON has no cycles.
         if event.anchor:
             self._anchors[event.anchor] = (value, self._nodes - before)
         return value
@@ -155,6 +158,7 @@ class _Builder:
 
     def _scalar(self, event: ScalarEvent) -> plain_scalars.Scalar:
         text: str = event.value
+        # implicit[0]: the tag of a plain scalar is to be found out. Quoted and block scalars, and !!str, are text.
         if event.style is not None or not event.implicit[0]:
             return text
         value = plain_scalars.read_1_2(text)

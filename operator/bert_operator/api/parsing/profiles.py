@@ -1,8 +1,8 @@
-"""Profiles: fields of a job's spec that belong to a cluster, kept in the operator's settings and put under the job's.
+"""Profiles: fields of a job's spec that belong to a cluster, kept in the operator's settings, overridden by the job's.
 
-What a job writes itself wins, field by field. Merging works on documents, before defaults are filled in: a default is
-nobody's wish. The API server is told no defaults for these fields, so that it writes none into the objects (``crd``).
-Pure.
+A job's own fields win, one by one. Documents are merged before defaults are filled in: a default is not the user's
+choice and must not override the profile. For the same reason the definition has no defaults for these fields, or the
+API server would write them into every job (``crd``). Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BY_NAME = ("env", "volumes")
 _NETWORK_DEVICES = "rdma/"
 """How the resources of the RDMA device plugins begin."""
 _WHOLE = frozenset({"affinity", "matchLabels", "nodeSelector"})
-"""Maps and sections that are one thing: a job's replaces the profile's."""
+"""Maps and sections that a job replaces as a whole: merged, they would select other nodes than either."""
 
 
 def complete(document: Document, profiles: Profiles, default_profile: str | None = None) -> Document:
@@ -64,7 +64,7 @@ def profile_of(spec: Document, profiles: Profiles, default_profile: str | None =
     """Return the profile that a spec names, or the default one; raises InvalidJob where there is no such profile."""
     name = spec.get("profile") or default_profile
     if not isinstance(name, str):
-        return None  # none, or a mistake that is told with all others
+        return None  # none, or a mistake that validation reports together with all others
     if name not in profiles:
         known = f"one that the operator's settings have: {', '.join(sorted(profiles))}"
         raise InvalidJob(
@@ -81,7 +81,7 @@ def profile_of(spec: Document, profiles: Profiles, default_profile: str | None =
 
 
 def _complete_spec(own: Document, profile: Document) -> Document:
-    # As the API server does it: a null is no value, so it takes nothing of the profile away.
+    # As in the API server, null is no value: it does not remove the profile's.
     own = {
         key: without_nulls(value) if key in PLATFORM_FIELDS else value
         for key, value in own.items()
@@ -93,7 +93,7 @@ def _complete_spec(own: Document, profile: Document) -> Document:
             merged[name] = _merge_sections(profile[name], own[name])
     for name in SECTIONS_WITH_VOLUME:
         if name in own and name in profile:
-            # A volume is one thing: half of a claim and half of a share would be neither.
+            # A volume is merged as a whole: half of a claim and half of an NFS export would be neither.
             merged[name] = {**own[name], **profile[name]} if _lacks_volume(own[name]) else own[name]
     for name in _BY_NAME:
         if name in own and name in profile:
@@ -129,7 +129,10 @@ def _merge_by_name(profile: Any, own: Any) -> Any:
 
 
 def _count_ranks_once(own: Document, merged: Document) -> Document:
-    """Ranks are told as a number or counted from sockets; the job's way replaces that of the profile."""
+    """Keep only one of slotsPerWorker and cpu.ranksPerNode: the job's choice replaces the profile's.
+
+    Together they break ranks_are_counted_once, and the user would be blamed for a field of the profile.
+    """
     if "slotsPerWorker" in own and "ranksPerNode" in merged.get("cpu", {}):
         cpu = {key: value for key, value in merged["cpu"].items() if key != "ranksPerNode"}
         return {**merged, "cpu": cpu} if "ranksPerNode" not in own.get("cpu", {}) else merged
@@ -145,7 +148,7 @@ def find_profile_problems(profiles: Any, default_profile: Any) -> Iterator[Probl
             path="profiles",
             got=render_value(profiles),
             allowed="names with fields of a job's spec",
-            next_step="see docs",
+            next_step="write a mapping from names to such fields",
         )
         return
     for name, profile in profiles.items():
@@ -190,7 +193,9 @@ def _problems_of(path: str, profile: Any) -> Iterator[Problem]:
 
 
 def _plain_job(profile: Document) -> Document:
-    """Return a job that is sound with any sound profile: where that tells no ranks, as many as it can pin."""
+    """Return a job that is valid with any valid profile, so that all problems found are the profile's."""
+    # The largest batch allowed, for any number of ranks; as many ranks as the profile's pinning asks for, unless it has
+    # a number itself.
     cpu = profile.get("cpu")
     spec: Document = {
         "model": {"preset": "tiny"},
@@ -217,7 +222,11 @@ def _plain_job(profile: Document) -> Document:
 def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield path and value of what a spec asks for beyond its pods: a node's folders, network and network devices.
 
-    network_devices: resources that are known as such, beside those that say it by their name.
+    It reads documents and not jobs: profiles and specs frozen by other releases are looked at too.
+
+    Args:
+        spec: with any fields missing.
+        network_devices: names of resources that are network devices, besides those with the prefix of RDMA plugins.
     """
     sections = [(name, spec.get(name)) for name in ("dataset", "output", "workspace")]
     volumes = [(f"{name}.volume", section.get("volume")) for name, section in sections if isinstance(section, dict)]
@@ -235,7 +244,7 @@ def find_privileges(spec: Document, network_devices: Collection[str] = ()) -> It
         accelerator = (section.get("accelerator") or {}) if isinstance(section, dict) else {}
         device = accelerator.get("resourceName")
         if device and (device.startswith(_NETWORK_DEVICES) or device in network_devices):
-            # Another word for it gives the same device.
+            # Asked for as an accelerator, the device is the same.
             yield f"spec.{path}.accelerator", device
     network = spec.get("network") or {}
     for name in ("hostNetwork", "lockMemory"):

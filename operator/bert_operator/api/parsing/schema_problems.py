@@ -1,7 +1,7 @@
-"""Turns what pydantic says about a job into problems for people, with allowed values taken from the schema.
+"""Turns pydantic's errors about a job into problems for people, with allowed values taken from the schema.
 
 It also repairs a document far enough that rules between the other fields can still be checked, so that a
-person sees all mistakes at once. It decides nothing by itself.
+person sees all mistakes at once. What is valid is decided by pydantic alone.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _FOREIGN_NAMES = MappingProxyType(
 
 
 def own_errors(error: ValidationError) -> list[ErrorDetails]:
-    """Return pydantic's errors, less what it says of lists whose entries are wrong: that those left are too few."""
+    """Return pydantic's errors without those that follow from others: lists too short without their wrong entries."""
     return [item for item in error.errors() if not _is_long_enough(item)]
 
 
@@ -110,6 +110,7 @@ def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[di
             continue
         key = path[-1]
         unknown = error["type"] == "extra_forbidden"
+        # An entry is replaced and not removed: paths of the errors after it count its position.
         if isinstance(parent, list) and isinstance(key, int):
             parent[key] = _example(_node(path))
         elif isinstance(parent, dict):
@@ -120,7 +121,8 @@ def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[di
 
 
 def _path_of(error: ErrorDetails) -> Path:
-    """Return where the document is wrong; pydantic adds the choice that it tried where several are allowed."""
+    """Return where the document is wrong."""
+    # Where several types are allowed pydantic adds the name of the one that it tried, and has an error for each.
     path = error["loc"]
     return path[:-1] if path and "anyOf" in _subschema(path[:-1]) else path
 
@@ -131,6 +133,7 @@ def _problem(error: ErrorDetails) -> Problem:
         return _unknown_field(path)
     schema = _subschema(path)
     if kind == "missing":
+        # The first clause of the field's docstring says what is missing.
         meaning = str(schema.get("description", "")).split(". ")[0].split(": ")[0].replace("\n", " ").rstrip(".")
         return Problem(
             path=render_path(path),
@@ -157,6 +160,7 @@ def _unknown_field(path: Path) -> Problem:
 
 
 def _field_advice(path: Path, fields: list[str]) -> str:
+    # From the surest guess down: another spelling, a name of other programs, a field of another section, a typo.
     name, section = str(path[-1]), re.sub(r"\[\d+\]", "[]", render_path(path[:-1]))
     plain = name.replace("_", "").replace("-", "").lower()
     for field in fields:
@@ -173,6 +177,7 @@ def _field_advice(path: Path, fields: list[str]) -> str:
 
 
 def _advice(schema: Schema, got: object) -> str:
+    # Order matters: bool is an int in Python, and an amount (anyOf) has no type of its own.
     kind = schema.get("type")
     if isinstance(got, dict) and schema.get("additionalProperties"):
         return "correct the keys"
@@ -262,6 +267,7 @@ def _example(node: Node | None) -> Any:
         case "integer":
             return schema.get("minimum", 0)
         case "number":
+            # Between the limits whether these are exclusive or not; every number here has its lower one at 0.
             return schema.get("maximum", 1.0) / 2
         case "boolean":
             return False
@@ -301,5 +307,6 @@ def _parent(document: Any, path: Path) -> Any:
         try:
             document = document[part]
         except (KeyError, IndexError, TypeError):
+            # An earlier error has taken the container away, or it is of another type.
             return None
     return document

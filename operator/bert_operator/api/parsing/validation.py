@@ -14,16 +14,16 @@ from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob, Path, Problem, render_path
 
+# A section that was repaired can show further mistakes, which pydantic did not get to before.
 _MAX_REPAIRS = 8
 
 
 def parse_job(document: dict[str, Any]) -> BertPretrainJob:
-    """Read a job from what a YAML file or the API server holds; a ``status`` is left aside.
+    """Read a job from a YAML file or from the API server; its ``status`` is ignored.
 
     Raises:
-        InvalidJob: with all problems at once: unknown and missing fields, wrong values, and combinations of
-        the
-            remaining fields that cannot work.
+        InvalidJob: with all problems at once: unknown and missing fields, wrong values, and combinations of the other
+            fields that cannot work.
     """
     document = {key: value for key, value in document.items() if key != "status"}
     try:
@@ -31,18 +31,21 @@ def parse_job(document: dict[str, Any]) -> BertPretrainJob:
     except ValidationError as error:
         raise InvalidJob(_all_problems(document, error)) from None
     check_rules(job)
+    # Last, and alone: the size of a job is measured by a schema that it has to follow.
     if problems := size_bound.size_problems(document):
         raise InvalidJob(problems)
     return job
 
 
 def parse_started_job(document: dict[str, Any], *, by_rules: bool = True) -> BertPretrainJob:
-    """Read a job that has started: fields that only a newer release knows, and has filled in, are left aside.
+    """Read a job that has started: fields that only a newer release knows, and has filled in, are ignored.
 
-    by_rules: whether rules between fields are checked. What was frozen kept those of its time.
+    Args:
+        document: the object; its spec may be the one that was frozen for the first attempt.
+        by_rules: whether rules between fields are checked. What was frozen kept the rules of its release.
 
     Raises:
-        InvalidJob: with all other problems. What has started is not too large.
+        InvalidJob: with all other problems. The size is not checked: what has started is not too large.
     """
     document = {key: value for key, value in document.items() if key != "status"}
     for _ in range(_MAX_REPAIRS):
@@ -57,6 +60,7 @@ def parse_started_job(document: dict[str, Any], *, by_rules: bool = True) -> Ber
             if by_rules:
                 check_rules(job)
             return job
+    # Still unknown fields after so many rounds: report them.
     return parse_job(document)
 
 
@@ -88,7 +92,7 @@ def advise(job: BertPretrainJob) -> list[str]:
 
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:
-    # In pydantic's JSON mode lists become tuples although types are strict.
+    # In pydantic's JSON mode lists become tuples although types are strict; in Python mode they are refused.
     return BertPretrainJob.model_validate_json(json.dumps(normalise(document), default=str))
 
 
@@ -105,6 +109,8 @@ def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Prob
         except ValidationError as error:
             errors = schema_problems.own_errors(error)
         else:
+            # Without a job nothing between fields can be checked; with one, what stands in for the user's values is not
+            # the user's mistake.
             found = all_rules.find_problems(job, Soundness.of(broken))
             return [*problems, *(problem for problem in found if not _is_about(problem, broken))]
     return problems

@@ -12,7 +12,7 @@ WORKSPACE_MOUNT = "/mnt/workspace"
 
 
 def list_mounts(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """Yield every volume's path below ``spec`` and the folder at which it."""
+    """Yield every volume's path below ``spec`` and the folder at which it is mounted."""
     for path, volume, default in (
         ("dataset.volume", spec.dataset.volume, DATASET_MOUNT),
         ("output.volume", spec.output.volume, OUTPUT_MOUNT),
@@ -26,7 +26,7 @@ def list_mounts(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 
 def output_base(spec: JobSpec) -> str | None:
-    """Return the folder from which a relative ``output.path`` counts in a pod; None without an output volume."""
+    """Return the folder that a relative ``output.path`` is relative to in a pod; None without an output volume."""
     volume = spec.output.volume
     return None if volume is None else volume.mount_path or OUTPUT_MOUNT
 

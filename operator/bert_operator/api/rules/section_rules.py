@@ -54,8 +54,9 @@ RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/
 """Folders of the image or the system in whose place nothing may be mounted."""
 
 
+# Otherwise a user who may create jobs, but not read Secrets, could have any attempt's ssh key put into a pod.
 _SSH_KEY = "-a[0-9]+-ssh$"
-"""How the Secrets end in which mpi-operator keeps the keys of attempts: whoever has one gets into those pods."""
+"""Ending of the Secrets in which mpi-operator keeps attempts' ssh keys: whoever has one can log in to their pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ def _exactly_one(*fields: str, next_step: str) -> SectionRule:
         return [to_camel(field) for field in fields if getattr(section, field) is not None]
 
     names = [to_camel(field) for field in fields]
+    # exists_one() fails on more than one as well as on none; xor of has() would not, with three fields.
     return SectionRule(
         holds=lambda section: len(given(section)) == 1,
         cel=f"[{', '.join(f'has(self.{name})' for name in names)}].exists_one(given, given)",
@@ -128,6 +130,7 @@ _VALUES = SectionRule(
 
 
 def _under(path: str, folders: tuple[str, ...]) -> bool:
+    # With the slash, or /tmpfs would be taken for a folder of /tmp. MOUNT_PATTERN has refused dots and double slashes.
     return any(f"{path}/".startswith(f"{folder}/") for folder in folders)
 
 
@@ -208,6 +211,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             _no_ssh_key(lambda source: source.secret, "secret"),
         ),
         cluster.ResourcesSpec: (
+            # In CEL this rule, as those of CpuSpec below, would refuse a job whose profile has the other field.
             SectionRule(
                 holds=lambda resources: resources.hugepages is None or resources.memory is not None,
                 cel=COMPLETED_BY_PROFILES,
@@ -319,7 +323,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 cel=f"self.first <= self.last && self.last < self.first + {MAX_PROFILED_STEPS}",
                 field="last",
                 allowed=f"a step from first on, {MAX_PROFILED_STEPS} steps in all at most",
-                next_step="trace fewer steps; a few tell as much",
+                next_step="profile fewer steps; a few show as much",
                 got=lambda steps: f"{steps.last} with first {steps.first}",
             ),
         ),
@@ -350,6 +354,7 @@ def _visit(value: Any, path: Path, soundness: Soundness) -> Iterator[Problem]:
         return
     for name, field in type(value).model_fields.items():
         yield from _visit(getattr(value, name), (*path, field.alias or name), soundness)
+    # By exact type: no section inherits from another.
     for rule in SECTION_RULES.get(type(value), ()):
         if soundness.is_whole(path) and not rule.holds(value):
             yield Problem(

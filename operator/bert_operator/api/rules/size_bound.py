@@ -1,9 +1,11 @@
 """How large a job may be as a whole, measured in Python and, by the API server, in CEL. Pure.
 
-Every field has a limit of its own, but together they would let a job be 30 MB, and the API server allows 1.5 MB. The
-measure is the length of the spec as JSON with every field that it may have, and thus never too small: field names,
+Every field has a limit of its own, but together they would let a job be 30 MB, and the API server takes 1.5 MB. The
+measure is the length of the spec as JSON with every field that it may have, and thus an upper bound: field names,
 numbers and words to choose from count whether they are there or not, texts and the entries of lists and maps as they
 are. Escapes are not counted.
+
+Both measures are made from the same tree of the schema, so a new field is counted in both by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MAX_BYTES = 256 * 1024
 ALLOWED = f"at most {MAX_BYTES // 1024} KiB as a whole, long texts and lists together"
 NEXT_STEP = "put long values into a ConfigMap that envFrom names, and long commands into a file of the workspace"
 
+# JSON's longest number, -1.7976931348623157e+308, has 24 characters; an amount as text has 20 and two quotes.
 _SCALAR = 24
+# Brackets and braces come in pairs as quotes do.
 _QUOTES, _COMMA, _COLON = 2, 1, 1
 
 
@@ -59,6 +63,8 @@ def spec_size(spec: Mapping[str, Any]) -> int:
 
 def spec_size_expression() -> str:
     """Return the same in CEL over ``self``, the spec, as a comparison with what is allowed."""
+    # What is fixed is summed up here and not in CEL: every term costs, and costs multiply with the limits of the lists
+    # around it.
     part = _spec_part()
     return f"{part.fixed} + {_express(part, 'self', 0)} <= {MAX_BYTES}"
 
@@ -92,11 +98,13 @@ def _part_of(node: Node) -> _Part:
 def _measure(part: _Part, value: Any) -> int:
     """Return the bytes of a value beside the fixed ones."""
     if part.is_text:
+        # Half a surrogate pair is possible in JSON and has no UTF-8; it must not end the check of a size.
         return len(value.encode(errors="surrogatepass"))
     if part.entries is not None:
         return sum(part.entries.fixed + _COMMA + _measure(part.entries, item) for item in value)
     if part.values is not None:
         key = _QUOTES + _COLON + _COMMA + part.values.fixed
+        # A null is no entry (``json_values``).
         known = ((name, item) for name, item in value.items() if item is not None)
         return sum(key + len(name.encode()) + _measure(part.values, item) for name, item in known)
     found = ((inner, value.get(name)) for name, inner in part.fields.items())
@@ -106,7 +114,9 @@ def _measure(part: _Part, value: Any) -> int:
 def _express(part: _Part, path: str, depth: int) -> str:
     """Return the same as an expression. depth: number of the loop variables around it."""
     if part.is_text:
+        # size() of a text counts characters, and one may have four bytes.
         return f"bytes({path}).size()"
+    # A loop inside a loop needs another variable, or it would hide the outer one.
     name = f"v{depth}"
     if part.entries is not None:
         return f"{path}.map({name}, {_loop(part.entries, name, part.entries.fixed + _COMMA, depth)}).sum()"
@@ -114,6 +124,8 @@ def _express(part: _Part, path: str, depth: int) -> str:
         fixed = _QUOTES + _COLON + _COMMA + part.values.fixed
         value = _loop(part.values, f"{path}[{name}]", fixed, depth)
         return f"{path}.map({name}, bytes({name}).size() + {value}).sum()"
+    # has() of every field that varies, also of those with a default: of a section that a profile may fill in the server
+    # has filled in nothing.
     terms = (
         f"(has({path}.{key}) ? {_express(inner, f'{path}.{key}', depth)} : 0)" for key, inner in part.fields.items()
     )

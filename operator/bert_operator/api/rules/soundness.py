@@ -1,6 +1,8 @@
-"""Which parts of a job are the user's own, and which were put there in place of something unreadable.
+"""Which parts of a job are the user's own, and which were filled in for something missing or unreadable.
 
-Rules between fields ask here before they judge, so that one mistake is not reported as two.
+Rules between fields are checked even where single fields are wrong, so that a person sees all mistakes at once
+(``schema_problems.repair``). A rule is skipped if it reads a field that was filled in, so that one mistake is not
+reported as two.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ class Soundness:
 
     def is_there(self, path: Path) -> bool:
         """Tell whether the user wrote this section, whatever may be wrong inside it."""
+        # Broken is this path or one above it.
         return not any(bad == path[: len(bad)] for bad in self.broken)
 
     def is_whole(self, path: Path) -> bool:

@@ -17,10 +17,13 @@ Schema = Mapping[str, Any]
 
 
 class Node:
-    """One place: references are followed, and ``null`` as one of two types is left out of ``schema``.
+    """One place in a document: references are followed, and ``null`` as one of two types is left out of ``schema``.
 
     pydantic writes an optional field as ``anyOf`` of its type and ``null``, and a section as ``$ref``.
     """
+
+    # Nodes are made when they are asked for and then kept: every job that is read walks through them. The types hold no
+    # section that contains itself, so that the tree is finite.
 
     def __init__(self, schema: Schema, definitions: Mapping[str, Schema]) -> None:
         """schema: as pydantic has it. definitions: what its references lead to."""
@@ -44,7 +47,8 @@ class Node:
                 if len(choices) > 1:
                     return {**own, "anyOf": choices}
                 target = choices[0]
-            # The field's own description, title and default are meant, not those of its type.
+            # The field's own description and default are meant, not those of its type. pydantic leaves a field without
+            # a description if it equals that of its section.
             schema = {**target, **own}
         return schema
 

@@ -1,4 +1,8 @@
-"""The status of a ``BertPretrainJob``: what the operator answers. Types only; ``status`` fills them."""
+"""The status of a ``BertPretrainJob``: what the operator reports. Types only; ``state.status`` fills them.
+
+Older and newer releases read it too. New fields are free; whatever an older release would misread raises
+``OLDEST_OPERATOR``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 Phase = Literal["Invalid", "Pending", "Queued", "Running", "Stopping", "Stopped", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[Phase] = frozenset({"Succeeded", "Failed"})
-"""Once there, a job never leaves."""
+"""Phases that a job never leaves."""
 
 FailureKind = Literal["InvalidInput", "Application", "Infrastructure"]
 
@@ -24,19 +28,23 @@ MAX_FAILURES = 512
 """More than all retry budgets together allow."""
 
 OLDEST_OPERATOR = "0.2.0"
-"""Oldest release that can carry on a job whose status this release has written, and would describe it alike. To be
-raised with whatever an older one would misread, undo or say otherwise."""
+"""Oldest release that can continue a job whose status this release has written, and would report it alike. Raise it
+with every change that an older release would misread, undo or report otherwise."""
 
-_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Control characters except tab and line feed, and surrogates, which cannot be written as UTF-8.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _fit(limit: int) -> Callable[[Any], Any]:
-    """Return what makes text fit: pods and programs are quoted in a status, which must be written whatever they say."""
+    """Return a validator that cuts and cleans text: what pods and programs print is quoted in the status.
+
+    The API server refuses a status that breaks its schema, and a job whose status cannot be written is stuck.
+    """
 
     def fit(text: Any) -> Any:
         if not isinstance(text, str) or len(text) <= limit and text.isprintable():
             return text
-        return _UNSPEAKABLE.sub("\ufffd", text[:limit])
+        return _UNPRINTABLE.sub("\ufffd", text[:limit])
 
     return fit
 
@@ -44,7 +52,7 @@ def _fit(limit: int) -> Callable[[Any], Any]:
 Message = Annotated[str, BeforeValidator(_fit(MAX_MESSAGE)), Field(max_length=MAX_MESSAGE)]
 Word = Annotated[str, Field(max_length=63)]
 Quoted = Annotated[str, BeforeValidator(_fit(63)), Field(max_length=63)]
-"""A word that a program has chosen."""
+"""A word that comes from a program's output."""
 Name = Annotated[str, BeforeValidator(_fit(253)), Field(max_length=253)]
 Time = Annotated[str, Field(max_length=32)]
 
@@ -76,7 +84,7 @@ class Condition(_Part):
     last_transition_time: Time
     """When ``status`` last changed, RFC 3339."""
     observed_generation: int | None = None
-    """The spec that this was said of."""
+    """Generation of the spec that this is about."""
 
 
 class Failure(_Part):
@@ -87,9 +95,9 @@ class Failure(_Part):
     attempt: int
     """Its number."""
     kind: FailureKind
-    """Which budget it counts against; bad input has none."""
+    """The retry budget that it counts against; bad input has none."""
     reason: Annotated[str, BeforeValidator(_fit(80)), Field(max_length=80)]
-    """What the child said, else a name from ``FailureReason``."""
+    """The reason that the child reported, else a name from ``FailureReason``."""
     pod: Name | None = None
     """The pod that failed first."""
     node: Name | None = None
@@ -105,7 +113,7 @@ class Failure(_Part):
 
 
 class ChildRef(_Part):
-    """The object that carries an attempt out. Written once it was seen, not when it is asked for."""
+    """The object that runs an attempt. Written once it was observed, not when it is created."""
 
     kind: ChildKind
     """``Job`` for a single pod, ``MPIJob`` otherwise; ``Process`` without a cluster."""
@@ -114,7 +122,7 @@ class ChildRef(_Part):
     uid: Word
     """Tells it from another object of the same name."""
     attempt: Annotated[int, Field(ge=0)]
-    """The attempt that it carries out."""
+    """The attempt that it runs."""
 
 
 class Metric(_Part):
@@ -130,15 +138,15 @@ class Progress(_Part):
     """How far the current stage is; names as in Kubeflow Trainer's status where it has one."""
 
     step: Annotated[int, Field(ge=0)] | None = None
-    """Optimizer steps done."""
+    """Optimizer steps completed."""
     total_steps: Annotated[int, Field(ge=0)] | None = None
     """Optimizer steps of the stage."""
     progress_percentage: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Share of the stage's steps that is done, in percent."""
+    """Completed steps in percent of the stage's steps."""
     estimated_remaining_seconds: Annotated[int, Field(ge=0)] | None = None
-    """Seconds until the stage is done, at its present rate."""
+    """Seconds until the stage is completed, at its present rate."""
     eta: Word | None = None
-    """The same for people."""
+    """The remaining time in words."""
     loss: Word | None = None
     """Training loss over the last interval, as text."""
     sequences_per_second: Word | None = None
@@ -153,18 +161,18 @@ class CheckpointStatus(_Part):
     """The newest checkpoint that was reported."""
 
     stage: Quoted
-    """Stage that it was written in."""
+    """Stage in which it was written."""
     step: Annotated[int, Field(ge=0)]
     """Optimizer step of that stage."""
 
 
 class JobStatus(_Part):
-    """Everything that is remembered of a job. An empty one is a job that nobody has looked at."""
+    """Everything that the operator remembers of a job. Empty: the operator has not seen the job yet."""
 
     observed_generation: int | None = None
-    """The spec that this status belongs to."""
+    """Generation of the spec that this status is about."""
     min_operator_version: Word | None = None
-    """Oldest release of the operator that can carry this job on; older ones leave it alone. Empty: any."""
+    """Oldest release of the operator that can continue this job; older ones leave it alone. Empty: any."""
     phase: Phase = "Pending"
     """Where the job stands."""
     reason: Word | None = None
@@ -186,7 +194,7 @@ class JobStatus(_Part):
     completed_runs: Annotated[tuple[Word, ...], Field(max_length=8)] = ()
     """Runs that ended with success."""
     progress: Progress | None = None
-    """How far the newest attempt is with its stage; empty until it has reported."""
+    """Progress of the newest attempt in its stage; empty until its first report."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint that was reported."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
@@ -200,7 +208,7 @@ class JobStatus(_Part):
 
 
 def wants_newer(status: Mapping[str, Any], *, own: str) -> str | None:
-    """Return the release that a job has to be left to, None where this one can carry it on. own: this release."""
+    """Return the release that a job needs; None if this one, ``own``, can continue it."""
     wanted = status.get("minOperatorVersion")
     if wanted is None or _numbers(str(wanted)) <= max(_numbers(own), _numbers(OLDEST_OPERATOR)):
         return None
@@ -208,5 +216,5 @@ def wants_newer(status: Mapping[str, Any], *, own: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[float, ...]:
-    """Return a version as numbers; a word, which no release uses yet, is newer than any."""
+    """Return a version as numbers. A word, which no release uses yet, counts as newer than any number."""
     return tuple(int(part) if part.isdecimal() else math.inf for part in version.split("."))
