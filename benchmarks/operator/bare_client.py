@@ -36,7 +36,7 @@ async def main(jobs: int) -> None:
     status = step.status.model_dump(mode="json", by_alias=True)
     templates = [render_config_map(frozen), render_child(frozen, step.create)]
     event = render_event(
-        job.ref, "x", JobEvent("Normal", "AttemptStarted", "Attempt 1 (training) is created"), "2026-01-01T00:00:00Z"
+        job.ref, "x", JobEvent("Normal", "AttemptStarted", "Created attempt 1 (training)"), "2026-01-01T00:00:00Z"
     )
     waiting = asyncio.Queue[int]()
     for number in range(jobs):

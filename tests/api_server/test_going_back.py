@@ -77,7 +77,7 @@ def test_jobs_go_on_through_an_upgrade_and_back_and_forth_again(
                 machine.kill_newest(jobs, name)
             for name in ("killed", "young"):
                 machine.run_newest(jobs, name, 3)
-            operator.wait_sweeps(2)
+            operator.wait_resyncs(2)
             assert "Traceback" not in operator.log()
         assert jobs.child("quiet")["metadata"]["uid"] == quiet, "nobody touches what runs"
         for name in ("killed", "quiet", "young"):

@@ -98,7 +98,7 @@ def test_it_is_not_ready_while_the_watch_on_jobs_brings_nothing(
         proxy.mute_watches()
         jobs.create("unheard")
         wait_until(lambda: operator.page("/readyz")[0] == 503, 20, "the probe to fail")
-        assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob has owed a change for")
+        assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob lags by")
         assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 2
         proxy.clear()
         proxy.cut_watches()

@@ -313,9 +313,9 @@ def test_a_status_that_says_nothing_new_is_not_written(
     with Fates(api, namespace, {1: None}):
         jobs.wait_phase("running", "Running")
         jobs.wait_phase("waiting", "Stopped")
-        operator.wait_sweeps(1)
+        operator.wait_resyncs(1)
         before = [jobs.get(name)["metadata"]["resourceVersion"] for name in ("running", "waiting")]
-        operator.wait_sweeps(3)
+        operator.wait_resyncs(3)
         assert [jobs.get(name)["metadata"]["resourceVersion"] for name in ("running", "waiting")] == before
 
 
@@ -350,7 +350,7 @@ def test_a_child_that_a_queue_holds_back_is_left_to_the_queue(
     status = jobs.wait_phase("bert", "Queued")
     assert status["reason"] == "Queued"
     generation = jobs.child("bert")["metadata"]["generation"]
-    operator.wait_sweeps(2)
+    operator.wait_resyncs(2)
     child = jobs.child("bert")
     assert (child["metadata"]["name"], child["metadata"]["generation"]) == (name, generation)
     assert not any(entry["manager"] == "bert-operator" and entry["operation"] == "Apply"

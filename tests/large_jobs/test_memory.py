@@ -19,7 +19,7 @@ from sample_job import Document, sample_document
 
 COUNT = int(os.environ.get("LARGE_JOBS", "120"))
 MOST_BYTES = 256 * 10**6
-SWEPT = "last_sweep_timestamp_seconds"
+RESYNCED = "last_sweep_timestamp_seconds"
 ANNOTATIONS = 256 * 1024 - 64  # the API server's limit
 
 
@@ -64,9 +64,9 @@ def test_the_largest_jobs_take_little_memory(tmp_path: Path) -> None:
                 40 + COUNT,
                 "a look at each",
             )
-            # Ready after a sweep that finds nothing missing; the next one has every job looked at again.
-            before = wait_until(lambda: operator.is_ready() and operator.figure(SWEPT), 20 + COUNT, "a sweep")
-            wait_until(lambda: operator.figure(SWEPT) > before, 20 + COUNT, "another sweep")
+            # Ready after a resync that finds nothing missing; the next one queues every job again.
+            before = wait_until(lambda: operator.is_ready() and operator.figure(RESYNCED), 20 + COUNT, "a resync")
+            wait_until(lambda: operator.figure(RESYNCED) > before, 20 + COUNT, "another resync")
             taken = peak_bytes(operator.process.pid)
         finally:
             operator.kill()

@@ -115,7 +115,6 @@ def test_names_with_dashes_lead_to_their_own_job(name: str) -> None:
     ):
         assert index.put_warning(event_document(kind, subject, "FailedCreate", "x")) == ref
     pod = pod_document("single", job=name)
-    assert index.owner(pod) == ref
     assert index.drop(pod) == ref
     assert index.drop(child_document("Job", name)) == ref
     assert [child.attempt for child in index.children(ref)] == [2]

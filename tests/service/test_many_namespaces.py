@@ -21,6 +21,6 @@ def test_sixty_four_namespaces_are_watched_and_ready_within_ten_seconds(tmp_path
             wait_until(operator.is_ready, 10, "an operator that knows everything in all namespaces")
             wait_until(lambda: server.watches == KINDS * len(NAMESPACES), 10, "a watch on every kind and namespace")
             # Requests still find a connection.
-            operator.wait_sweeps(2)
+            operator.wait_resyncs(2)
         finally:
             operator.kill()

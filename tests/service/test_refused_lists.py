@@ -29,26 +29,26 @@ KINDS = 5
 def test_where_one_list_is_refused_no_other_goes_on() -> None:
     namespaces = tuple(f"team-{number}" for number in range(64))
 
-    async def sweep(server: ApiStandIn) -> set[asyncio.Task[object]]:
+    async def resync(server: ApiStandIn) -> set[asyncio.Task[object]]:
         async with ApiClient(Configuration(host=server.url)) as api:
-            sweeper = Resyncer(api, Index(), Settings(namespaces=namespaces), lambda _: None, lambda _: None)
+            resyncer = Resyncer(api, Index(), Settings(namespaces=namespaces), lambda _: None, lambda _: None)
             others = asyncio.all_tasks()
             with pytest.raises(ApiError, match="403"):
-                await sweeper.sweep()
+                await resyncer.resync()
             return {task for task in asyncio.all_tasks() - others if not task.done()}
 
     with ApiStandIn(delay_s=0.2) as server:
         server.refuses.add(path_of("BertPretrainJob", namespaces[3]))
-        assert asyncio.run(sweep(server)) == set()
+        assert asyncio.run(resync(server)) == set()
 
 
-class RefusedSweeper:
+class RefusedResyncer:
     """It is refused as often as the test wants."""
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
 
-    async def sweep(self) -> None:
+    async def resync(self) -> None:
         self.refusals -= 1
         if self.refusals >= 0:
             raise ApiError(403, "Forbidden", "no")
@@ -71,11 +71,11 @@ def test_the_pauses_before_readiness_grow_while_the_api_server_refuses(monkeypat
 
     async def get_ready() -> None:
         running = _Service(Settings())
-        running._resyncer = RefusedSweeper(12)  # type: ignore[assignment]
+        running._resyncer = RefusedResyncer(12)  # type: ignore[assignment]
         is_up = asyncio.Event()
         is_up.set()
         monkeypatch.setattr(service, "asyncio", Instant())
-        await running._get_ready(is_up)
+        await running._become_ready(is_up)
 
     asyncio.run(get_ready())
     assert len(pauses) == 12
@@ -101,6 +101,6 @@ def test_a_list_whose_pages_expire_is_begun_again_within_the_process(
             child = f"{path_of('Job', 'demo')}/{{}}-a1-training".format
             wait_until(lambda: all(child(name) in server.objects for name in names), 30, "a child of every job")
             assert operator.is_ready()
-            assert "is begun again" in operator.log()
+            assert "restarting it" in operator.log()
             os.kill(operator.process.pid, signal.SIGTERM)
             wait_until(lambda: not operator.process.pid, 20, "it to heed a signal still")

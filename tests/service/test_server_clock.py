@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 def test_the_time_is_that_of_the_api_servers_answers_wherever_it_jumps(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_clock, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(server_clock, "LOGGED_EVERY_S", 0.0)
 
     async def follow(server: ApiStandIn) -> list[float]:
         differences = []
@@ -40,9 +40,9 @@ def test_the_time_is_that_of_the_api_servers_answers_wherever_it_jumps(
 
     with ApiStandIn() as server, caplog.at_level(logging.WARNING):
         assert all(abs(difference) <= 1.5 for difference in asyncio.run(follow(server)))
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 3, "once for every jump"
-    assert all(line.startswith("The API server's clock, which counts, is ") for line in told)
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 3, "once for every jump"
+    assert all(line.startswith("The API server's clock, which counts, is ") for line in logged)
 
 
 def test_an_operator_whose_clock_is_wrong_retries_at_once_and_ends_no_job_before_its_deadline(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_an_operator_whose_clock_is_wrong_retries_at_once_and_ends_no_job_before
             wait_until(lambda: f"{children}/fails-a2-training" in server.objects, 30, "the second attempt")
             # Now it is this machine that is ahead.
             server.ahead_s = -HOUR_S
-            operator.wait_sweeps(1)
+            operator.wait_resyncs(1)
             late = job_document("waits", runPolicy={"startDeadlineSeconds": 600})
             job = server.put(path_of("BertPretrainJob", "demo"), late)["metadata"]["name"]
             wait_until(lambda: f"{children}/waits-a1-training" in server.objects, 30, "its child")
-            operator.wait_sweeps(2)
+            operator.wait_resyncs(2)
             assert server.objects[path_of("BertPretrainJob", "demo", job)]["status"]["reason"] == "WaitingToStart"
         finally:
             operator.kill()
@@ -84,7 +84,7 @@ def test_two_api_servers_whose_clocks_differ_are_told_of_once_a_minute(
 
 def hear(clock: ServerClock, written_s: float, *, took_s: float) -> None:
     """Have a clock hear an answer that was asked for so long ago, and whose head was written then."""
-    clock.hear(formatdate(written_s, usegmt=True), time.monotonic() - took_s)
+    clock.update(formatdate(written_s, usegmt=True), time.monotonic() - took_s)
 
 
 def test_slow_answers_move_no_clock_that_is_right() -> None:
@@ -98,5 +98,5 @@ def test_slow_answers_move_no_clock_that_is_right() -> None:
 def test_what_is_no_date_moves_nothing(date: str | None) -> None:
     clock = ServerClock()
     before_s = clock.now_s()
-    clock.hear(date, time.monotonic())
+    clock.update(date, time.monotonic())
     assert abs(clock.now_s() - before_s) < 0.5

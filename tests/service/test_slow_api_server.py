@@ -79,7 +79,7 @@ def test_a_watch_that_stays_dead_costs_no_job_and_is_told_by_readiness(tmp_path:
             unheard = server.put(path_of("BertPretrainJob", "demo"), job_document("unheard"))
             wait_until(lambda: any("/jobs/unheard-" in path for path in list(server.objects)), 30, "its child")
             wait_until(lambda: operator.page("/readyz")[0] == 503, 30, "readiness to be denied")
-            assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob has owed a change for")
+            assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob lags by")
             assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 0.5
             assert operator.page("/healthz") == (200, "ok\n")
             del server.objects[path_of("BertPretrainJob", "demo", unheard["metadata"]["name"])]

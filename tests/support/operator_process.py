@@ -114,13 +114,13 @@ class OperatorProcess:
         found = re.search(rf"^bert_operator_{re.escape(name)} (\S+)$", page, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
-    def wait_sweeps(self, count: int) -> None:
+    def wait_resyncs(self, count: int) -> None:
         """Return after so many more of its comparisons."""
         for _ in range(count):
-            self._wait_sweep(self.figure("last_sweep_timestamp_seconds"))
+            self._wait_resync(self.figure("last_sweep_timestamp_seconds"))
 
-    def _wait_sweep(self, before: float) -> None:
-        wait_until(lambda: self.figure("last_sweep_timestamp_seconds") > before, 20, "a sweep")
+    def _wait_resync(self, before: float) -> None:
+        wait_until(lambda: self.figure("last_sweep_timestamp_seconds") > before, 20, "a resync")
 
     def log(self) -> str:
         """Return everything that it has printed."""

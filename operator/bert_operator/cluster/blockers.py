@@ -1,6 +1,6 @@
-"""What keeps a child's pods from running, told as cause and remedy. Pure.
+"""What keeps a child's pods from running, with cause and remedy. Pure.
 
-Kubernetes tells each cause in another place: pod conditions, container states, and events about the pod, the
+Kubernetes reports each cause in a different place: pod conditions, container states, and events about the pod, the
 Job, or the MPIJob, for which there is no condition at all.
 """
 
@@ -14,7 +14,7 @@ from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, War
 from bert_operator.state.observed import Blocker
 
 SILENCE_S = 30.0
-"""Seconds after which an MPIJob that nobody has looked at is reported, and a pod that runs and is not ready."""
+"""Seconds after which an MPIJob without a status is reported, and a pod that runs and is not ready."""
 
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -24,12 +24,13 @@ _VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolum
 _CREATION_EVENTS = frozenset({"FailedCreate", "MPIJobFailed", "ValidationError", "ErrResourceExists"})
 
 _TAINT = r"untolerated taint(?:\(s\))? \{"
-# What the scheduler says of nodes that it passes over, and what to do about it.
+# The scheduler's reasons for passing over nodes, and remedies. Its message is prose that changes between releases: any
+# number of reasons may match, and an unknown one gets the general remedy.
 _NODE_REMEDIES = (
     (re.compile(r"Insufficient"), "lower spec.resources; with an autoscaler, wait"),
     (
         re.compile(_TAINT + r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
-        "kubectl get nodes: one is not ready; have it mended, or wait until it is back",
+        "kubectl get nodes: one is not ready; have it repaired, or wait until it is back",
     ),
     (
         re.compile(_TAINT + r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure"),
@@ -44,7 +45,7 @@ _NODE_REMEDIES = (
         "add the taint that is named to spec.scheduling.tolerations, or use nodes without it",
     ),
     (
-        re.compile(r"untolerated taint(?:\(s\))?(?!\(s\))(?! \{)"),  # newer schedulers name none
+        re.compile(r"untolerated taint(?:\(s\))?(?!\(s\))(?! \{)"),  # newer schedulers do not name it
         "kubectl describe nodes: those of node.kubernetes.io go once a node is ready again, any other taint needs an "
         "entry in spec.scheduling.tolerations",
     ),
@@ -71,9 +72,14 @@ def find_blocker(
     workers: int,
     now_s: float,
 ) -> Blocker | None:
-    """Return what holds a child up that does not run yet; None where it only needs time.
+    """Return what blocks a child that does not run yet; None if it only needs time.
 
-    pods: those of this child. warnings: events by the name of what they are about.
+    Args:
+        child: Its summary.
+        pods: Those of this child.
+        warnings: Warning events by the name of their subject.
+        workers: Of its run.
+        now_s: By the API server's clock.
     """
     for pod in pods:
         if pod.phase == "Pending" and (blocker := _pod_blocker(pod, _about(pod.uid, warnings.get(pod.name, ())))):
@@ -81,18 +87,19 @@ def find_blocker(
     expected = 1 if child.kind == "Job" else workers + 1
     if len(pods) < expected:
         launcher = warnings.get(f"{child.name}-launcher", ())
-        told = (
+        found = (
             *_about(child.uid, warnings.get(child.name, ())),
-            # Nobody remembers the uid of a launcher's Job; what is older than the MPIJob was about a namesake.
+            # The launcher's Job is not in the index, so its uid is unknown: an event that is older than the MPIJob was
+            # about a namesake.
             *(warning for warning in launcher if warning.seen_at_s >= child.created_at_s),
         )
-        for warning in sorted(told, key=lambda warning: warning.seen_at_s, reverse=True):
+        for warning in sorted(found, key=lambda warning: warning.seen_at_s, reverse=True):
             if warning.reason in _CREATION_EVENTS:
                 return classify_refusal(warning.message, warning.reason)
     if child.kind == "MPIJob" and not child.has_status and now_s - child.created_at_s >= SILENCE_S:
         return Blocker(
             reason=ObstacleReason.MPI_OPERATOR_SILENT,
-            # Without its age, with which every look would find something new to write.
+            # Without its age: a message that changes at every reconcile would be a status write each time.
             message=f"MPIJob {child.name} has no status after {SILENCE_S:.0f} s: mpi-operator does not run, or does "
             "not watch this namespace. Next: kubectl get deployments -A | grep mpi-operator",
         )
@@ -100,11 +107,11 @@ def find_blocker(
 
 
 def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
-    """Return the first pod that has run for a while without being ready: its ranks cannot be started, or have gone."""
+    """Return the pod that has been running without being ready for longest: its node or its sshd does not answer."""
     found = [
         pod
         for pod in pods
-        # Nodes have clocks of their own; the API server wrote when the pod was created.
+        # The node wrote the condition's time by its own clock; the API server wrote the creation time.
         if not pod.is_deleting
         and pod.unready_since_s is not None
         and now_s - max(pod.unready_since_s, pod.created_at_s) >= SILENCE_S
@@ -112,7 +119,7 @@ def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
     if not found:
         return None
     pod = min(found, key=lambda pod: (pod.unready_since_s or 0.0, pod.name))
-    # Without its age, with which every look would find something new to write.
+    # Without its age, as above.
     return Blocker(
         reason=ObstacleReason.POD_NOT_READY,
         message=f"Pod {pod.name} on node {pod.node} runs and has not been ready for {SILENCE_S:.0f} s. Next: "
@@ -121,18 +128,21 @@ def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
 
 
 def _how_to_fit(unschedulable: str) -> str:
-    """Return what to do about each of the scheduler's reasons."""
+    """Return a remedy for each of the scheduler's reasons."""
     remedies = [remedy for words, remedy in _NODE_REMEDIES if words.search(unschedulable)]
     return "; or ".join(remedies) or "lower spec.resources, or correct spec.scheduling; with an autoscaler, wait"
 
 
 def _about(uid: str, warnings: Sequence[WarningSummary]) -> list[WarningSummary]:
-    """Return the warnings about this very object, those about an earlier one of its name left out."""
+    """Return the warnings about this very object, without those about an earlier one of the same name."""
     return [warning for warning in warnings if warning.uid in ("", uid)]
 
 
 def classify_refusal(message: str, event: str = "") -> Blocker:
-    """Return the blocker behind a refusal to create something, from the API server's own words."""
+    """Return the blocker behind a refused creation.
+
+    Quota, Pod Security and RBAC all refuse with status 403 and reason Forbidden: only the message tells them apart.
+    """
     lower = message.lower()
     if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
         reason = ObstacleReason.QUOTA_EXCEEDED
@@ -161,18 +171,18 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
 
 
 def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
-    reason, told = pod.waiting
+    reason, details = pod.waiting[0], pod.waiting[1] or "no further message"
     if reason in _IMAGE_REASONS:
         return Blocker(
             reason=ObstacleReason.IMAGE_PULL_FAILED,
-            message=f"Pod {pod.name}: {reason}: {told or 'no further message'}. Next: correct spec.image, or name the "
-            "registry's credentials in spec.imagePullSecrets",
+            message=f"Pod {pod.name}: {reason}: {details}. Next: correct spec.image, or name the registry's "
+            "credentials in spec.imagePullSecrets",
         )
     if reason in _CONFIG_REASONS:
         return Blocker(
             reason=ObstacleReason.CONTAINER_CONFIG_INVALID,
-            message=f"Pod {pod.name}: {reason}: {told or 'no further message'}. Next: create the Secret or ConfigMap "
-            "that is named, or set spec.securityContext.runAsUser to a user other than root",
+            message=f"Pod {pod.name}: {reason}: {details}. Next: create the Secret or ConfigMap that is "
+            "named, or set spec.securityContext.runAsUser to a user other than root",
         )
     if pod.unschedulable:
         return Blocker(

@@ -1,8 +1,7 @@
-"""The API server, as far as the operator talks to it: JSON in, JSON out, errors as values of one type.
+"""A small client of the API server: JSON in, JSON out, one type of error.
 
-Built on the connection and the credentials of the official client (``kubernetes.aio``); its models are left
-aside, since building them costs ten times the request. There are no retries in here: whoever calls knows
-whether trying again makes sense.
+Built on the connection pool and the credentials of the official client (``kubernetes.aio``), without its models:
+building them takes ten times as long as the request. It does not retry: the work queue does, with a fresh plan.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ CONNECT_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 65.0
 """A little more than the minute after which an API server gives up by itself."""
 LOG_TIMEOUT_S = 10.0
-"""A log is passed on by a node, which may hang; the next round asks again."""
+"""Logs are proxied from a kubelet, which may hang; the next round asks again."""
 MAX_REQUESTS = 32
-"""Requests side by side. Watches and logs do not count, since they stay open for as long as others please."""
+"""Concurrent requests. Watches and logs do not count: others decide how long they stay open."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,14 @@ class ApiError(Exception):
     """The API server refused, or could not be reached (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
-        """Status: of HTTP. reason: Kubernetes' word, such as AlreadyExists."""
+        """Take an error response.
+
+        Args:
+            status: Of HTTP; 0 without a response.
+            reason: Kubernetes' reason, such as AlreadyExists: 409 alone may also be a conflict.
+            message: For people.
+            retry_after_s: From the header of the same name.
+        """
         super().__init__(f"{status or 'no answer'} {reason}: {message}")
         self.status = status
         self.reason = reason
@@ -52,19 +58,19 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """A connection pool to one API server. Use it as a context."""
+    """A connection pool to one API server; an asynchronous context manager."""
 
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
         configuration.connection_pool_maxsize = 0  # no limit
         configuration.retries = None
         self._configuration = configuration
-        self._turns = asyncio.Semaphore(MAX_REQUESTS)
+        self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._clock = ServerClock()
         self._rest = RESTClientObject(configuration)
 
     async def __aenter__(self) -> ApiClient:
-        """Return itself."""
+        """Enter; the pool opens connections as they are needed."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -76,32 +82,35 @@ class ApiClient:
         return self._clock.now_s()
 
     async def get(self, path: str, **query: str) -> Document:
-        """Return an object or a list; raises ApiError."""
+        """Return an object or a list. Raises ApiError."""
         return await self._request("GET", path, query=query)
 
     async def get_log(self, path: str, **query: str) -> str:
-        """Return a log, which is no JSON; raises ApiError."""
+        """Return a log as text. Raises ApiError."""
         answer, data = await self._exchange("GET", path, None, query, _JSON, "text/plain, */*", LOG_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         return data.decode(errors="replace")
 
     async def list_metadata(self, path: str, *, limit: int, resume: str = "") -> Document:
-        """Return a page of a list with nothing but metadata; resume: the page's ``continue``."""
+        """Return a page of a list with metadata only. resume: ``continue`` of the page before."""
         query = {"limit": str(limit), "continue": resume}
         given = {key: value for key, value in query.items() if value}
         return await self._request("GET", path, query=given, accept=_METADATA_ONLY)
 
     async def create(self, path: str, document: Mapping[str, Any]) -> Document:
-        """Create an object; raises ApiError, with reason AlreadyExists where the name is taken."""
+        """Create an object. Raises ApiError, with reason AlreadyExists if the name is taken."""
         return await self._request("POST", path, document)
 
     async def patch(self, path: str, document: Mapping[str, Any]) -> Document:
-        """Merge into an object (RFC 7386); with a resourceVersion in it, only into that very version."""
+        """Apply a merge patch (RFC 7386); a resourceVersion in it makes it a compare-and-swap."""
         return await self._request("PATCH", path, document, content=_MERGE_PATCH)
 
     async def delete(self, path: str, *, uid: str) -> Document:
-        """Delete an object if it is still the same one; its dependents first."""
+        """Delete an object, its dependents first, if it still has this uid.
+
+        In the foreground: the object stays until its pods are gone, so that the next attempt cannot start beside them.
+        """
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
         return await self._request("DELETE", path, body)
 
@@ -109,7 +118,7 @@ class ApiClient:
         """Yield the changes of a watch until the API server ends it, or is silent for too long.
 
         Raises:
-            ApiError: it refused, or the connection broke.
+            ApiError: The API server refused, or the connection broke.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:
@@ -122,7 +131,7 @@ class ApiClient:
             finally:
                 answer.response.close()
         except TimeoutError:
-            _log.info("%s has been silent for %.0f s; opening it anew", path, silence_s)
+            _log.info("%s was silent for %.0f s; reopening the watch", path, silence_s)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "broken off") from error
 
@@ -136,15 +145,15 @@ class ApiClient:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Document:
-        async with self._turns:
+        async with self._request_slots:
             sent_s = time.monotonic()
             answer, data = await self._exchange(method, path, body, query or {}, content, accept, REQUEST_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         if not (document := _parse(data)):
-            # What stands between may answer in the API server's place.
+            # A proxy or load balancer in between may respond 200 with a page of its own.
             raise ApiError(0, "NotJSON", f"{method} {path}: {data[:200].decode(errors='replace')!r}")
-        self._clock.hear(answer.headers.get("Date"), sent_s)
+        self._clock.update(answer.headers.get("Date"), sent_s)
         return document
 
     async def _exchange(
@@ -157,7 +166,7 @@ class ApiClient:
         accept: str,
         timeout_s: float,
     ) -> tuple[Any, bytes]:
-        """Send a request and read the whole answer; raises ApiError where none comes."""
+        """Send a request and read the whole response. Raises ApiError if there is none."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             answer = await self._send(method, path, body, query, content, accept, timeout)
@@ -176,7 +185,7 @@ class ApiClient:
         timeout: aiohttp.ClientTimeout,
     ) -> Any:
         headers = {"Accept": accept, "Content-Type": content, "User-Agent": "bert-operator"}
-        # Asked for every request, since tokens of service accounts are renewed every hour.
+        # Read for every request: kubelet rotates the tokens of service accounts every hour.
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
         if token:
             headers["Authorization"] = token
@@ -199,7 +208,7 @@ async def load_configuration() -> Configuration:
     """Return how to reach the API server: the pod's service account, else KUBECONFIG or ~/.kube/config.
 
     Raises:
-        config.ConfigException: neither is there.
+        config.ConfigException: There is neither.
     """
     configuration = Configuration()
     try:

@@ -1,4 +1,4 @@
-"""What changed in a job, told once as Kubernetes Events with stable reasons. Pure."""
+"""Kubernetes Events for what changed between two statuses of a job, with stable reasons. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_operator.api.schema.status import Condition, JobStatus
 
 
 class JobEvent(NamedTuple):
-    """One Event."""
+    """A Kubernetes Event about a job, before it has a name and a time."""
 
     kind: Literal["Normal", "Warning"]
     reason: str
@@ -18,7 +18,7 @@ class JobEvent(NamedTuple):
 
 
 def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
-    """Yield what has happened between two statuses of a job, oldest first."""
+    """Yield what happened between two statuses of a job, oldest first; each change is reported once."""
     known = {failure.attempt for failure in before.failures}
     for failure in after.failures:
         if failure.attempt not in known:
@@ -32,9 +32,9 @@ def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
             )
     for run in after.completed_runs:
         if run not in before.completed_runs:
-            yield JobEvent("Normal", "RunCompleted", f"The {run} run is done")
+            yield JobEvent("Normal", "RunCompleted", f"Run {run} completed")
     if after.attempt > before.attempt:
-        yield JobEvent("Normal", "AttemptStarted", f"Attempt {after.attempt} ({after.run}) is created")
+        yield JobEvent("Normal", "AttemptStarted", f"Created attempt {after.attempt} ({after.run})")
     blocked, was_blocked = _condition(after, ConditionType.BLOCKED), _condition(before, ConditionType.BLOCKED)
     if blocked is not None and blocked.status == "True" and blocked.reason != (was_blocked and was_blocked.reason):
         yield JobEvent("Warning", blocked.reason, blocked.message)

@@ -1,8 +1,8 @@
-"""The frozen configuration of a job in the cluster: written once, and believed only if the operator wrote it.
+"""The frozen configuration of a job in the cluster: written once, and trusted only if the operator wrote it.
 
-Whoever may write ConfigMaps in a namespace can put another one in its place, under any owner and with any annotation.
-So the hash of what it holds goes into the job's status first, which only the operator may write; what the ConfigMap
-holds counts if it has that hash. Where the status has none, nothing counts but what would be frozen now.
+Anyone who may write ConfigMaps in a namespace can replace it, with any owner and any annotation. So the hash of its
+content goes into the job's status first, which only the operator may write, and a ConfigMap is trusted if it has that
+hash. If the status has none, only a ConfigMap equal to what would be frozen now is trusted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bert_operator.state.observed import Blocker
 
 Document = dict[str, Any]
 WriteHash = Callable[[str], Awaitable[None]]
-"""Puts the hash into the job's status, over the version that was read."""
+"""Writes the hash into the job's status, against the version that was read."""
 
 _START_AGAIN = "delete the job and apply it again: with output.ifExists Resume it goes on from its newest checkpoint"
 
 
 class Unusable(Exception):
-    """The frozen configuration must not, or cannot, be used; ``blocker`` says why and what next."""
+    """The frozen configuration must not, or cannot, be used; ``blocker`` has the cause and the next step."""
 
     def __init__(self, blocker: Blocker) -> None:
         """Blocker: what to put into the status."""
@@ -48,10 +48,10 @@ class Draft(NamedTuple):
 
 
 class Freezer:
-    """Writes frozen configurations and reads them back."""
+    """Freezes configurations and reads them back."""
 
     def __init__(self, api: ApiClient, settings: Settings) -> None:
-        """Settings: of now, by which everything is judged again."""
+        """Take the current settings, by which privileges are checked again before every attempt."""
         self._api = api
         self._settings = settings
 
@@ -62,58 +62,63 @@ class Freezer:
         return Draft(frozen, config_map, data_hash(config_map))
 
     async def find(self, document: Document, status: JobStatus) -> Frozen | None:
-        """Return what a started job was frozen with; None where there is nothing.
+        """Return what a started job was frozen with; None if there is no ConfigMap.
 
         Raises:
-            Unusable: there is something else, or what there is cannot be read.
-            ApiError: the API server did not answer.
+            Unusable: The ConfigMap is not trusted, or cannot be read.
+            ApiError: The API server did not answer.
         """
         config_map = await self._get(document)
-        return None if config_map is None else self._believe(config_map, document, status)
+        return None if config_map is None else self._read_trusted(config_map, document, status)
 
     async def obtain(self, document: Document, status: JobStatus, draft: Draft | None, write_hash: WriteHash) -> Frozen:
-        """Return what the next attempt is made from; freezes the job where nothing has run yet.
+        """Return what the next attempt is rendered from; freeze the job if nothing has run yet.
 
-        status: as written last. draft: of the first attempt, its hash in the status; None where that was made before.
+        Args:
+            document: The job's.
+            status: As written last.
+            draft: Of the first attempt, with its hash in the status; None for every other attempt.
+            write_hash: Writes another hash into the status.
 
         Raises:
-            Unusable: nothing may be run.
-            ApiError: the API server refused, or did not answer.
+            Unusable: Nothing may be run.
+            ApiError: The API server refused, or did not answer.
         """
         config_map = None if draft else await self._get(document)
         if config_map is None:
             if _has_run(status):
                 raise Unusable(_missing(document))
-            draft = draft or self.draft(self._judge(document))
+            draft = draft or self.draft(self._read_again(document))
             if draft.hash != status.frozen_hash:
-                # Written down by a process that died before it froze anything, under settings that were others.
+                # A process wrote the attempt into the status and died before it created the ConfigMap; the settings
+                # have changed since.
                 await write_hash(draft.hash)
                 status = status.model_copy(update={"frozen_hash": draft.hash})
             path = path_of("ConfigMap", draft.config_map["metadata"]["namespace"])
             config_map = await create_or_get(self._api, path, draft.config_map)
-            if _is_believed(config_map, status) and _is_owned(config_map, document):
+            if _is_trusted(config_map, status) and _is_owned(config_map, document):
                 return draft.frozen
-        if not _is_believed(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
+        if not _is_trusted(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
             self._check_same(config_map, document, status)
             await write_hash(data_hash(config_map))
             status = status.model_copy(update={"frozen_hash": data_hash(config_map)})
-        frozen = self._believe(config_map, document, status)
+        frozen = self._read_trusted(config_map, document, status)
         problems = list(frozen_problems(document, spec_document(frozen.job), self._settings))
         if problems:
             raise Unusable(_rejected(InvalidJob(problems)))
         return frozen
 
-    def _judge(self, document: Document) -> BertPretrainJob:
-        """Return a job by the settings of now, which may be others than when its attempt was written down."""
+    def _read_again(self, document: Document) -> BertPretrainJob:
+        """Return the job under the current settings, which may have changed since its attempt was written."""
         try:
             return read_cluster_job(document, self._settings)
         except InvalidJob as invalid:
             raise Unusable(_rejected(invalid)) from invalid
 
-    def _believe(self, config_map: Document, document: Document, status: JobStatus) -> Frozen:
-        """Return what a ConfigMap holds if the operator wrote it for this job."""
+    def _read_trusted(self, config_map: Document, document: Document, status: JobStatus) -> Frozen:
+        """Return the content of a ConfigMap if the operator wrote it for this job."""
         _check_owner(config_map, document)
-        if not _is_believed(config_map, status):
+        if not _is_trusted(config_map, status):
             raise Unusable(_untrusted(document, status))
         try:
             return thaw(document, config_map["data"])
@@ -121,10 +126,9 @@ class Freezer:
             raise Unusable(_unreadable(document, error)) from error
 
     def _check_same(self, config_map: Document, document: Document, status: JobStatus) -> None:
-        """Raise Unusable unless a ConfigMap that nothing vouches for is what would be written now.
+        """Raise Unusable unless a ConfigMap without a hash in the status equals what would be written now.
 
-        Nothing vouches for that of a job which release 0.1.0 has started, or whose status was lost. What runPolicy was
-        when it was written makes no difference.
+        There is no hash if release 0.1.0 started the job, or if its status was lost. runPolicy may differ.
         """
         _check_owner(config_map, document)
         try:
@@ -136,7 +140,7 @@ class Freezer:
             raise Unusable(_untrusted(document, status))
 
     def _was_default(self, image: str) -> bool:
-        """Tell whether an image may have been that of jobs that name none, in the release before or its settings."""
+        """Return whether an image may have been the default in an earlier release or under its settings."""
         return image in EARLIER_TRAINER_IMAGES or is_of_same_repository(image, self._settings.trainer_image)
 
     async def _get(self, document: Document) -> Document | None:
@@ -150,7 +154,10 @@ class Freezer:
 
 
 async def create_or_get(api: ApiClient, path: str, document: Document) -> Document:
-    """Create an object; return the one that has the name already, whosever it is."""
+    """Create an object, or return the one that already has its name, whoever owns it.
+
+    Not an apply: an existing object is somebody else's work, or our own from before a crash, and stays as it is.
+    """
     try:
         return await api.create(path, document)
     except ApiError as error:
@@ -159,13 +166,13 @@ async def create_or_get(api: ApiClient, path: str, document: Document) -> Docume
     return await api.get(f"{path}/{document['metadata']['name']}")
 
 
-def _is_believed(config_map: Document, status: JobStatus) -> bool:
-    # What can be changed may be another thing by the time that a pod reads it.
+def _is_trusted(config_map: Document, status: JobStatus) -> bool:
+    # A mutable ConfigMap could be replaced between this check and the moment in which a pod mounts it.
     return data_hash(config_map) == status.frozen_hash and config_map.get("immutable") is True
 
 
 def _has_run(status: JobStatus) -> bool:
-    """Tell whether anybody ever saw a child of the job."""
+    """Return whether the status shows that a child of the job ever existed."""
     return status.child is not None or bool(status.failures or status.completed_runs)
 
 
@@ -206,8 +213,8 @@ def _untrusted(document: Document, status: JobStatus) -> Blocker:
 
 def _unreadable(document: Document, error: Exception) -> Blocker:
     reason = ObstacleReason.FROZEN_CONFIGURATION_UNREADABLE
-    told = "; ".join(map(str, error.problems)) if isinstance(error, InvalidJob) else str(error)
-    message = f"{reason.sentence} Next: run the release of the operator that has started it, or {_START_AGAIN}. {told}"
+    cause = "; ".join(map(str, error.problems)) if isinstance(error, InvalidJob) else str(error)
+    message = f"{reason.sentence} Next: run the release of the operator that has started it, or {_START_AGAIN}. {cause}"
     return Blocker(reason=reason, message=f"{_name(document)}: {message}")
 
 

@@ -1,8 +1,8 @@
 """The operator's HTTP pages: /metrics for Prometheus, /healthz and /readyz for kubelet.
 
-/healthz says that the loop turns, by answering at all: a restart helps against nothing else, and would begin everything
-anew that is slow already. /readyz says whether the work goes on: all objects are known, no watch owes a change, and no
-job waits for too long.
+/healthz answers as long as the event loop runs: a restart helps against nothing else, and would repeat the initial
+lists of an operator that is slow already. /readyz reports whether work makes progress: the initial lists are complete,
+no watch lags, and no job waits for too long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bert_operator.cluster.settings import Settings
 
 
 class Health:
-    """Answers kubelet's questions."""
+    """Answers kubelet's probes."""
 
     def __init__(
         self,
@@ -25,15 +25,22 @@ class Health:
         is_ready: Callable[[], bool],
         settings: Settings,
     ) -> None:
-        """Take what to ask: seconds that each watch owes a change, seconds that the oldest job waits."""
+        """Take what to check.
+
+        Args:
+            watch_lag_s: Returns for how long each watch has not delivered a change.
+            oldest_s: Returns for how long the oldest job has waited.
+            is_ready: Returns whether the initial lists are complete.
+            settings: Has the limits.
+        """
         self._max_lag_s, self._max_wait_s = settings.max_watch_lag_seconds, settings.max_wait_seconds
         self._watch_lag_s, self._oldest_s, self._is_ready = watch_lag_s, oldest_s, is_ready
 
     def problems(self) -> list[str]:
-        """Return why the work does not go on as it should."""
+        """Return why the operator is not ready; empty if it is."""
         found = [] if self._is_ready() else ["starting"]
         found += [
-            f"the watch on {kind} has owed a change for {lag_s:.0f} s"
+            f"the watch on {kind} lags by {lag_s:.0f} s"
             for kind, lag_s in self._watch_lag_s().items()
             if lag_s > self._max_lag_s
         ]
@@ -42,7 +49,7 @@ class Health:
         return found
 
     async def healthz(self, _: web.Request) -> web.Response:
-        """Answer 200; where the loop does not turn, nobody answers."""
+        """Answer 200; a blocked event loop does not answer."""
         return web.Response(text="ok\n")
 
     async def readyz(self, _: web.Request) -> web.Response:
@@ -52,7 +59,7 @@ class Health:
 
 
 async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tuple[web.AppRunner, int]:
-    """Start the pages; returns what stops them (``cleanup``) and the port. Raises OSError if it is taken."""
+    """Start the server; return its runner, whose ``cleanup`` stops it, and the port. Raises OSError if it is taken."""
 
     async def show_metrics(_: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,7 +1,7 @@
-"""Everything that the operator knows of the cluster, by job. In memory, fed by watches and by its own writes.
+"""The cache of all cluster objects by job: in memory, fed by watches and by the operator's own writes.
 
-What the operator has just written is put in here at once, from the API server's answer: a decision is never made
-from a state that is older than its own last action. Entries of a lower resource version are ignored.
+What the operator writes is put in here at once, from the API server's response, so no decision is made from a state
+older than its own last action. Lower resource versions are ignored: a watch delivers them later.
 """
 
 from __future__ import annotations
@@ -27,68 +27,69 @@ Document = Mapping[str, Any]
 WarningKey = tuple[str, str]
 
 MAX_WARNINGS = 5_000
-"""Objects of which warnings are remembered; the oldest are forgotten first."""
+"""Objects whose warnings are kept; the least recent are dropped first."""
 _WARNINGS_EACH = 4
 _MAX_TOMBSTONES = 20_000
+"""Uids of deleted objects; enough for every response that may still be on its way."""
 
 
 class Index:
     """Jobs, children, pods and warnings."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Start empty."""
         self._jobs: dict[JobRef, JobSummary] = {}
         self._children: dict[JobRef, dict[str, ChildSummary]] = {}
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
-        # Jobs by what their children's names begin with, where that is not their own name.
-        self._called: dict[JobRef, JobRef] = {}
+        # Jobs by the prefix of their children's names, where that is not the job's own name.
+        self._by_prefix: dict[JobRef, JobRef] = {}
         self._warnings: OrderedDict[WarningKey, tuple[WarningSummary, ...]] = OrderedDict()
-        # Deleted objects may still be told of by an answer or a watch that is late.
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        # A late watch, or the response to a write, may bring an object back after its deletion was seen.
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
 
-    # What comes in. Every method returns the job that is concerned, None where none is.
+    # Writes. Every method returns the job that is concerned, None if none is.
 
     def put_job(self, body: Document) -> JobRef | None:
-        """Take a BertPretrainJob."""
+        """Add or update a BertPretrainJob."""
         summary, ref = read_job(body), _ref(body)
         known = self._jobs.get(ref)
-        if summary.uid in self._gone:
+        if summary.uid in self._tombstones:
             return None
         if known is None or known.uid != summary.uid or known.version <= summary.version:
             self._jobs[ref] = summary
         return ref
 
     def put_child(self, body: Document) -> JobRef | None:
-        """Take a Job or MPIJob."""
+        """Add or update a Job or MPIJob."""
         read = read_child(body)
         if read is None:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        if summary.uid not in self._gone:
+        if summary.uid not in self._tombstones:
             children = self._children.setdefault(ref, {})
             known = children.get(summary.name)
             if known is None or known.uid != summary.uid or known.version <= summary.version:
                 children[summary.name] = summary
-                self._note_name(ref)
+                self._note_prefix(ref)
         return ref
 
     def put_pod(self, body: Document) -> JobRef | None:
-        """Take a pod."""
+        """Add or update a pod."""
         read = read_pod(body)
         if read is None:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        if summary.uid not in self._gone:
+        if summary.uid not in self._tombstones:
             self._pods.setdefault(ref, {})[summary.name] = summary
-            self._note_name(ref)
+            self._note_prefix(ref)
         return ref
 
     def put_warning(self, body: Document) -> JobRef | None:
-        """Take an event; those about other people's objects are remembered as well, within bounds.
+        """Add a Warning event; events about foreign objects are kept as well, within bounds.
 
-        They may be told before the object itself is.
+        An event may arrive before its object: the watches are not ordered against each other.
         """
         read = read_warning(body)
         if read is None:
@@ -102,16 +103,16 @@ class Index:
         return self._job_of(key)
 
     def drop(self, body: Document) -> JobRef | None:
-        """Forget an object that was deleted."""
+        """Drop an object that was deleted."""
         metadata = body.get("metadata", {})
         return self.drop_uid(str(body.get("kind")), _namespace(body), metadata.get("name", ""), metadata.get("uid", ""))
 
     def drop_uid(self, kind: str, namespace: str, name: str, uid: str) -> JobRef | None:
-        """Forget an object by its identity; another one of the same name stays."""
+        """Drop an object by its uid; another one of the same name stays."""
         if kind != "Event":
-            self._gone[uid] = None
-            if len(self._gone) > _MAX_TOMBSTONES:
-                self._gone.popitem(last=False)
+            self._tombstones[uid] = None
+            if len(self._tombstones) > _MAX_TOMBSTONES:
+                self._tombstones.popitem(last=False)
         if kind == "BertPretrainJob":
             ref = JobRef(namespace, name)
             if (job := self._jobs.get(ref)) is not None and job.uid == uid:
@@ -129,22 +130,12 @@ class Index:
                 if not table[ref]:
                     del table[ref]
                     if ref not in self._children and ref not in self._pods:
-                        self._called.pop(_called(ref), None)
+                        self._by_prefix.pop(_prefix(ref), None)
                 self._warnings.pop((namespace, name), None)
                 return ref
         return None
 
-    # What is asked.
-
-    def owner(self, body: Document) -> JobRef | None:
-        """Return the job that an object belongs to."""
-        metadata = body.get("metadata", {})
-        if body.get("kind") == "BertPretrainJob":
-            return _ref(body)
-        if body.get("kind") == "Event":
-            return self._job_of((_namespace(body), (body.get("involvedObject") or {}).get("name", "")))
-        job = (metadata.get("labels") or {}).get(names.JOB_LABEL)
-        return JobRef(_namespace(body), job) if job else None
+    # Reads.
 
     def job(self, ref: JobRef) -> JobSummary | None:
         """Return a job."""
@@ -155,21 +146,21 @@ class Index:
         return list(self._jobs)
 
     def children(self, ref: JobRef) -> Sequence[ChildSummary]:
-        """Return the children that carry a job's name, whosever they are."""
+        """Return the children with a job's name in their labels, whoever owns them."""
         return list(self._children.get(ref, {}).values())
 
     def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildSummary]:
-        """Return the children that the job of this uid controls; others may carry its name in their labels."""
+        """Return the children that the job with this uid controls."""
         return [child for child in self.children(ref) if child.owner_uid == uid]
 
     def pods(self, ref: JobRef, child: str) -> Sequence[PodSummary]:
-        """Return the pods of a child, those of a namesake left out that an earlier job has left behind."""
+        """Return the pods of a child, without those of an earlier child of the same name."""
         pods = [pod for pod in self._pods.get(ref, {}).values() if pod.child == child]
         known = self._children.get(ref, {}).get(child)
         return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
 
     def all_pods(self, ref: JobRef) -> Sequence[PodSummary]:
-        """Return the pods that carry a job's name, whosever they are."""
+        """Return the pods with a job's name in their labels, whoever owns them."""
         return list(self._pods.get(ref, {}).values())
 
     def warnings(self, ref: JobRef, names: Sequence[str]) -> dict[str, tuple[WarningSummary, ...]]:
@@ -213,27 +204,34 @@ class Index:
                 return ref
         return None
 
-    def _note_name(self, ref: JobRef) -> None:
-        if (called := _called(ref)) != ref:
-            self._called[called] = ref
+    def _note_prefix(self, ref: JobRef) -> None:
+        if (prefix := _prefix(ref)) != ref:
+            self._by_prefix[prefix] = ref
 
     def _candidates(self, namespace: str, name: str) -> Iterator[JobRef]:
-        """Yield the jobs that an object may belong to by its name: everything is called after its job."""
+        """Yield the jobs that an object may belong to by its name, which starts with that of its job.
+
+        Events carry no labels, so their job is found by trying every prefix that ends at a dash.
+        """
         end = name.rfind("-")
         while end > 0:
             ref = JobRef(namespace, name[:end])
-            for candidate in {ref, self._called.get(ref, ref)}:
+            for candidate in {ref, self._by_prefix.get(ref, ref)}:
                 if candidate in self._children or candidate in self._pods:
                     yield candidate
             end = name.rfind("-", 0, end)
 
 
-def _called(ref: JobRef) -> JobRef:
+def _prefix(ref: JobRef) -> JobRef:
     return JobRef(ref.namespace, names.name_prefix(ref.name))
 
 
 def _is_made_for(pod: PodSummary, child: ChildSummary) -> bool:
-    """Tell whether a pod is this very child's; a launcher's says by its age alone which MPIJob it is of."""
+    """Return whether a pod is this very child's.
+
+    A launcher's pod is owned by a Job that mpi-operator creates in between and that is not in the index, so only its
+    age tells which MPIJob it belongs to.
+    """
     if pod.role == names.LAUNCHER:
         return pod.created_at_s >= child.created_at_s
     return pod.owner_uid == child.uid

@@ -1,9 +1,8 @@
-"""Reads how far running jobs are from the end of their logs, a bounded number of times per second.
+"""Reads the progress of running jobs from the tails of their logs, at a bounded rate.
 
-Rank 0 writes one record per logging interval; the newest one that carries the job's uid and attempt counts. Raw
-lines are never kept. A log that cannot be read costs nothing but freshness, and nobody's but its own: the API server
-passes logs on from nodes, and one that hangs is waited for beside the others. A record that cannot be used costs
-nothing but that record: it is counted.
+Rank 0 writes one progress record per logging interval; the newest one with the job's uid and attempt counts. Raw lines
+are never kept. The API server proxies logs from kubelets, so one that hangs delays only its own job: logs are read
+concurrently. A record that cannot be parsed is counted and ignored.
 """
 
 from __future__ import annotations
@@ -26,52 +25,54 @@ from bert_operator.render.pods import CONTAINER
 from bert_operator.state.progress import ProgressRecord, claims_to_be_record, parse_progress_line
 
 READS_PER_SECOND = 10.0
+"""Requests that are begun per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
 SHORTEST_ROUND_S = 5.0
-"""A job's status changes at most this often for the sake of progress."""
+"""Progress changes a job's status at most this often; every change is a write to etcd."""
 FINAL_READ_S = 5.0
-"""Longest wait for the log of a child that has ended; its end is then told without it."""
+"""Longest wait for the log of a child that has ended; its outcome is then reported without it."""
 _INLINE_WAIT_S = 0.25
-"""What a node that does not hang needs at most. Nobody's turn is taken for longer."""
+"""How long a worker of the queue waits for a log before it turns to another job; a healthy kubelet needs less."""
+# Bounds of one read: tracebacks and NCCL's log may stand between the last records, and a line may be of any length.
 _LINES, _BYTES = "60", "65536"
 
 _log = logging.getLogger(__name__)
 
 
 class LogMetrics(Protocol):
-    """What the reader of logs tells of itself."""
+    """What the log reader counts."""
 
     def progress_refused(self, lines: int) -> None:
-        """So many lines of a log begin like records and cannot be used."""
+        """This many lines of a log start like records and cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatestRecords:
-    """What a job's log said last."""
+    """The newest records in a job's log."""
 
     progress: ProgressRecord | None = None
     checkpoint: ProgressRecord | None = None
     refused: frozenset[int] = field(default=frozenset(), compare=False)
-    """Hashes of the lines that begin like records and are none, so that they are counted once."""
+    """Hashes of lines that start like records and are none: the same tail is read again, and counts once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What has been read of a job, and by which reading."""
+    """The latest records of a job, and which reading found them."""
 
     uid: str
-    """The job's: it may be deleted and applied again under its name."""
+    """The job's: it may be deleted and recreated under its name."""
     reading: int
     attempt: int
-    report: LatestRecords
+    records: LatestRecords
 
     def is_newer(self, uid: str, reading: int, attempt: int) -> bool:
-        """Tell whether a log that comes now says less: readings come in any order."""
+        """Return whether this is newer than a log that arrives now: concurrent readings finish in any order."""
         return self.reading > reading or (self.uid == uid and self.attempt > attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class _FinalRead:
-    """The reading of a log whose child has ended."""
+    """The one reading of a log after its child has ended."""
 
     child_uid: str
     reading: asyncio.Task[None]
@@ -80,10 +81,10 @@ class _FinalRead:
 
 
 class LogReader:
-    """Keeps the newest report of every running job."""
+    """Keeps the latest records of every running job."""
 
     def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None], metrics: LogMetrics) -> None:
-        """Enqueue: has a job looked at whose report is new."""
+        """Know nothing yet. enqueue: queues a job whose records are new."""
         self._api = api
         self._index = index
         self._enqueue = enqueue
@@ -95,33 +96,33 @@ class LogReader:
         """Uids of pods."""
 
     def latest(self, ref: JobRef) -> LatestRecords:
-        """Return the newest report of a job."""
+        """Return the latest records of a job."""
         known = self._known.get(ref)
-        return known.report if known is not None else LatestRecords()
+        return known.records if known is not None else LatestRecords()
 
     async def read_final(self, ref: JobRef, job: JobSummary, child: ChildSummary) -> None:
         """Read the log of a child that has ended, once: short runs end between two rounds.
 
         Raises:
-            Requeue: it has not come yet; the job is looked at again when it has, or when that takes too long.
+            Requeue: It has not arrived yet; the job is queued when it has, or when that takes too long.
         """
         main = (names.LAUNCHER, names.SINGLE)
         pod = next((pod for pod in self._index.pods(ref, child.name) if pod.role in main), None)
         if pod is None:
             return
         loop = asyncio.get_running_loop()
-        words = self._final_reads.get(ref)
-        if words is None or words.child_uid != child.uid:
-            words = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + FINAL_READ_S)
-            self._final_reads[ref] = words
-            await asyncio.wait({words.reading}, timeout=_INLINE_WAIT_S)
-            if not words.reading.done():
-                words.reading.add_done_callback(lambda _: self._enqueue(ref))
-        if not words.reading.done() and loop.time() < words.until_s:
-            raise Requeue(words.until_s - loop.time())
+        final = self._final_reads.get(ref)
+        if final is None or final.child_uid != child.uid:
+            final = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + FINAL_READ_S)
+            self._final_reads[ref] = final
+            await asyncio.wait({final.reading}, timeout=_INLINE_WAIT_S)
+            if not final.reading.done():
+                final.reading.add_done_callback(lambda _: self._enqueue(ref))
+        if not final.reading.done() and loop.time() < final.until_s:
+            raise Requeue(final.until_s - loop.time())
 
     async def run(self) -> None:
-        """Read until cancelled: so many logs are begun per second, whether or not those before have come."""
+        """Read until cancelled; requests are begun at a fixed rate, whether or not earlier ones are answered."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as readings:
             while True:
@@ -137,7 +138,7 @@ class LogReader:
                 await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
 
     def _readable(self) -> Iterator[tuple[JobRef, JobSummary, PodSummary]]:
-        """Yield the running jobs, each with the pod whose log has its records."""
+        """Yield the running jobs, each with the pod whose log has its records: the launcher, or the single pod."""
         for ref in self._index.jobs():
             job = self._index.job(ref)
             if job is None or job.phase not in ("Running", "Stopping"):
@@ -160,26 +161,27 @@ class LogReader:
         try:
             text = await self._api.get_log(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
         except ApiError as error:
-            _log.debug("%s: its log cannot be read (%s)", ref, error)
+            _log.debug("%s: cannot read the log of pod %s (%s)", ref, pod.name, error)
             return
         except Exception:
-            _log.exception("%s: the log of pod %s could not be read", ref, pod.name)
+            # One bad response must not end the task group, and with it the readings of all jobs.
+            _log.exception("%s: cannot read the log of pod %s", ref, pod.name)
             return
         known = self._known.get(ref)
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return
-        before = known.report if known is not None and known.uid == job.uid else LatestRecords()
+        before = known.records if known is not None and known.uid == job.uid else LatestRecords()
         after = read_latest_records(text, job.uid, pod.attempt, before)
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
-            _log.info("%s: %d progress records in the log of pod %s cannot be used", ref, refused, pod.name)
+            _log.info("%s: ignored %d unreadable progress records in the log of pod %s", ref, refused, pod.name)
         if after != before:
             self._enqueue(ref)
 
 
 def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords) -> LatestRecords:
-    """Return what the end of a log says of an attempt of a job, over what was known before."""
+    """Return the newest records of an attempt of a job in the tail of a log, else those known before."""
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
     for line in text.split("\n"):
         record = parse_progress_line(line)

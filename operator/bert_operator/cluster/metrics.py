@@ -1,4 +1,4 @@
-"""What the operator measures of itself, for Prometheus. The trainer has its own."""
+"""The operator's own metrics, for Prometheus. The trainer has its own."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER_REASON = "Other"
 KNOWN_REASONS = frozenset(
     {reason.value for reason in FailureReason}
-    # What programs of ours call an end, and what ends them from outside.
+    # Reasons in termination records of the trainer's programs, and signals.
     | {"Failed", "FencedError", "InputError", "PeerFailed", "Stopped", "TakenOverError", "TrainerError"}
     | {"WorkerLost", "WorkersUnreachable", "HorovodInternalError", "OutOfMemoryError"}
     | {known.name for known in signal.Signals}
     | {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 )
-"""Reasons that are labels; whatever else a program calls its end is one more, so that there is an end of them."""
+"""Reasons that are label values. A user's program may write any reason: all others share one label value, so that the
+number of time series is bounded."""
 
 
 class Metrics:
     """All counters of one operator, in a registry of their own."""
 
     def __init__(self) -> None:
-        """Everything at zero."""
+        """Start all counters at zero."""
         self.registry = CollectorRegistry()
-        self._reconciles = Counter("bert_operator_reconciles", "Looks at a job.", ["result"], registry=self.registry)
+        self._reconciles = Counter("bert_operator_reconciles", "Reconciles.", ["result"], registry=self.registry)
         self._reconcile_seconds = Histogram(
             "bert_operator_reconcile_seconds",
-            "Seconds that one look at a job takes.",
+            "Seconds per reconcile.",
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
             registry=self.registry,
         )
         self._queue_seconds = Histogram(
             "bert_operator_queue_wait_seconds",
-            "Seconds that a job waits until it is looked at.",
+            "Seconds that a job waits in the queue.",
             buckets=(0.001, 0.01, 0.1, 1, 10, 60, 300),
             registry=self.registry,
         )
@@ -54,26 +55,27 @@ class Metrics:
         )
         self._refused_records = Counter(
             "bert_operator_progress_records_refused",
-            "Lines of logs that begin like progress records and cannot be used.",
+            "Lines of logs that start like progress records and cannot be parsed.",
             registry=self.registry,
         )
         self._watch_events = Counter(
-            "bert_operator_watch_events", "Objects that watches brought.", ["kind"], registry=self.registry
+            "bert_operator_watch_events", "Objects that watches delivered.", ["kind"], registry=self.registry
         )
         self._resyncs = Gauge(
             "bert_operator_last_sweep_timestamp_seconds",
-            "When what is known was last compared with what there is.",
+            "When the last resync finished: a comparison of known jobs with a fresh list.",
             registry=self.registry,
         )
+        # A counter that appears with its first failure has no rate() before the second.
         for result in ("done", "failed"):
             self._reconciles.labels(result)
 
     def waited(self, seconds: float) -> None:
-        """A job waited this long for its turn."""
+        """A job waited this long until a worker took it."""
         self._queue_seconds.observe(seconds)
 
     def reconciled(self, seconds: float, *, failed: bool) -> None:
-        """A job was looked at."""
+        """A job was reconciled."""
         self._reconciles.labels("failed" if failed else "done").inc()
         self._reconcile_seconds.observe(seconds)
 
@@ -90,23 +92,23 @@ class Metrics:
         self._dropped.inc()
 
     def progress_refused(self, lines: int) -> None:
-        """So many lines of a log begin like records and cannot be used."""
+        """This many lines of a log start like records and cannot be parsed."""
         self._refused_records.inc(lines)
 
     def watched(self, kind: str) -> None:
-        """A watch brought an object."""
+        """A watch delivered an object."""
         self._watch_events.labels(kind).inc()
 
     def resynced(self, now_s: float) -> None:
-        """A sweep came to its end."""
+        """A resync finished."""
         self._resyncs.set(now_s)
 
     def add_view(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
-        """Have figures read when they are asked for. read: returns a value by the label's value."""
+        """Register a gauge whose values are computed at every scrape. read: returns a value by the label's value."""
         self.registry.register(_View(read, name, text, label))
 
     def render(self) -> bytes:
-        """Return the page that Prometheus reads."""
+        """Return the page that Prometheus scrapes."""
         return generate_latest(self.registry)
 
 

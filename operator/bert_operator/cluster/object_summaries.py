@@ -1,7 +1,7 @@
-"""What the operator remembers of objects in the cluster: small values instead of whole objects. Pure.
+"""Summaries of cluster objects: small values that the index holds instead of whole objects. Pure.
 
-A thousand jobs with five pods each have to fit into some ten megabytes, so an entry holds what decisions need
-and nothing else. Everything is read defensively: objects come from other controllers and other releases.
+A thousand jobs with five pods each have to fit into some ten megabytes, so a summary holds what decisions need and
+nothing else. Everything is parsed defensively: objects come from other controllers and other releases.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Document = Mapping[str, Any]
 ChildKind = Literal["Job", "MPIJob"]
 
 MAX_KEPT_BYTES = 16 * 1024
-"""Of a job's document. Few are larger; those are read again whenever they are looked at."""
+"""Of a job's document. The few larger ones are read from the API server at every reconcile."""
 _LONGEST_NOTE = 500
 _ATTEMPT_DIGITS = 6
-"""More attempts than all retry budgets together allow have fewer."""
+"""Far more than all retry budgets together allow; a longer label was not written by an operator."""
 
 
 class JobSummary(NamedTuple):
@@ -36,11 +36,11 @@ class JobSummary(NamedTuple):
     is_deleting: bool
     phase: str
     content: bytes | None
-    """The document as compact JSON, without what only other tools read; None where it is too large to be kept."""
+    """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
 
     def document(self) -> dict[str, Any]:
-        """Return a fresh copy of the document, which has been kept."""
-        assert self.content is not None, "what was not kept is read anew"
+        """Return a fresh copy of the document."""
+        assert self.content is not None, "a document that was too large to be kept is read again first"
         document: dict[str, Any] = json.loads(self.content)
         return document
 
@@ -53,21 +53,20 @@ class ChildSummary(NamedTuple):
     uid: str
     version: int
     owner_uid: str
-    """The BertPretrainJob that controls it; empty where nobody does."""
-    spec_hash: str
+    """Of the BertPretrainJob that controls it; empty if none does."""
     run: str
     attempt: int
     created_at_s: float
     is_deleting: bool
     is_suspended: bool
-    """Held back by a queue."""
+    """Held back by a queue such as Kueue."""
     conditions: tuple[tuple[str, str], ...]
     """Type and reason of those that are True."""
     has_status: bool
     """Whether its controller has written any status."""
     completed_at_s: float | None
     waiting_since_s: float | None
-    """When it was created, or resumed; empty where it was let go and its controller has not seen that yet."""
+    """When it was created or resumed; None if it was resumed and its controller has not seen that yet."""
 
 
 class PodSummary(NamedTuple):
@@ -84,21 +83,21 @@ class PodSummary(NamedTuple):
     is_deleting: bool
     node: str
     unready_since_s: float | None
-    """Since when it has run without being ready; empty where it is ready, or not running."""
+    """Since when it has run without being ready; None if it is ready or not running."""
     waiting: tuple[str, str]
     """Reason and message of a container that cannot start; empty strings otherwise."""
     unschedulable: str
-    """The scheduler's message; empty where the pod has a node."""
+    """The scheduler's message; empty if the pod has a node."""
     disruption: str
     """Reason of an eviction, a preemption or a drain; empty otherwise."""
     exit_code: int | None
     ended_by: str
     """The container's reason: Completed, Error, OOMKilled ..."""
     message: str
-    """What the container left as its termination message."""
+    """The container's termination message."""
     finished_at_s: float | None
     owner_uid: str
-    """Of the Job or MPIJob that made it; a launcher's pod is made by a Job in between, which nobody remembers."""
+    """Of the Job or MPIJob that owns it; for a launcher's pod, of the Job that mpi-operator creates in between."""
     created_at_s: float
 
 
@@ -109,11 +108,11 @@ class WarningSummary(NamedTuple):
     message: str
     seen_at_s: float
     uid: str
-    """Of what it is about: names are used again."""
+    """Of its subject: names are used again."""
 
 
 def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummary:
-    """Return the entry of a BertPretrainJob. most_bytes: of a document that is kept."""
+    """Return the summary of a BertPretrainJob. most_bytes: of a document that is kept."""
     metadata = body.get("metadata", {})
     kept = {
         "apiVersion": body.get("apiVersion"),
@@ -122,7 +121,7 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         "spec": body.get("spec", {}),
         "status": body.get("status") or {},
     }
-    # Escaped, a character could take twelve bytes.
+    # Not escaped: \uXXXX pairs take up to twelve bytes for a character.
     content = json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
     return JobSummary(
         uid=metadata.get("uid", ""),
@@ -135,13 +134,13 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
 
 
 def read_child(body: Document) -> tuple[str, ChildSummary] | None:
-    """Return the name of the job that a Job or MPIJob is labelled with, and its entry; None for others."""
+    """Return the job's name in the labels of a Job or MPIJob, and its summary; None for objects that are not ours."""
     metadata, status, spec = body.get("metadata", {}), body.get("status") or {}, body.get("spec") or {}
     labels = metadata.get("labels") or {}
     attempt = labels.get(names.ATTEMPT_LABEL, "")
     job, kind = labels.get(names.JOB_LABEL), body.get("kind")
     run = labels.get(names.RUN_LABEL, "")
-    # Others may write labels, too: what no operator would have written is no child of ours.
+    # Anyone may write labels: what no operator would have written is no child of ours.
     if not job or not _is_attempt(attempt) or run not in (PREPARE_RUN, TRAINING_RUN) or kind not in ("Job", "MPIJob"):
         return None
     conditions = tuple(
@@ -151,7 +150,7 @@ def read_child(body: Document) -> tuple[str, ChildSummary] | None:
     )
     suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
     created_at_s = _time(metadata.get("creationTimestamp")) or 0.0
-    # Both controllers set it anew when they resume.
+    # Both controllers reset startTime when they resume.
     resumed_at_s = _time(status.get("startTime")) or 0.0
     return job, ChildSummary(
         kind=kind,
@@ -159,7 +158,6 @@ def read_child(body: Document) -> tuple[str, ChildSummary] | None:
         uid=metadata.get("uid", ""),
         version=read_version(body),
         owner_uid=_owner_uid(metadata),
-        spec_hash=(metadata.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
         run=sys.intern(run),
         attempt=int(attempt),
         created_at_s=created_at_s,
@@ -177,7 +175,7 @@ def _is_attempt(label: str) -> bool:
 
 
 def read_pod(body: Document) -> tuple[str, PodSummary] | None:
-    """Return the name of the job that a pod is labelled with, and its entry; None for others."""
+    """Return the job's name in the labels of a pod, and its summary; None for pods that are not ours."""
     metadata, status = body.get("metadata", {}), body.get("status") or {}
     labels = metadata.get("labels") or {}
     job, attempt, run = (labels.get(key) for key in (names.JOB_LABEL, names.ATTEMPT_LABEL, names.RUN_LABEL))
@@ -219,7 +217,7 @@ def read_pod(body: Document) -> tuple[str, PodSummary] | None:
 
 
 def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
-    """Return the kind and the name that a Warning event is about, and the event; None for other events."""
+    """Return kind and name of the subject of a Warning event, and its summary; None for other events."""
     subject = body.get("involvedObject") or {}
     if body.get("type") != "Warning" or subject.get("kind") not in ("Job", "MPIJob", "Pod"):
         return None
@@ -234,13 +232,16 @@ def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
 
 
 def read_version(body: Document) -> int:
-    """Return the resource version; Kubernetes lets its users compare them from release 1.35 on."""
+    """Return the resource version as a number.
+
+    Kubernetes declares them comparable from release 1.35 on; before that it is a property of etcd.
+    """
     text = body.get("metadata", {}).get("resourceVersion", "")
     return int(text) if text.isdecimal() else 0
 
 
 def _owner_uid(metadata: Document) -> str:
-    """Return the uid of what controls an object; empty where nothing does."""
+    """Return the uid of the controlling owner; empty if there is none."""
     return str(_owner(metadata).get("uid", ""))
 
 
@@ -249,7 +250,7 @@ def _owner(metadata: Document) -> Document:
 
 
 def _failed_at(status: Document, kind: str) -> float | None:
-    """Return when a Job failed, which it says in a condition only."""
+    """Return when a Job failed: unlike a completion, that is only in a condition."""
     if kind != "Job":
         return None
     failed = [item for item in status.get("conditions") or () if item.get("type") == "Failed"]
@@ -260,7 +261,7 @@ def _unready_since(status: Document, condition: Document, state: Document) -> fl
     changed_at_s = _time(condition.get("lastTransitionTime"))
     if status.get("phase") != "Running" or condition.get("status") != "False" or changed_at_s is None:
         return None
-    # Nobody is ready while an image is being pulled.
+    # The condition is False from the pod's creation on, but while the image is pulled the container does not run.
     return max(changed_at_s, _time((state.get("running") or {}).get("startedAt")) or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""From what the cluster shows to what a plan is made of: how each child is, and what holds it up. Pure."""
+"""Derives the state of a child from its summaries: pending, running or ended, why, and what blocks it. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_operator.render import names
 from bert_operator.state.observed import Child, read_outcome, read_record
 
 SETTLING_S = 10.0
-"""Longest time from a child's failure to its pod's last word."""
+"""Longest wait from a child's failure until its pod's exit code is seen."""
 
 
 def observe_child(
@@ -26,10 +26,14 @@ def observe_child(
     workers: int,
     now_s: float,
 ) -> Child:
-    """Return how a child is.
+    """Return the state of a child.
 
-    pods: those of this child. warnings: events by the name of what they are about. workers: of its run. now_s: by the
-    clock of the API server, which also wrote when objects were created; nodes and controllers have clocks of their own.
+    Args:
+        child: Its summary.
+        pods: Those of this child.
+        warnings: Warning events by the name of their subject.
+        workers: Of its run.
+        now_s: By the API server's clock, which also wrote creation times; nodes and controllers have their own.
     """
     base = Child(
         run=child.run,
@@ -70,8 +74,8 @@ def _waiting_since(child: ChildSummary, pods: Sequence[PodSummary], now_s: float
     since_s = child.waiting_since_s
     if since_s is None:
         return None
-    # The clock of the controller that let it go may be ahead or behind; the pods that it made then have a time that the
-    # API server wrote.
+    # The controller that resumed it wrote that time by its own clock, which may be ahead or behind. The API server
+    # wrote when the pods were created that the controller made next.
     made = [pod.created_at_s for pod in pods if not pod.is_deleting]
     if since_s > now_s:
         return min(*made, now_s) if made else now_s
@@ -84,20 +88,23 @@ def _has_succeeded(child: ChildSummary, conditions: Mapping[str, str]) -> bool:
 
 
 def _has_failed(child: ChildSummary, conditions: Mapping[str, str]) -> bool:
-    # mpi-operator marks an MPIJob as failed when a worker is evicted, and takes that back if the launcher makes
-    # it nevertheless. Its ranks cannot finish without that worker, so it counts as failed at once.
+    # mpi-operator sets Failed when a worker is evicted, and withdraws it if the launcher succeeds nevertheless. Ranks
+    # cannot finish without that worker, so the child counts as failed at once.
     return "Failed" in conditions
 
 
 def has_ended(child: ChildSummary) -> bool:
-    """Tell whether a child's program is over, whatever came of it."""
+    """Return whether a child has succeeded or failed."""
     conditions = dict(child.conditions)
     return _has_succeeded(child, conditions) or _has_failed(child, conditions)
 
 
 def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -> bool:
-    """Tell whether a child has failed and its pod has not yet said how: the two come over different watches."""
-    # The controller's clock may be ahead or behind: what ended at another time than about now is not waited for.
+    """Return whether a child has failed and the exit code of its pod is not known yet.
+
+    The two come over different watches. Without the exit code, wrong input would look like lost infrastructure.
+    """
+    # A child that ended long ago, or in the future of a wrong clock, is not waited for.
     if not _has_failed(child, dict(child.conditions)) or abs(now_s - (child.completed_at_s or 0.0)) > SETTLING_S:
         return False
     main = [pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE)]
@@ -105,9 +112,9 @@ def is_settling(child: ChildSummary, pods: Sequence[PodSummary], now_s: float) -
 
 
 def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, conditions: Mapping[str, str]) -> bool:
-    """Tell whether the program may be running, or was: the single pod, or the launcher with all of its workers.
+    """Return whether the program has started: in the single pod, or in the launcher and all of its workers.
 
-    Pods are ahead of what their controllers say: one that has ended belongs to a child that is about to end.
+    Pods are ahead of their controllers: one that has ended belongs to a child that is about to end.
     """
     if "FailureTarget" in conditions or "SuccessCriteriaMet" in conditions:
         return True  # a Job that only waits for its last pod
@@ -121,12 +128,11 @@ def _has_begun(child: ChildSummary, pods: Iterable[PodSummary], workers: int, co
 
 
 def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], conditions: Mapping[str, str]) -> Child:
-    """Tell the cause: a pod that was taken away, one that ran out of memory, or the program itself."""
+    """Return a failed child and the cause: a pod that was evicted or lost, one out of memory, or the program."""
     main = next((pod for pod in pods if pod.role in (names.LAUNCHER, names.SINGLE) and pod.exit_code is not None), None)
-    every = pods
-    pods = [pod for pod in pods if pod.disruption or main is None or not _ended_after(pod, main)]
-    first = _first_failure(pods)
-    cause = _infrastructure_cause(pods, conditions)
+    suspects = [pod for pod in pods if pod.disruption or main is None or not _ended_after(pod, main)]
+    first = _first_failure(suspects)
+    cause = _infrastructure_cause(suspects, conditions)
     base = replace(base, finished_at_s=child.completed_at_s)
     if cause is not None:
         reason, pod = cause
@@ -135,7 +141,7 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
             base,
             state="Failed",
             reason=reason.value,
-            message=_say(reason, blamed),
+            message=_describe_cause(reason, blamed),
             pod=blamed.name if blamed else None,
             node=(blamed.node or None) if blamed else None,
             signal=9 if reason is FailureReason.OUT_OF_MEMORY else None,
@@ -144,10 +150,10 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
         return replace(
             base, state="Failed", reason=FailureReason.POD_DELETED.value, message=FailureReason.POD_DELETED.sentence
         )
-    record, text = _read_message(main.message)
+    record, text = _parse_termination_message(main.message)
     outcome = read_outcome(main.exit_code or 1, record)
     blamed = first or main
-    failed = _named_in(record, child)
+    failed = _first_failed_worker(record, child)
     name = blamed.name if failed is None else failed
     return replace(
         base,
@@ -157,24 +163,27 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
         reason=outcome.reason,
         message=outcome.message or text,
         pod=name,
-        node=next((pod.node for pod in (*every, blamed) if pod.name == name), "") or None,
+        node=next((pod.node for pod in (*pods, blamed) if pod.name == name), "") or None,
         finished_at_s=main.finished_at_s or child.completed_at_s,
     )
 
 
 def _ended_after(pod: PodSummary, main: PodSummary) -> bool:
-    """Tell whether a pod ended when all was over: workers are cleaned away, and may be killed for being slow."""
+    """Return whether a pod ended after the program: cleanup deletes workers, and may kill slow ones."""
     return pod.finished_at_s is not None and main.finished_at_s is not None and pod.finished_at_s > main.finished_at_s
 
 
 def _first_failure(pods: Iterable[PodSummary]) -> PodSummary | None:
-    """Return the pod that failed first; the others of an MPI job die of it."""
+    """Return the pod that failed first; its death brings down the others of an MPI job."""
     failed = [pod for pod in pods if pod.phase == "Failed" or (pod.exit_code or 0) != 0]
     return min(failed, key=lambda pod: (pod.finished_at_s or float("inf"), pod.role), default=None)
 
 
-def _named_in(record: Mapping[str, Any] | None, child: ChildSummary) -> str | None:
-    """Return the worker whose rank the launcher saw fail first: that pod lives on, or is cleaned away already."""
+def _first_failed_worker(record: Mapping[str, Any] | None, child: ChildSummary) -> str | None:
+    """Return the worker whose rank failed first, as the launcher saw it.
+
+    No pod shows that: sshd in the worker's pod outlives the rank, or the pod is cleaned up already.
+    """
     failure = (record or {}).get("firstFailure")
     host = failure.get("host") if isinstance(failure, Mapping) else None
     of_workers = re.escape(f"{child.name}-{names.WORKER}-") + "[0-9]{1,5}"
@@ -196,15 +205,15 @@ def _infrastructure_cause(
     return None if lost is None else (FailureReason.KILLED, lost)
 
 
-def _say(reason: FailureReason, pod: PodSummary | None) -> str:
+def _describe_cause(reason: FailureReason, pod: PodSummary | None) -> str:
     if pod is None:
         return reason.sentence
     where = f" on node {pod.node}" if pod.node else ""
     return f"Pod {pod.name}{where}: {reason.sentence}"
 
 
-def _read_message(message: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the record that a container left, or its last line where it left plain text."""
+def _parse_termination_message(message: str) -> tuple[Mapping[str, Any] | None, str]:
+    """Return the termination record of a container, or the last line of a message that is plain text."""
     if (record := read_record(message)) is not None:
         return record, ""
     lines = [line for line in message.splitlines() if line.strip()]

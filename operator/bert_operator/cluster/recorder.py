@@ -1,4 +1,4 @@
-"""Writes Kubernetes Events, beside the work: a slow or forbidden Event never holds a job up."""
+"""Writes Kubernetes Events in the background: a slow or forbidden Event never delays a reconcile."""
 
 from __future__ import annotations
 
@@ -23,43 +23,49 @@ _log = logging.getLogger(__name__)
 
 
 class RecorderMetrics(Protocol):
-    """What the recorder tells of itself."""
+    """What the recorder counts."""
 
     def event_dropped(self) -> None:
         """An Event could not be written, or there were too many."""
 
 
 class EventRecorder:
-    """Takes Events at once and writes them when there is time."""
+    """Queues Events and writes them in the background; drops them when the queue is full."""
 
     def __init__(self, api: ApiClient, metrics: RecorderMetrics) -> None:
-        """Start with nothing to write."""
+        """Start with an empty queue."""
         self._api = api
         self._metrics = metrics
-        self._waiting: asyncio.Queue[tuple[JobRef, str, JobEvent, str]] = asyncio.Queue(MAX_WAITING)
+        self._queue: asyncio.Queue[tuple[JobRef, str, JobEvent, str]] = asyncio.Queue(MAX_WAITING)
 
     def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
-        """Have an Event about a job written."""
+        """Queue an Event about a job; never waits.
+
+        Args:
+            ref: The job.
+            uid: Its uid, so that kubectl describe does not show it for a namesake.
+            event: What to write.
+        """
         now = render_time(self._api.now_s())
         try:
-            self._waiting.put_nowait((ref, uid, event, now))
+            self._queue.put_nowait((ref, uid, event, now))
         except asyncio.QueueFull:
             self._metrics.event_dropped()
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write Events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WRITERS):
                 tasks.create_task(self._write_all())
 
     async def _write_all(self) -> None:
         while True:
-            ref, uid, event, now = await self._waiting.get()
+            ref, uid, event, now = await self._queue.get()
             try:
                 await self._write(render_event(ref, uid, event, now))
             except ApiError as error:
                 if _is_namespace_gone(error):
-                    continue  # and with it everybody who could miss the Event
+                    continue  # no Event can be written there any more, and none is missed
                 self._metrics.event_dropped()
                 _log.info("%s: the Event %s could not be written (%s)", ref, event.reason, error)
 
@@ -76,14 +82,14 @@ class EventRecorder:
 
 
 def _is_namespace_gone(error: ApiError) -> bool:
-    """Tell whether a namespace has been deleted, or is being deleted."""
+    """Return whether a namespace has been deleted, or is being deleted."""
     is_gone = error.status == 404 and error.message.startswith("namespaces ")
     return is_gone or error.status == 403 and "is being terminated" in error.message
 
 
 def render_event(ref: JobRef, uid: str, event: JobEvent, now: str) -> Document:
     """Return an Event about a job. now: RFC 3339."""
-    # The same words about the same job are one Event that is counted.
+    # The name is the aggregation key: the same text about the same job is one Event with a count.
     digest = hashlib.sha256(f"{uid} {event.reason} {event.message}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",

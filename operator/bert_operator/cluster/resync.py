@@ -1,9 +1,9 @@
-"""Compares the BertPretrainJobs that are known with those that there are, and has all of them looked at again.
+"""Resync: compares the index's BertPretrainJobs with a fresh list, and enqueues all of them.
 
-kopf's watch can lose objects (after 410 Gone it lists again and cannot tell what vanished meanwhile), and a watch
-can die silently. What is gone is forgotten. A change that one sweep has seen and that the watch has not brought by
-the next means that the watch is late: by that readiness tells a dead watch from a quiet cluster, and the sweep fetches
-the job itself, so that a watch that stays dead costs time and no job.
+kopf's watch can lose objects (after 410 Gone it lists again and cannot know what was deleted in between), and a watch
+can die silently. Jobs that are missing from the list are dropped. A change that one resync saw and that the watch has
+not delivered by the next means that the watch lags: readiness uses this to tell a dead watch from a quiet cluster, and
+the resync fetches the job itself, so that a dead watch delays jobs but loses none.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bert_operator.names import JobRef
 
 KIND = "BertPretrainJob"
 _LISTS_AT_ONCE = 8
-"""Of the client's requests; looks at jobs need the others."""
+"""Of the client's requests side by side; reconciles need the others."""
 JOBS_PER_PAGE = 100
 """Metadata alone; annotations may be 256 KiB, and are never kept."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Owed(NamedTuple):
-    """A change that the watch has not brought."""
+class _Undelivered(NamedTuple):
+    """A change that the watch has not delivered."""
 
     version: int
     since_s: float
 
 
 class Resyncer:
-    """Remembers what the watch has not brought yet, and since when."""
+    """Remembers which changes the watch has not delivered yet, and since when."""
 
     def __init__(
         self,
@@ -48,90 +48,98 @@ class Resyncer:
         enqueue: Callable[[JobRef], None],
         on_resync: Callable[[float], None],
     ) -> None:
-        """Enqueue: has a job looked at. on_resync: is told the time of every finished sweep."""
+        """Expect nothing of the watch yet.
+
+        Args:
+            api: The API server.
+            index: What is known of the cluster.
+            settings: The operator's.
+            enqueue: Queues a job.
+            on_resync: Called with the time after every complete resync.
+        """
         self._api = api
         self._index = index
         self._settings = settings
         self._enqueue = enqueue
         self._on_resync = on_resync
-        self._owed: dict[str, _Owed] = {}
+        self._undelivered: dict[str, _Undelivered] = {}
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Resync periodically until cancelled."""
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
             try:
-                await self.sweep()
+                await self.resync()
             except ApiError as error:
-                _log.warning("The sweep was not finished (%s)", error)
+                _log.warning("The resync failed (%s); the next one is in %.0f s", error, self._settings.sweep_seconds)
 
-    async def sweep(self) -> None:
+    async def resync(self) -> None:
         """Compare everything once. Raises ApiError."""
-        # Only what was known before the list was made can be missing from it.
+        # Taken before the list: a job that is created while its pages are read is missing from it, and not gone.
         before = list(self._index.known(KIND))
         listed = await self._list()
         for namespace, name, uid, _ in before:
             if uid not in listed:
-                _log.info("%s %s/%s is gone; no watch said so", KIND, namespace, name)
+                _log.info("%s %s/%s is gone; its watch delivered no deletion", KIND, namespace, name)
                 self._index.drop_uid(KIND, namespace, name, uid)
-        now_s, known, owed_before = time.monotonic(), self._versions(), self._owed
-        self._owed = {
-            uid: owed_before.get(uid, _Owed(version, now_s))
+        now_s, known, undelivered_before = time.monotonic(), self._versions(), self._undelivered
+        self._undelivered = {
+            uid: undelivered_before.get(uid, _Undelivered(version, now_s))
             for uid, (_, version) in listed.items()
-            if uid in owed_before or known.get(uid, -1) < version
+            if uid in undelivered_before or known.get(uid, -1) < version
         }
-        for uid in self._owed.keys() & owed_before.keys():
+        for uid in self._undelivered.keys() & undelivered_before.keys():
             ref, version = listed[uid]
-            # The watch goes on bringing them meanwhile.
-            if uid in self._owed and not self._knows(ref, uid, version):
+            # Each fetch yields to the loop, on which the watch may deliver the rest.
+            if uid in self._undelivered and not self._knows(ref, uid, version):
                 await self._fetch(ref)
         for ref in self._index.jobs():
             self._enqueue(ref)
         self._on_resync(time.time())
 
-    def brought(self, body: Mapping[str, Any]) -> None:
-        """Take note of what the watch has brought."""
+    def delivered(self, body: Mapping[str, Any]) -> None:
+        """Note a change that the watch has delivered."""
         uid = body.get("metadata", {}).get("uid", "")
-        if uid in self._owed and self._owed[uid].version <= read_version(body):
-            del self._owed[uid]
+        if uid in self._undelivered and self._undelivered[uid].version <= read_version(body):
+            del self._undelivered[uid]
 
     def lag_s(self) -> float:
-        """Return for how long the watch has owed a change; 0 where it owes none."""
-        return max((time.monotonic() - owed.since_s for owed in self._owed.values()), default=0.0)
+        """Return for how long the watch has not delivered a change; 0 if it has delivered all."""
+        return max((time.monotonic() - change.since_s for change in self._undelivered.values()), default=0.0)
 
     def _knows(self, ref: JobRef, uid: str, version: int) -> bool:
         summary = self._index.job(ref)
         return summary is not None and summary.uid == uid and summary.version >= version
 
     async def _fetch(self, ref: JobRef) -> None:
-        """Get what the watch owes."""
+        """Read a job that the watch has not delivered."""
         try:
             self._index.put_job(await self._api.get(job_path(ref)))
         except ApiError as error:
-            if error.status != 404:  # the next sweep forgets what is gone
+            if error.status != 404:  # the next resync drops it
                 raise
 
     def _versions(self) -> dict[str, int]:
         return {uid: version for _, _, uid, version in self._index.known(KIND)}
 
     async def _list(self) -> dict[str, tuple[JobRef, int]]:
-        """Return all jobs and their versions by their uids."""
-        turns = asyncio.Semaphore(_LISTS_AT_ONCE)
+        """Return all jobs and their versions by uid."""
+        slots = asyncio.Semaphore(_LISTS_AT_ONCE)
 
-        async def list_in_turn(namespace: str) -> dict[str, tuple[JobRef, int]]:
-            async with turns:
+        async def list_in_slot(namespace: str) -> dict[str, tuple[JobRef, int]]:
+            async with slots:
                 return await self._list_namespace(namespace)
 
         try:
-            # Where one fails the others are not left running: the next sweep would begin beside them.
+            # A task group cancels the other lists when one fails; they would run on beside the next resync.
             async with asyncio.TaskGroup() as lists:
-                found = [lists.create_task(list_in_turn(namespace)) for namespace in self._settings.namespaces or ("",)]
+                found = [lists.create_task(list_in_slot(namespace)) for namespace in self._settings.namespaces or ("",)]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return {uid: job for jobs in found for uid, job in jobs.result().items()}
 
     async def _list_namespace(self, namespace: str) -> dict[str, tuple[JobRef, int]]:
-        """Return the same of one namespace; empty: of all."""
+        """Return the same for one namespace; empty: all."""
         jobs, resume = {}, ""
         while True:
             page = await self._api.list_metadata(path_of(KIND, namespace), resume=resume, limit=JOBS_PER_PAGE)

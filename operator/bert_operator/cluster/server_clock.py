@@ -1,7 +1,7 @@
-"""What time it is by the API server's clock, from the Date headers of its answers (RFC 9110, section 6.6.1).
+"""The time by the API server's clock, from the Date headers of its responses (RFC 9110, section 6.6.1).
 
-Everything that is waited for counts from times that the API server has written or that were written by this clock, so
-a clock of this machine that is wrong, or that is set while the operator runs, moves no deadline.
+Every deadline counts from a time that the API server wrote, or that was written by this clock. So a wrong clock of this
+machine, or one that is set while the operator runs, moves no deadline.
 """
 
 from __future__ import annotations
@@ -11,40 +11,45 @@ import math
 import time
 from email.utils import parsedate_to_datetime
 
-_TOLD_FROM_S = 5.0
-TOLD_EVERY_S = 60.0
-"""At most: two API servers whose clocks differ would otherwise be told of at every answer."""
+_LOGGED_FROM_S = 5.0
+LOGGED_EVERY_S = 60.0
+"""Shortest time between two log lines: behind a load balancer, two API servers may have different clocks."""
 
 _log = logging.getLogger(__name__)
 
 
 class ServerClock:
-    """Follows the API server's clock; until it has been heard, the clock of this machine counts."""
+    """Follows the API server's clock; before its first response, the clock of this machine counts."""
 
     def __init__(self) -> None:
-        """At the time of this machine."""
-        # Over the monotonic clock, which nobody can set.
+        """Start at the time of this machine."""
+        # An offset to the monotonic clock, which cannot be set.
         self._epoch_s = time.time() - time.monotonic()
-        self._told_ahead_s, self._told_at_s = 0.0, -math.inf
+        self._logged_ahead_s, self._logged_at_s = 0.0, -math.inf
 
     def now_s(self) -> float:
         """Return the seconds since 1970."""
         return self._epoch_s + time.monotonic()
 
-    def hear(self, date: str | None, sent_s: float) -> None:
-        """Take the Date of an answer that has just come in. sent_s: when it was asked for, on the monotonic clock."""
+    def update(self, date: str | None, sent_s: float) -> None:
+        """Take the Date of a response that has just arrived.
+
+        Args:
+            date: The header; None, or anything that is no date, is ignored.
+            sent_s: When the request was sent, on the monotonic clock.
+        """
         try:
-            told_s = parsedate_to_datetime(date or "").timestamp()
+            date_s = parsedate_to_datetime(date or "").timestamp()
         except (ValueError, OverflowError):  # none, or a proxy's
             return
-        # It was written in between, and cut to the whole second. What lies within that is left as it is: however slow
-        # answers are, they move nothing that was right.
-        earliest_s, latest_s = told_s - time.monotonic(), told_s + 1.0 - sent_s
+        # The date was written between request and response, and cut to whole seconds. An offset within these bounds is
+        # kept: slow responses must not move a clock that is right.
+        earliest_s, latest_s = date_s - time.monotonic(), date_s + 1.0 - sent_s
         self._epoch_s = min(max(self._epoch_s, earliest_s), latest_s)
-        self._tell(self.now_s() - time.time(), time.monotonic())
+        self._log_skew(self.now_s() - time.time(), time.monotonic())
 
-    def _tell(self, ahead_s: float, now_s: float) -> None:
-        """Say how far from this machine's clock it is, where that is news."""
-        if abs(ahead_s - self._told_ahead_s) > _TOLD_FROM_S and now_s - self._told_at_s >= TOLD_EVERY_S:
+    def _log_skew(self, ahead_s: float, now_s: float) -> None:
+        """Log the difference from this machine's clock if it has changed."""
+        if abs(ahead_s - self._logged_ahead_s) > _LOGGED_FROM_S and now_s - self._logged_at_s >= LOGGED_EVERY_S:
             _log.warning("The API server's clock, which counts, is %+.0f s from this machine's", ahead_s)
-            self._told_ahead_s, self._told_at_s = ahead_s, now_s
+            self._logged_ahead_s, self._logged_at_s = ahead_s, now_s

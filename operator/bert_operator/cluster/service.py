@@ -1,7 +1,7 @@
-"""The operator as a process: puts its parts together and runs them until it is told to end.
+"""The operator process: wires its parts together and runs them until SIGTERM or Ctrl-C.
 
-Watches fill the index and name jobs; workers take them from the queue and look at each; sweeps compare; Events
-are written on the side. One replica; it may be killed at any moment and started anywhere else.
+Watches fill the index and queue jobs; workers take them from the queue and reconcile them; the resync compares; Events
+are written in the background. One replica; it may be killed at any moment and started anywhere else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bert_operator.render import names
 _WAIT_FOR_API_S = 2.0
 _POLL_S = 0.2
 _STEADY_S = 60.0
-"""A watch that has held for this long is begun again at once."""
+"""A watch that ran for this long before it failed is restarted without a longer back-off."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def run_operator(settings: Settings) -> None:
     """Run until SIGTERM or Ctrl-C.
 
     Raises:
-        OperatorError: there is no way to the API server.
+        OperatorError: No API server is configured.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
@@ -51,37 +51,38 @@ def run_operator(settings: Settings) -> None:
 
 
 class _Service:
-    """One run of the operator."""
+    """One run of the operator. The attributes that need the API server are set by ``run``."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._index = Index()
         self._metrics = Metrics()
         self._ready = asyncio.Event()
-        self._ending = asyncio.Event()
+        self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        handle_signals(self._ending)
+        handle_signals(self._stop)
         try:
             configuration = await load_configuration()
         except ConfigException as error:
             raise OperatorError(
-                f"There is no way to a cluster ({error})", hint="run it in a pod, or set KUBECONFIG"
+                f"No cluster is configured ({error})", hint="run the operator in a pod, or set KUBECONFIG"
             ) from error
         async with ApiClient(configuration) as api:
             self._recorder = EventRecorder(api, self._metrics)
             self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
-            told = self._recorder, self._log_reader, self._metrics
-            reconciler = Reconciler(api, self._index, self._settings, *told, clock=api.now_s)
+            reconciler = Reconciler(
+                api, self._index, self._settings, self._recorder, self._log_reader, self._metrics, clock=api.now_s
+            )
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
             self._resyncer = Resyncer(api, self._index, self._settings, self._queue.add, self._metrics.resynced)
             self._reflectors = list(self._make_reflectors(api))
-            self._show_figures()
+            self._register_gauges()
             health = Health(self._watch_lags_s, self._queue.oldest_s, self._ready.is_set, self._settings)
             http, port = await serve_http(self._settings, health, self._metrics)
             _log.info("Metrics and probes on port %d", port)
             try:
-                await self._work(api)
+                await self._run_parts(api)
             finally:
                 await http.cleanup()
 
@@ -103,10 +104,10 @@ class _Service:
                     **is_ours,
                 )
 
-    async def _work(self, api: ApiClient) -> None:
+    async def _run_parts(self, api: ApiClient) -> None:
         """Run all parts until one of them ends: by a signal, or because it failed."""
         parts = [
-            self._ending.wait(),
+            self._stop.wait(),
             self._run_in_order(api),
             self._recorder.run(),
             self._log_reader.run(),
@@ -123,58 +124,61 @@ class _Service:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_in_order(self, api: ApiClient) -> None:
-        """Look at no job before its children are known; be ready once all jobs are known too."""
+        """Reconcile no job before the initial lists of children are complete; get ready once all jobs are known too.
+
+        A job that is reconciled before its children are known would look as if its child was lost.
+        """
         await self._wait_for_own_api(api)
         for reflector in self._reflectors:
             await reflector.synced.wait()
         kopf_is_up = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._queue.run(self._settings.workers))
-            tasks.create_task(self._get_ready(kopf_is_up))
+            tasks.create_task(self._become_ready(kopf_is_up))
             await self._watch_jobs(api, kopf_is_up)
 
     async def _watch_jobs(self, api: ApiClient, kopf_is_up: asyncio.Event) -> None:
-        """Have kopf watch until the process gets a signal; meanwhile sweeps bring what a watch that failed owes."""
-        registry = build_registry(self._index, self._queue.add, self._take_note)
+        """Run kopf until the process gets a signal; while it is down, the resync delivers what its watch would."""
+        registry = build_registry(self._index, self._queue.add, self._note_delivery)
         pauses = iter(EndlessBackOffs())
-        while not self._ending.is_set():
+        while not self._stop.is_set():
             began_s, why = time.monotonic(), "it ended"
             try:
-                await watch_jobs(registry, self._settings, self._ending, kopf_is_up)
+                await watch_jobs(registry, self._settings, self._stop, kopf_is_up)
             except Exception as error:
                 why = repr(error)
-            if self._ending.is_set():
+            if self._stop.is_set():
                 return
             if time.monotonic() - began_s > _STEADY_S:
                 pauses = iter(EndlessBackOffs())
-            _log.warning("The watch on BertPretrainJobs has failed (%s) and is begun again", why)
+            _log.warning("The watch on BertPretrainJobs failed (%s); restarting it", why)
             await asyncio.sleep(next(pauses))
-            # Kopf looks for its resource once.
+            # kopf discovers its resource once, when it starts.
             await self._wait_for_own_api(api)
 
-    async def _get_ready(self, kopf_is_up: asyncio.Event) -> None:
+    async def _become_ready(self, kopf_is_up: asyncio.Event) -> None:
         await kopf_is_up.wait()
         pauses = iter(EndlessBackOffs())
         while True:
             pause_s = _POLL_S
             try:
-                await self._resyncer.sweep()
+                await self._resyncer.resync()
                 if self._resyncer.lag_s() == 0:
                     break
             except ApiError as error:
                 pause_s = next(pauses)
-                _log.warning("Not ready yet (%s); the next try in %.1f s", error, pause_s)
+                _log.warning("Not ready yet (%s); retrying in %.1f s", error, pause_s)
             await asyncio.sleep(pause_s)
         self._ready.set()
         await self._resyncer.run()
 
-    def _take_note(self, job: Mapping[str, Any]) -> None:
-        """Take note of a change of a job that its watch has brought."""
+    def _note_delivery(self, job: Mapping[str, Any]) -> None:
+        """Note a change of a job that its watch has delivered."""
         self._metrics.watched("BertPretrainJob")
-        self._resyncer.brought(job)
+        self._resyncer.delivered(job)
 
     def _watch_lags_s(self) -> Mapping[str, float]:
-        """Return the seconds that each watch owes a change, or has been silent beyond what is normal."""
+        """Return for how many seconds each watch has not delivered a change, or has been silent beyond normal."""
         lags: dict[str, float] = {"BertPretrainJob": self._resyncer.lag_s()}
         for reflector in self._reflectors:
             silent_s = reflector.silent_s - 2 * self._settings.watch_silence_seconds
@@ -182,42 +186,42 @@ class _Service:
         return lags
 
     async def _wait_for_own_api(self, api: ApiClient) -> None:
-        told = False
+        logged = False
         while True:
             try:
-                if await _serves(api, f"/apis/{API_VERSION}", PLURAL):
+                if await _is_served(api, f"/apis/{API_VERSION}", PLURAL):
                     return
-                message = f"the cluster does not know {PLURAL}.{API_GROUP}; apply its CustomResourceDefinition"
+                message = f"the cluster does not serve {PLURAL}.{API_GROUP}; apply its CustomResourceDefinition"
             except ApiError as error:
                 message = str(error)
-            if not told:
+            if not logged:
                 _log.warning("Waiting: %s", message)
-                told = True
+                logged = True
             await asyncio.sleep(_WAIT_FOR_API_S)
 
-    def _show_figures(self) -> None:
+    def _register_gauges(self) -> None:
         metrics = self._metrics
         metrics.add_view(
             self._watch_lags_s,
             "bert_operator_watch_lag_seconds",
-            "Seconds for which a watch has owed a change, or has been silent.",
+            "Seconds for which a watch has not delivered a change, or has been silent.",
             "kind",
         )
         metrics.add_view(
-            lambda: {"": self._queue.depth}, "bert_operator_queue_depth", "Jobs that wait to be looked at.", ""
+            lambda: {"": self._queue.depth}, "bert_operator_queue_depth", "Jobs that wait to be reconciled.", ""
         )
         metrics.add_view(
             lambda: {"": self._queue.oldest_s()},
             "bert_operator_queue_oldest_seconds",
-            "Seconds for which the oldest job has waited or is being looked at.",
+            "Seconds for which the oldest job has waited or is being reconciled.",
             "",
         )
         metrics.add_view(self._index.count, "bert_operator_known_objects", "Objects in memory.", "kind")
         metrics.add_view(self._index.count_phases, "bert_operator_jobs", "Jobs, by phase.", "phase")
 
 
-async def _serves(api: ApiClient, path: str, resource: str) -> bool:
-    """Tell whether the API server serves a resource; raises ApiError where it does not answer."""
+async def _is_served(api: ApiClient, path: str, resource: str) -> bool:
+    """Return whether the API server serves a resource. Raises ApiError if it does not answer."""
     try:
         document = await api.get(path)
     except ApiError as error:

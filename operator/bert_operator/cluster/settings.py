@@ -1,4 +1,4 @@
-"""The operator's own configuration: what whoever runs the cluster decides, not whoever submits jobs."""
+"""The operator's own configuration: what cluster administrators decide, and not those who submit jobs."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Settings(BaseModel):
     default_profile: str | None = None
     """Profile of jobs that name none. Empty: none."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
-    """Jobs that are looked at side by side."""
+    """Jobs that are reconciled concurrently."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two comparisons of what is known with what there is."""
+    """Seconds between two resyncs, which compare the known jobs with a fresh list."""
     watch_silence_seconds: Annotated[float, Field(gt=0)] = 75.0
-    """Seconds without a word after which a watch is taken for dead and opened anew. Default: a little more than the
-    minute that lies between two bookmarks of the API server."""
+    """Seconds of silence after which a watch counts as dead and is reopened. Default: a little more than the minute
+    between two bookmarks of the API server."""
     max_watch_lag_seconds: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for which a watch may owe a change before /readyz fails."""
+    """Seconds for which a watch may lag before /readyz fails."""
     max_wait_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds for which a job may wait for its turn, or be looked at, before /readyz fails."""
+    """Seconds for which a job may wait in the queue, or be reconciled, before /readyz fails."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """TCP port of /metrics, /healthz and /readyz. 0: a free one."""
     http_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node

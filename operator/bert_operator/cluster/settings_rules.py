@@ -1,4 +1,4 @@
-"""Rules that only the operator can judge: they depend on its settings, or on paths that the API cannot read. Pure."""
+"""Rules that only the operator can check: they depend on its settings, or normalize paths, which CEL cannot. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Document = dict[str, Any]
 
 
 def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
-    """Return a job with what its profile adds.
+    """Return a job, completed by its profile.
 
     Raises:
-        InvalidJob: with everything that keeps it from running in this cluster.
+        InvalidJob: With everything that keeps it from running in this cluster.
     """
     try:
         job = parse_job(complete(document, settings.profiles, settings.default_profile))
@@ -34,12 +34,10 @@ def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
 
 
 def _of_this_release(problem: Problem) -> Problem:
-    """Return a problem as it is meant in a cluster, where the API server takes no field that its definition lacks."""
+    """Reword an unknown field for a cluster: the API server accepts only fields of its CRD, so it is a newer one."""
     if problem.got != UNKNOWN_FIELD:
         return problem
-    return replace(
-        problem, next_step="have the newer release of the operator run whose definition has it, or leave it out"
-    )
+    return replace(problem, next_step="run the newer release of the operator whose definition has it, or remove it")
 
 
 def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Problem]:
@@ -49,7 +47,7 @@ def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Probl
 
 
 def privilege_problems(document: Document, settings: Settings) -> Iterator[Problem]:
-    """Yield what a job asks for itself, beyond its pods, and may not. A profile may ask for it: see ``profiles``."""
+    """Yield the privileges beyond its pods that a job requests and may not have. Profiles may grant them."""
     for path, got in find_privileges(document["spec"], _network_devices(settings)):
         is_allowed, setting, instead = _grant(path, settings)
         if not is_allowed:
@@ -57,20 +55,22 @@ def privilege_problems(document: Document, settings: Settings) -> Iterator[Probl
                 path=path,
                 got=render_value(got),
                 allowed=instead,
-                next_step=f"leave it out, or have {setting} set in the operator's settings",
+                next_step=f"remove it, or have an administrator set {setting} in the operator's settings",
             )
 
 
 def frozen_problems(document: Document, frozen: Document, settings: Settings) -> Iterator[Problem]:
-    """Yield what a started job was frozen with and what neither the settings nor its profile grant by now.
+    """Yield the privileges that a started job was frozen with and that neither settings nor profile grant any more.
 
-    document: the job's. frozen: the spec that it was frozen with, in which what was its profile's cannot be told from
-    its own.
+    Args:
+        document: The job's.
+        frozen: The spec that it was frozen with; it does not show which fields came from a profile.
+        settings: The current ones.
     """
     try:
         profile = profile_of(document["spec"], settings.profiles, settings.default_profile) or {}
     except InvalidJob:
-        profile = {}  # gone, and what it granted with it
+        profile = {}  # deleted, and with it what it granted
     devices = _network_devices(settings)
     granted = {(_kind(path), got) for path, got in find_privileges(profile, devices)}
     for path, got in find_privileges(frozen, devices):
@@ -80,13 +80,13 @@ def frozen_problems(document: Document, frozen: Document, settings: Settings) ->
                 path=path,
                 got=f"{render_value(got)}, from when the job was started",
                 allowed=instead,
-                next_step=f"have {setting} set in the operator's settings, or its profile there grant it again, or "
+                next_step=f"set {setting} in the operator's settings, or grant it in its profile there again, or "
                 "delete the job and apply it again",
             )
 
 
 def _grant(path: str, settings: Settings) -> tuple[bool, str, str]:
-    """Return whether the settings allow what a path asks for, by which of them, and what to write instead."""
+    """Return whether the settings allow the privilege at a path, which setting it is, and what to write instead."""
     match _kind(path):
         case "hostPath":
             instead = "persistentVolumeClaim or nfs, not folders of the node"
@@ -95,7 +95,7 @@ def _grant(path: str, settings: Settings) -> tuple[bool, str, str]:
             return settings.allow_host_network, "allowHostNetwork", "false, or a profile that has it"
         case "lockMemory":
             return settings.allow_lock_memory, "allowLockMemory", "false, or a profile that has it"
-    # Whoever gets the device may lock memory.
+    # rdma: the device comes with the right to lock memory.
     return settings.allow_lock_memory, "allowLockMemory", "none, or a profile that has it"
 
 
@@ -104,13 +104,13 @@ def _kind(path: str) -> str:
 
 
 def _network_devices(settings: Settings) -> set[str]:
-    """Return the resources that profiles call network devices."""
+    """Return the resources that profiles use as network devices: a job might request one as its accelerator."""
     found = (path_and_name for profile in settings.profiles.values() for path_and_name in find_privileges(profile))
     return {str(name) for path, name in found if _kind(path) == "rdma"}
 
 
 def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
-    """Refuse results that would be lost with the pod."""
+    """Refuse an output path whose results would be lost with the pod."""
     path, base = spec.output.path, mounts.output_base(spec)
     if not path.startswith("/"):
         if posixpath.normpath(path).startswith(".."):
@@ -118,7 +118,7 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
                 path="spec.output.path",
                 got=render_value(path),
                 allowed="a folder below output.volume, from which a relative path counts",
-                next_step="leave the .. out",
+                next_step="remove the ..",
             )
         if base is None:
             yield Problem(
@@ -141,7 +141,7 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _ranks_can_be_counted(spec: JobSpec) -> Iterator[Problem]:
-    """Refuse a count of what nobody has told: pods are made before anybody sees their nodes."""
+    """Refuse to count ranks from an unknown topology: pods are rendered before they have a node."""
     if spec.cpu.ranks_per_node is not None and spec.cpu.places is None:
         field, noun = ("numaNodes", "NUMA nodes") if spec.cpu.pinning == "numa" else ("sockets", "sockets")
         yield Problem(

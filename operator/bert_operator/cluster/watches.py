@@ -1,7 +1,7 @@
-"""The kopf half: it watches BertPretrainJobs, puts them into the index and names those to look at.
+"""The kopf half: watches BertPretrainJobs, puts them into the index and queues them.
 
-Handlers decide nothing and write nothing: kopf never tries an ``on.event`` handler again, which is why there is
-nothing in them that can fail. Everything else is watched by ``reflector`` (docs/adr/0007).
+The handler decides nothing and writes nothing: kopf does not retry ``on.event`` handlers, so nothing in it may fail.
+Everything else is watched by ``reflector`` (docs/adr/0007).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from bert_operator.names import API_GROUP, API_VERSION, JobRef
 Body = Mapping[str, Any]
 
 JOBS_PER_PAGE = 10
-"""A job may be 256 KiB, its annotations as much again, its status a little more: some 8 MB a page at most."""
+"""A job may have 256 KiB, its annotations as much again, its status a little more: at most some 8 MB a page."""
 
 
 def build_registry(
     index: Index, enqueue: Callable[[JobRef], None], watched: Callable[[Body], None]
 ) -> kopf.OperatorRegistry:
-    """Return the handlers. watched: is told every change."""
+    """Return the handlers. watched: called with every object that the watch delivers."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event(API_GROUP, API_VERSION.partition("/")[2], PLURAL, registry=registry)
-    async def take(event: Mapping[str, Any], **_: Any) -> None:
+    async def on_change(event: Mapping[str, Any], **_: Any) -> None:
         body = event["object"]
         watched(body)
         ref = index.drop(body) if event["type"] == "DELETED" else index.put_job(body)
@@ -48,16 +48,17 @@ def build_registry(
 
 
 class EndlessBackOffs:
-    """Seconds before each further try. Kopf gives up where a list of them ends."""
+    """Seconds before each retry. Kopf gives up when a finite list of them is exhausted."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain([0.2, 0.5, 1, 1, 2, 2, 5, 5], itertools.repeat(10))
 
 
 class _AllButWatchers(frozenset[Any]):
-    """The tasks that kopf is to leave alone when it ends: those that it has not made itself.
+    """The tasks that kopf must not cancel when it ends: those that it did not start.
 
-    It would cancel whatever was begun since it was started. Of its own only its watches are left where one has failed.
+    kopf cancels every task of the loop that was created since it was started, the operator's workers included. Of its
+    own tasks only the watchers are left when one of them has failed; they are recognised by their name.
     """
 
     def __contains__(self, task: object) -> bool:
@@ -65,7 +66,7 @@ class _AllButWatchers(frozenset[Any]):
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
-    """Kopf would copy every object to compare it with the one before; nothing here asks for differences."""
+    """Keeps kopf from copying every object to compute differences, which nothing here uses."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -78,14 +79,14 @@ class _NoDiffs(kopf.DiffBaseStorage):
 
 
 def build_settings(settings: Settings) -> kopf.OperatorSettings:
-    """Return kopf's settings: nothing written to objects, watches that notice when they are dead."""
+    """Return kopf's settings: nothing is written to objects, and dead watches are noticed."""
     kopf_settings = kopf.OperatorSettings()
     kopf_settings.scanning.disabled = True
     kopf_settings.posting.enabled = False
     kopf_settings.peering.standalone = True
-    # Kopf may end while the process goes on; it would kill that process after this time.
+    # Kopf may end while the process goes on, which it would then kill after a timeout.
     kopf_settings.process.ultimate_exiting_timeout = None
-    # Kopf keeps a task per object, and the object, for this long after its last change.
+    # Kopf keeps a task per object, and the object, for this long after its last change: 5 s by default.
     kopf_settings.queueing.idle_timeout = 0.1
     watching = kopf_settings.watching
     watching.server_timeout, watching.client_timeout, watching.connect_timeout = 300, 330, 10
@@ -93,7 +94,7 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
     watching.chunk_size = JOBS_PER_PAGE
     kopf_settings.networking.request_timeout = REQUEST_TIMEOUT_S
     kopf_settings.networking.error_backoffs = EndlessBackOffs()
-    # Never used while there are only event handlers; named after us so that it never appears under kopf's name.
+    # Not used as long as there are only event handlers; set so that kopf's default name can never appear on an object.
     kopf_settings.persistence.finalizer = f"{API_GROUP}/finalizer"
     kopf_settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
     kopf_settings.persistence.diffbase_storage = _NoDiffs()
@@ -103,11 +104,17 @@ def build_settings(settings: Settings) -> kopf.OperatorSettings:
 async def watch_jobs(
     registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event, ready: asyncio.Event
 ) -> None:
-    """Watch until told to stop. ready: set once kopf is running.
+    """Watch until ``stop`` is set.
+
+    Args:
+        registry: The handlers.
+        settings: The operator's.
+        stop: Ends the watch.
+        ready: Set once kopf is running.
 
     Raises:
-        Exception: kopf has given up, as it does at any answer that it knows nothing to do about: a list of which a
-            page has expired, an error in a watch. It may be started again.
+        Exception: kopf gave up, as it does on any response that it does not handle: a list whose continue token has
+            expired (410), an error in a watch. It may be started again.
     """
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -115,16 +122,16 @@ async def watch_jobs(
         clusterwide=not settings.namespaces,
         namespaces=list(settings.namespaces),
         standalone=True,
-        # Without peers nobody asks; kopf would look up the user's name, and the image's user has none.
+        # Only used among peers. By default kopf looks up the user's name, and the image's user has none.
         identity=cast(Any, "bert-operator"),
         stop_flag=stop,
         ready_flag=ready,
     )
-    handle_signals(stop)  # which kopf has taken
+    handle_signals(stop)  # kopf has installed its own
     await kopf.run_tasks(tasks, ignored=_AllButWatchers())
 
 
 def handle_signals(stop: asyncio.Event) -> None:
-    """Have the signals that end a process set an event."""
+    """Set an event on SIGTERM and SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,7 +1,8 @@
-"""The work queue: which jobs have to be looked at, each at most once at a time, failed ones after a pause.
+"""The work queue: deduplicates jobs, never reconciles one twice at a time, and backs off from failures per job.
 
-Every name stands in it once, however many events there were. A job that changes while it is being looked at is
-looked at again afterwards, never by two workers side by side.
+The semantics are those of client-go's workqueue: a job is queued once, however many events there were, and one that
+changes while it is reconciled is queued again afterwards. The queue is first in, first out, so a job that changes all
+the time waits behind all others before its next turn.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ Reconcile = Callable[[JobRef], Awaitable[None]]
 
 
 class Requeue(Exception):
-    """The job has to be looked at again after a given time; not an error."""
+    """Reconcile the job again after a given time; not an error, and no back-off."""
 
     def __init__(self, after_s: float) -> None:
-        """after_s: seconds."""
-        super().__init__(f"again in {after_s} s")
+        """after_s: seconds; 0 puts the job behind those that wait."""
+        super().__init__(f"requeue after {after_s} s")
         self.after_s = after_s
 
 
 class QueueMetrics(Protocol):
-    """What the queue tells of itself."""
+    """What the queue measures."""
 
     def waited(self, seconds: float) -> None:
-        """A job waited this long for its turn."""
+        """A job waited this long until a worker took it."""
 
     def reconciled(self, seconds: float, *, failed: bool) -> None:
-        """A job was looked at."""
+        """A job was reconciled."""
 
 
 class WorkQueue:
     """Names in, calls of ``reconcile`` out."""
 
     def __init__(self, reconcile: Reconcile, metrics: QueueMetrics) -> None:
-        """Reconcile: looks at one job; an exception means that it has to be tried again."""
+        """Start empty. reconcile: handles one job; any exception but ``Requeue`` is a failure, and is retried."""
         self._reconcile = reconcile
         self._metrics = metrics
         self._ready: asyncio.Queue[JobRef] = asyncio.Queue()
@@ -55,46 +56,42 @@ class WorkQueue:
         self._running: dict[JobRef, float] = {}
         self._changed: set[JobRef] = set()
         self._failures: dict[JobRef, int] = {}
-        # A later call of ``after`` replaces an earlier one for the same name.
+        # A heap cannot remove entries: ``_due`` holds the newest one of each job, and any other is ignored when it
+        # comes up.
         self._timers: list[tuple[float, int, JobRef]] = []
         self._due: dict[JobRef, tuple[float, int]] = {}
         self._numbers = itertools.count()
         self._timer_set = asyncio.Event()
 
     def add(self, ref: JobRef) -> None:
-        """Have a job looked at as soon as possible."""
+        """Queue a job. It is safe to call this for every event."""
         if ref in self._running:
             self._changed.add(ref)
         elif ref not in self._queued_at_s:
             self._queued_at_s[ref] = self._now_s()
             self._ready.put_nowait(ref)
 
-    def after(self, ref: JobRef, seconds: float) -> None:
-        """Have a job looked at in some time, unless that is asked for again with another time."""
+    def add_after(self, ref: JobRef, seconds: float) -> None:
+        """Queue a job in some time; a later call for the same job replaces this one."""
         entry = (self._now_s() + max(0.0, seconds), next(self._numbers), ref)
         self._due[ref] = entry[:2]
         heapq.heappush(self._timers, entry)
         self._timer_set.set()
 
-    def forget(self, ref: JobRef) -> None:
-        """Drop what is remembered of a job that is gone."""
-        self._due.pop(ref, None)
-        self._failures.pop(ref, None)
-
     @property
     def depth(self) -> int:
-        """Jobs that wait for their turn."""
+        """Jobs that wait for a worker."""
         return len(self._queued_at_s)
 
     def oldest_s(self) -> float:
-        """Return the seconds for which the job at the front has waited, or the slowest worker has worked."""
+        """Return how long the job at the front has waited, or the slowest worker has been busy, whichever is longer."""
         starts = [*self._running.values(), *itertools.islice(self._queued_at_s.values(), 1)]
         return max((self._now_s() - start for start in starts), default=0.0)
 
     async def run(self, workers: int) -> None:
-        """Work until cancelled."""
+        """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_time())
+            tasks.create_task(self._fire_timers())
             for _ in range(workers):
                 tasks.create_task(self._work())
 
@@ -110,29 +107,30 @@ class WorkQueue:
                 self._failures.pop(ref, None)
             except Requeue as requeue:
                 failed = False
-                self.after(ref, requeue.after_s)
+                self.add_after(ref, requeue.after_s)
             except Exception as error:
-                # Where the API server says how long it wants to be left alone, that counts.
+                # Priority and fairness rejects with 429 and Retry-After; asking earlier makes it worse.
                 pause_s = max(self._back_off(ref), getattr(error, "retry_after_s", None) or 0.0)
-                told = str(error) or type(error).__name__
-                _log.warning("%s: %s; again in %.1f s", ref, told, pause_s, exc_info=_is_bug(error))
-                self.after(ref, pause_s)
+                cause = str(error) or type(error).__name__
+                _log.warning("%s: %s; retry in %.1f s", ref, cause, pause_s, exc_info=_is_bug(error))
+                self.add_after(ref, pause_s)
             finally:
                 del self._running[ref]
                 self._metrics.reconciled(self._now_s() - started_at_s, failed=failed)
             if ref in self._changed:
                 self._changed.discard(ref)
-                # What has just failed waits for its turn even if it has changed: changes may come from the failure.
+                # A failed job keeps its back-off even if it has changed: the change may be its own half-finished write,
+                # and failing would then spin.
                 if not failed:
                     self.add(ref)
 
     def _back_off(self, ref: JobRef) -> float:
         count = self._failures[ref] = self._failures.get(ref, 0) + 1
         pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_S)
-        # A thousand jobs that failed together shall not come back together.
+        # Jitter: a thousand jobs that failed together, as when the API server restarts, must not retry together.
         return pause_s * random.uniform(0.8, 1.2)  # noqa: S311 - not for secrets
 
-    async def _keep_time(self) -> None:
+    async def _fire_timers(self) -> None:
         while True:
             self._timer_set.clear()
             now_s = self._now_s()
@@ -154,5 +152,5 @@ class WorkQueue:
 
 
 def _is_bug(error: Exception) -> bool:
-    """Tell whether an error deserves a traceback: not if the API server said it."""
+    """Return whether an error deserves a traceback: answers of the API server do not."""
     return not hasattr(error, "status")
