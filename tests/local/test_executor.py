@@ -192,7 +192,7 @@ def test_a_program_that_cannot_be_started_is_bad_input(bench: Bench) -> None:
         timeout=30,
     )
     assert answer.returncode == 2
-    assert answer.stderr.splitlines()[-1] == "Could not start /no/such/python (No such file or directory)"
+    assert answer.stderr.splitlines()[-1] == "Cannot start /no/such/python (No such file or directory)"
 
 
 GRACEFUL = """
@@ -250,7 +250,7 @@ def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
         wait_until(lambda: is_idle(process), "the command does not come to rest")
     _, remarks = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "Ending without a checkpoint" in remarks
+    assert "Stopping without a checkpoint" in remarks
     assert bench.leftovers() == []
 
 
@@ -278,5 +278,5 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_n
 def test_a_deadline_stops_and_fails_the_job(bench: Bench) -> None:
     code, _, remarks = bench.run(GRACEFUL, activeDeadlineSeconds=2)
     assert code == 1
-    assert "Failed: The job was not done after 2 s" in remarks
+    assert "Failed: The job was not finished after 2 s" in remarks
     assert bench.leftovers() == []

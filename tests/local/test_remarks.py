@@ -209,7 +209,7 @@ def test_exit_codes_tell_the_endings_apart() -> None:
 @pytest.mark.parametrize(
     ("if_exists", "words"),
     [
-        ("Resume", "Run the same command again to go on from there"),
+        ("Resume", "Run the same command again to resume from there"),
         ("Fail", "with spec.output.ifExists: Resume"),
         ("New", "again to start over, or with spec.output.ifExists: Resume"),
     ],
@@ -242,6 +242,6 @@ def test_each_way_to_fail_has_its_own_advice() -> None:
     }
     assert "after correcting" in advice["InvalidInput"][-1]
     assert "activeDeadlineSeconds" in advice["DeadlineExceeded"][-1]
-    assert "SIGKILL, most often because memory ran out" in advice["killed"][-2]
+    assert "SIGKILL, most often for lack of memory" in advice["killed"][-2]
     assert "SIGSEGV" in advice["crashed"][-2]
     assert describe_outcome(sample_job(), JobOutcome(status=JobStatus(phase="Succeeded"))) == []

@@ -19,7 +19,7 @@ from bert_operator.cluster.recorder import render_event
 from bert_operator.names import JobRef
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import claims_to_be_record, parse_progress_line
+from bert_operator.state.progress import starts_like_record, parse_progress_line
 from child_documents import CREATED_S, child_document, ended, pod_document
 from hostile_records import ATTEMPT, OURS, UID, draw_endings, draw_lines
 from sample_job import sample_job
@@ -139,6 +139,6 @@ def test_a_job_that_failed_as_often_as_may_be_still_fits_into_etcd() -> None:
 
 
 def test_what_only_looks_like_a_record_is_told_from_other_output() -> None:
-    assert claims_to_be_record("bert-trainer/1 event=")
-    assert not claims_to_be_record("bert-trainer/2 event=progress")
-    assert not claims_to_be_record("words")
+    assert starts_like_record("bert-trainer/1 event=")
+    assert not starts_like_record("bert-trainer/2 event=progress")
+    assert not starts_like_record("words")

@@ -22,7 +22,7 @@ from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.pods import CONTAINER
-from bert_operator.state.progress import ProgressRecord, claims_to_be_record, parse_progress_line
+from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 
 READS_PER_SECOND = 10.0
 """Requests that are begun per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
@@ -185,7 +185,7 @@ def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
     for line in text.split("\n"):
         record = parse_progress_line(line)
-        if record is None and claims_to_be_record(line):
+        if record is None and starts_like_record(line):
             refused.add(hash(line))
         if record is None or (record.job, record.attempt) != (uid, attempt):
             continue

@@ -12,7 +12,7 @@ from bert_operator.api.schema.status import ChildRef
 from bert_operator.cluster.blockers import find_blocker, find_unready
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
 from bert_operator.render import names
-from bert_operator.state.observed import Child, read_outcome, read_record
+from bert_operator.state.observed import Child, read_outcome, read_termination_record
 
 SETTLING_S = 10.0
 """Longest wait from a child's failure until its pod's exit code is seen."""
@@ -214,7 +214,7 @@ def _describe_cause(reason: FailureReason, pod: PodSummary | None) -> str:
 
 def _parse_termination_message(message: str) -> tuple[Mapping[str, Any] | None, str]:
     """Return the termination record of a container, or the last line of a message that is plain text."""
-    if (record := read_record(message)) is not None:
+    if (record := read_termination_record(message)) is not None:
         return record, ""
     lines = [line for line in message.splitlines() if line.strip()]
     return None, lines[-1] if lines else ""

@@ -1,1 +1,1 @@
-"""The local executor: runs a job with processes of this machine."""
+"""The local executor: runs a job with processes on this machine."""

@@ -1,6 +1,6 @@
-"""``bert-operator local``: from a job and the options of the command line to an exit code.
+"""``bert-operator local``: runs a job with the options of the command line and returns an exit code.
 
-It puts the parts together: hosts, launcher, run configuration, executor, the words at the end.
+It wires the parts together: hosts, launcher, run configuration, executor, closing remarks.
 """
 
 from __future__ import annotations
@@ -41,18 +41,23 @@ class LocalOptions:
 
     hostfile: Path | None = None
     ranks_per_node: int | None = None
-    """Empty: as the job says."""
+    """None: as in the job."""
     mpi: MpiChoice = "auto"
     output: Path | None = None
-    """Empty: as the job says."""
+    """None: as in the job."""
     plain: bool = False
 
 
 def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | None = None) -> int:
-    """Run a job to its end and return the exit code. programs: those of this machine if empty.
+    """Run a job until it ends and return the exit code.
+
+    Args:
+        job: A valid job.
+        options: Of the command line.
+        programs: What to start children with; None: what is found on this machine.
 
     Raises:
-        OperatorError: the job cannot run with these options, or nothing can be started here.
+        OperatorError: The job cannot run with these options, or nothing can be started here.
     """
     programs = programs or find_programs()
     hosts = _read_hosts(options.hostfile)
@@ -65,7 +70,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     )
     launcher = launch.choose_launcher(options.mpi, placement, programs)
     job = prepare_on_these_machines(job, hosts, launcher, programs)
-    with _own_folder(beside=output if len(hosts) > 1 else None) as folder:
+    with _working_folder(beside=output if len(hosts) > 1 else None) as folder:
         starter = _Starter(job, programs, launcher, placement, folder, output)
         display = choose_display(plain=options.plain)
         try:
@@ -76,12 +81,12 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         print_summary(Console(), read_report(output), output)
     with contextlib.suppress(OSError):  # the terminal may be gone
         for sentence in outcomes.describe_outcome(job, outcome):
-            print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - the words at the end are remarks
+            print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - closing remarks
     return outcomes.exit_code(outcome)
 
 
 class _Starter:
-    """Knows how to start the children of one invocation: same uid, same configuration, next attempt."""
+    """Builds the launches of one invocation: all attempts share a uid and a run configuration."""
 
     def __init__(
         self,
@@ -138,7 +143,7 @@ class _Starter:
 
 
 def start_through(job: BertPretrainJob, programs: Programs, binding: Binding | None) -> tuple[str, ...]:
-    """Return what ranks are started through: nothing where the job asks for nothing special."""
+    """Return the program that ranks are started through, with its options; empty if the job needs none."""
     cpu, options = job.spec.cpu, tuple[str, ...]()
     if binding is not None:
         options = ("--sockets", str(cpu.sockets), "--numa-nodes", str(cpu.numa_nodes))
@@ -159,13 +164,13 @@ def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
 def on_these_machines(
     job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None, programs: Programs
 ) -> BertPretrainJob:
-    """Return the job with the machines and ranks that the command line says, and with this machine's sockets.
+    """Return the job with the machines and ranks of the command line, and with this machine's sockets.
 
-    What the job says of its cluster's nodes does not hold here. Other hosts are taken for machines like this one,
-    which every rank makes sure of.
+    The job's sockets and NUMA nodes describe the nodes of its cluster. Other hosts are assumed to be like this machine;
+    every rank checks that.
 
     Raises:
-        InvalidJob: the job cannot run with so many ranks.
+        InvalidJob: The job cannot run with this number of ranks.
     """
     here = {"sockets": programs.sockets, "numa_nodes": programs.numa_nodes}
     spec = job.spec.model_copy(update={"cpu": job.spec.cpu.model_copy(update=here)})
@@ -183,7 +188,7 @@ def prepare_on_these_machines(
 ) -> BertPretrainJob:
     """Return the job with its data prepared by one process here, or by the hosts of a host file under Open MPI.
 
-    One process spreads over a machine's cores by itself, and makes the same bytes as any number of workers.
+    One process uses all cores of a machine, and its shards are byte for byte those of any number of workers.
     """
     by_hosts = launcher == "open-mpi" and len(hosts) > 1
     stages = []
@@ -199,7 +204,7 @@ def prepare_on_these_machines(
 
 
 def _prepare_placement(job: BertPretrainJob, hosts: tuple[str, ...], folder: Path) -> Placement | None:
-    """Return where several workers prepare data, with their host file written; None for this machine alone."""
+    """Write the host file of a data preparation on several hosts and return its placement; None for this machine."""
     found = run_placement(job.spec, PREPARE_RUN)
     if found.workers == 1:
         return None
@@ -210,10 +215,10 @@ def _prepare_placement(job: BertPretrainJob, hosts: tuple[str, ...], folder: Pat
 
 
 @contextmanager
-def _own_folder(beside: Path | None) -> Iterator[Path]:
-    """Make a folder for the configuration and for termination records, and remove it at the end.
+def _working_folder(beside: Path | None) -> Iterator[Path]:
+    """Create a folder for the run configuration and termination records, and remove it at the end.
 
-    beside: where every machine can read it, if there is more than one.
+    beside: The output folder, in whose parent every machine can read the folder; None for this machine alone.
     """
     try:
         if beside is not None:
@@ -221,7 +226,7 @@ def _own_folder(beside: Path | None) -> Iterator[Path]:
         where = None if beside is None else beside.parent
         folder = Path(tempfile.mkdtemp(prefix=".bert-operator-" if where else "bert-operator-", dir=where))
     except OSError as error:
-        raise LaunchError(f"Could not make a working folder ({error})") from error
+        raise LaunchError(f"Cannot create a working folder ({error})") from error
     try:
         yield folder
     finally:

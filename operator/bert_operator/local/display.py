@@ -1,6 +1,6 @@
-"""What a person sees while a job runs here: a progress bar in a terminal, plain lines anywhere else.
+"""Output while a job runs here: progress bars in a terminal, plain lines anywhere else.
 
-Lines of children and results go to standard output, the operator's own remarks to standard error.
+Lines of children go to standard output, the operator's own remarks to standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
 
-# (key of the record, label, format), in the order in which they are shown.
+# (key of the record, label, format), in display order.
 _FIGURES = (
     ("loss", "loss", "{:.3f}"),
     ("mlm_accuracy", "masked-LM", "{:.1%}"),
@@ -38,20 +38,20 @@ class Display(Protocol):
     """Where output goes."""
 
     def show(self, line: str, record: ProgressRecord | None) -> None:
-        """Show a line of a child, and the record that it holds, if it does."""
+        """Show a line of a child. record: what it parses to, if it is a progress record."""
 
     def note(self, text: str) -> None:
         """Show a remark of the operator."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class PlainDisplay:
-    """Passes lines through as they are. A reader that has gone away does not end the job."""
+    """Passes lines through unchanged. A closed pipe does not end the job."""
 
     def __init__(self, output: TextIO | None = None, remarks: TextIO | None = None) -> None:
-        """Empty: standard output and standard error."""
+        """Write to the given streams; None: standard output and standard error."""
         self._output: TextIO | None = output or sys.stdout
         self._remarks: TextIO | None = remarks or sys.stderr
 
@@ -69,12 +69,12 @@ class PlainDisplay:
 
 
 class BarDisplay:
-    """One bar per stage, and a line for everything that stays true."""
+    """One bar per stage, and a line above the bars for every other event."""
 
     def __init__(self, console: Console) -> None:
         """Console: a terminal."""
         self._progress = Progress(
-            # Names of stages and figures come from the child: no markup.
+            # Stage names and figures come from the child: markup in them must not be interpreted.
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=10, max_width=40)),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
@@ -99,7 +99,7 @@ class BarDisplay:
         self._print(text)
 
     def close(self) -> None:
-        """Stop drawing and leave the last state on the screen."""
+        """Stop drawing; the last state stays on the screen."""
         self._progress.stop()
 
     def _move(self, record: ProgressRecord) -> None:
@@ -119,9 +119,9 @@ class BarDisplay:
 
 
 class Terminal:
-    """A terminal that may close while it is written to, as when a connection breaks; then nothing is shown.
+    """A terminal that may be closed at any time, as when a connection breaks; output is then discarded.
 
-    The job must not end of that: the same event brings a SIGHUP, on which it stops with a checkpoint.
+    An OSError here must not end the job: the same event sends a SIGHUP, which stops it with a checkpoint.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -129,25 +129,25 @@ class Terminal:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, or take no notice."""
+        """Write; ignore a closed terminal."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or give up for good."""
+        """Flush; discard all further output if the terminal is closed."""
         try:
             self._stream.flush()
         except OSError:
             _discard(self._stream)
 
     def __getattr__(self, name: str) -> Any:
-        """Return anything else from the stream."""
+        """Delegate everything else to the stream."""
         return getattr(self._stream, name)
 
 
 class _TimeLeftColumn(ProgressColumn):
-    """The time that the child expects to need; it knows better than the pace of the bar."""
+    """The remaining time as the child reports it, a better estimate than the pace of the bar."""
 
     max_refresh = 0.5
 
@@ -157,14 +157,14 @@ class _TimeLeftColumn(ProgressColumn):
 
 
 def choose_display(*, plain: bool) -> Display:
-    """Return the bar in a terminal, plain lines where asked for or where output goes elsewhere."""
+    """Return bars for a terminal, plain lines if asked for or if standard output is no terminal."""
     if plain or not sys.stdout.isatty():
         return PlainDisplay()
     return BarDisplay(Console(file=cast(TextIO, Terminal(sys.stdout))))
 
 
 def render_figures(record: ProgressRecord) -> str:
-    """Return the figures of a progress record that stand beside the bar."""
+    """Return the figures of a progress record that are shown beside the bar."""
     words = []
     for key, label, form in _FIGURES:
         value = record.number(key)
@@ -174,7 +174,7 @@ def render_figures(record: ProgressRecord) -> str:
 
 
 def describe_record(record: ProgressRecord) -> str | None:
-    """Return the sentence that a record other than progress is worth, None if none."""
+    """Return the sentence for a record other than progress, None if it is not shown."""
     match record.event:
         case "resumed":
             where = f"Resumed {record.stage or 'the run'} at step {record.text('step') or '?'}"
@@ -206,7 +206,7 @@ def _describe_evaluation(record: ProgressRecord) -> str:
 
 
 def _write(stream: TextIO | None, line: str) -> TextIO | None:
-    """Write and flush a line; return the stream, or None once nobody reads it."""
+    """Write and flush a line; return the stream, or None once its reader is gone."""
     if stream is not None:
         try:
             print(line, file=stream, flush=True)  # noqa: T201 - this is where plain lines are printed
@@ -217,7 +217,7 @@ def _write(stream: TextIO | None, line: str) -> TextIO | None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let a stream without a reader lead nowhere: Python could not flush its rest at exit and would return 120."""
+    """Redirect a stream without a reader to /dev/null: otherwise Python's flush at exit fails, with exit code 120."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

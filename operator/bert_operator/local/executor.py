@@ -1,7 +1,7 @@
-"""The local executor: carries plans out with processes of this machine, and of others by ssh if asked.
+"""The local executor: carries plans out with processes on this machine, and on others by ssh.
 
-It decides nothing about the job: every change (a child ends, a stop is asked for, time passes) leads to a
-new call of ``plan``. It never leaves processes behind, whatever way it ends itself: ``guard`` sees to the rest.
+It decides nothing about the job: every change (a child ends, a stop is requested, time passes) leads to a new call of
+``plan``. It never leaves processes behind, however it ends itself: ``guard`` covers SIGKILL.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from bert_operator.local.guard import guarded
 from bert_operator.local.launch import Launch, drop_banner, read_gloo_exit
 from bert_operator.local.outcomes import JobOutcome
 from bert_operator.local.processes import ChildProcess, Exited, Line
-from bert_operator.state.observed import Child, Observed, read_outcome, read_record
+from bert_operator.state.observed import Child, Observed, read_outcome, read_termination_record
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
 from bert_operator.state.runs import ChildSpec
 
 TERMINATION_GRACE_S = 5.0
-"""From the second request to stop until everything is killed."""
+"""From the second stop signal until everything is killed."""
 DEADLINE_GRACE_S = 120.0
-"""From the deadline until everything is killed: long enough for a checkpoint of a large model."""
+"""From the deadline until everything is killed: enough for a checkpoint of a large model."""
 
 _LAST_LINES = 20
 _MAX_RECORD_BYTES = 65_536
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 MakeLaunch = Callable[[ChildSpec, Path], Launch]
-"""Returns how to start a child, given the file into which it shall write its termination record."""
+"""Returns how to start a child, given the file for its termination record."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopSignal:
-    """Somebody pressed Ctrl-C, or a signal came."""
+    """SIGINT (Ctrl-C), SIGTERM or SIGHUP was received."""
 
     signal_number: int
 
@@ -54,10 +54,10 @@ Event = Line | Exited | StopSignal
 
 
 class LocalExecutor:
-    """Runs one job. An instance is used once."""
+    """Runs one job, once."""
 
     def __init__(self, job: BertPretrainJob, make_launch: MakeLaunch, folder: Path, display: Display) -> None:
-        """Folder: exists, and takes termination records."""
+        """Prepare to run. folder: exists, and takes termination records."""
         self._job = job
         self._make_launch = make_launch
         self._folder = folder
@@ -71,13 +71,13 @@ class LocalExecutor:
         self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
         self._launcher_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._stop_signals: list[int] = []
-        self._kill_at_s: float | None = None  # of the monotonic clock
+        self._kill_at_s: float | None = None  # on the monotonic clock
 
     def run(self) -> JobOutcome:
-        """Run the job until it has ended or was stopped.
+        """Run the job until it ends or is stopped.
 
         Raises:
-            LaunchError: a child's program cannot be started.
+            LaunchError: A child's program cannot be started.
         """
         with _stop_signals_into(self._events), guarded(self._folder):
             try:
@@ -88,15 +88,15 @@ class LocalExecutor:
                     self._process.finish()
         return JobOutcome(
             status=self._status,
-            last_lines=tuple(self._told()[-_LAST_LINES:]),
-            checkpoint=_place(self._checkpoint),
+            last_lines=tuple(self._last_output()[-_LAST_LINES:]),
+            checkpoint=_describe_checkpoint(self._checkpoint),
             stop_signal=self._stop_signals[0] if self._stop_signals else None,
         )
 
     def _step(self) -> bool:
-        """Plan, carry out, wait for a change; return True once there is nothing left to do."""
+        """Plan, carry out, wait for a change; return whether the job is over."""
         step = plan(self._job, self._observe(), time.time())
-        self._tell(step)
+        self._report(step)
         self._status = step.status
         for child in step.stop:
             self._stop(child)
@@ -124,7 +124,7 @@ class LocalExecutor:
         try:
             self._process = ChildProcess(launch, self._events.put)
         except OSError as error:
-            raise LaunchError(f"Could not start {launch.command[0]} ({error.strerror})") from error
+            raise LaunchError(f"Cannot start {launch.command[0]} ({error.strerror})") from error
         self._children[spec.attempt] = Child(run=spec.run, attempt=spec.attempt, state="Running")
 
     def _stop(self, child: Child) -> None:
@@ -135,7 +135,7 @@ class LocalExecutor:
             self._kill_at_s = time.monotonic() + DEADLINE_GRACE_S
 
     def _wait(self, requeue_after_s: float | None) -> None:
-        """Handle events until one of them, or time, changes what a plan sees."""
+        """Handle events until one of them, or time, changes what ``plan`` depends on."""
         requeue_at_s = None if requeue_after_s is None else time.monotonic() + requeue_after_s
         while True:
             times = [moment for moment in (requeue_at_s, self._kill_at_s) if moment is not None]
@@ -147,15 +147,15 @@ class LocalExecutor:
                 return
             match event:
                 case Line():
-                    self._take_line(event)
+                    self._handle_line(event)
                 case Exited():
                     self._finish()
                     return
                 case StopSignal():
-                    self._take_stop(event.signal_number)
+                    self._handle_stop_signal(event.signal_number)
                     return
 
-    def _take_line(self, line: Line) -> None:
+    def _handle_line(self, line: Line) -> None:
         record = parse_progress_line(line.text)
         if record is not None:
             self._progress = record
@@ -167,15 +167,15 @@ class LocalExecutor:
             self._launcher_lines.append(line.text)
         self._display.show(line.text, record)
 
-    def _take_stop(self, number: int) -> None:
+    def _handle_stop_signal(self, number: int) -> None:
         self._stop_signals.append(number)
         if self._process is None:
             return
         match len(self._stop_signals):
             case 1:
-                self._display.note("Stopping: waiting for a checkpoint. Once more (Ctrl-C) to end at once without one.")
+                self._display.note("Stopping: waiting for a checkpoint. Ctrl-C again stops at once without one.")
             case 2:
-                self._display.note("Ending without a checkpoint")
+                self._display.note("Stopping without a checkpoint")
                 self._process.terminate()
                 self._kill_at_s = time.monotonic() + TERMINATION_GRACE_S
             case _:
@@ -188,19 +188,20 @@ class LocalExecutor:
                 self._process.kill()
 
     def _finish(self) -> None:
-        """Take down what the child that has just ended leaves: its last lines, its exit code, its record."""
-        assert self._process is not None, "only a started child ends"
+        """Collect the last lines, the exit code and the termination record of the child that has just exited."""
+        assert self._process is not None, "only a started child exits"
         return_code = self._process.finish()
         self._process = self._kill_at_s = None
+        # ``finish`` waits for the reader, so the last lines are in the queue now, behind the Exited that led here.
         with contextlib.suppress(Empty):
             while True:
                 event = self._events.get_nowait()
                 if isinstance(event, Line):
-                    self._take_line(event)
+                    self._handle_line(event)
                 elif isinstance(event, StopSignal):
                     self._stop_signals.append(event.signal_number)
         attempt, child = max(self._children.items())
-        record = _read_record(self._record_path(attempt))
+        record = _read_record_file(self._record_path(attempt))
         first_exit = read_gloo_exit(self._launcher_lines) if return_code == 1 else None
         outcome = read_outcome(first_exit or return_code, record)
         self._children[attempt] = replace(
@@ -209,16 +210,16 @@ class LocalExecutor:
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             reason=outcome.reason,
-            message=outcome.message or next((line for line in reversed(self._told()) if line.strip(" -=")), ""),
+            message=outcome.message or next((line for line in reversed(self._last_output()) if line.strip(" -=")), ""),
             finished_at_s=time.time(),
         )
 
-    def _told(self) -> list[str]:
-        """Return what the newest attempt's ranks wrote last beside records, else what their launcher wrote."""
+    def _last_output(self) -> list[str]:
+        """Return the last plain lines of the newest attempt's ranks, or else of its launcher."""
         return drop_banner(list(self._last_lines)) or list(self._launcher_lines)
 
-    def _tell(self, step: Plan) -> None:
-        """Say what is new, before it is done."""
+    def _report(self, step: Plan) -> None:
+        """Report what is new, before it is carried out."""
         new_failures = step.status.failures[len(self._status.failures) :]
         for failure in new_failures:
             end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
@@ -234,28 +235,28 @@ class LocalExecutor:
         return self._folder / f"attempt-{attempt}.json"
 
 
-def _place(checkpoint: ProgressRecord | None) -> str | None:
+def _describe_checkpoint(checkpoint: ProgressRecord | None) -> str | None:
     return None if checkpoint is None else f"{checkpoint.stage}, step {checkpoint.text('step')}"
 
 
-def _read_record(path: Path) -> Mapping[str, Any] | None:
-    """Return the termination record that a child left, None where it left none that can be read."""
+def _read_record_file(path: Path) -> Mapping[str, Any] | None:
+    """Return a child's termination record, None if there is none that can be read."""
     try:
         with path.open("rb") as file:
-            return read_record(file.read(_MAX_RECORD_BYTES))
+            return read_termination_record(file.read(_MAX_RECORD_BYTES))
     except OSError:
         return None
 
 
 @contextlib.contextmanager
 def _stop_signals_into(events: SimpleQueue[Event]) -> Iterator[None]:
-    """Turn signals that ask this process to end into events, for as long as the block runs."""
+    """Turn stop signals into events while the block runs."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
         events.put(StopSignal(number))
 
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         yield
     finally:

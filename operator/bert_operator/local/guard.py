@@ -1,7 +1,7 @@
-"""Ends what ``bert-operator local`` has started when that is killed itself: a process of its own, which waits for it.
+"""Kills what ``bert-operator local`` has started if that is killed itself: a watchdog process beside it.
 
-It is told by a pipe, whose other end closes with the command, whatever ends that; launchers would go on without a
-reader. Run as a file, ``guard.py FOLDER``, it imports nothing of ours: one of it lives as long as the command.
+It blocks on a pipe whose other end closes with the command, whatever ends that, SIGKILL included; launchers do not
+notice. Run as a file, ``guard.py FOLDER``, it imports nothing of this package: it is in memory as long as the command.
 """
 
 from __future__ import annotations
@@ -17,36 +17,40 @@ from pathlib import Path
 import psutil
 
 TERMINATION_LOG_VARIABLE = "BERT_TERMINATION_LOG"
-"""By its value, which no other child shares, processes of a child are known."""
+"""Its value, which is unique to a child, marks the processes of that child: ranks inherit it, across sessions, too."""
 
 _DONE = b"done"
 _KILL_S = 10.0
 _KILL_PAUSE_S = 0.02
 _UNCERTAIN_S = 0.5
-_ELSEWHERE_S = 2.0
-"""What a launcher gets to end its ranks on other machines."""
-_LAST_S = 5.0
+_REMOTE_S = 2.0
+"""What a launcher gets to stop its ranks on other machines."""
+_EXIT_S = 5.0
 _KERNEL_PARENTS = (0, 2)  # of Linux's kernel threads, which have no environment at all
 
 
 @contextlib.contextmanager
 def guarded(folder: Path) -> Iterator[None]:
-    """While the block runs, processes whose termination record lies in this folder end with this process."""
+    """While the block runs, processes whose termination record lies in this folder die with this process."""
     command = [sys.executable, "-P", __file__, str(folder)]
     nothing = subprocess.DEVNULL
-    # A session of its own: whatever ends a terminal's processes, or their group, leaves it alone.
+    # A session of its own: a signal to the terminal's foreground group (Ctrl-C), or to our process group, must not kill
+    # the guard before it has done its work.
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
     try:
         yield
     finally:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            guard.communicate(_DONE, timeout=_LAST_S)
+            guard.communicate(_DONE, timeout=_EXIT_S)
         guard.kill()
         guard.wait()
 
 
 def kill_all(look: Callable[[], tuple[list[psutil.Process], bool]]) -> None:
-    """Kill what is found until nothing is, for ten seconds at most. look: as ``find_members``."""
+    """Kill processes until none is found, for at most ten seconds. look: as ``find_members``.
+
+    In a loop: a process may fork between being listed and being killed.
+    """
     began_at_s = time.monotonic()
     while (elapsed_s := time.monotonic() - began_at_s) < _KILL_S:
         members, is_certain = look()
@@ -63,8 +67,11 @@ def find_members(
 ) -> tuple[list[psutil.Process], bool]:
     """Return the living processes of a session or with a mark, and whether there can be no others.
 
-    is_marked: takes the value of ``BERT_TERMINATION_LOG``. since_s: when the first of them was started. A process that
-    is just being replaced by another program (exec) has no environment for a moment; then one has to look again.
+    Args:
+        is_marked: Takes the value of ``BERT_TERMINATION_LOG``.
+        session: Session id; None: only the mark counts.
+        since_s: When the first of them was started. A process in the middle of exec has no environment for a moment;
+            if it is younger than this, the answer is uncertain and the caller has to look again.
     """
     members, is_certain = [], True
     for process in psutil.process_iter():
@@ -87,12 +94,13 @@ def _end_all(folder: str, since_s: float) -> None:
 
     members, _ = look()
     if any(_name_of(member) == "ssh" for member in members):
-        # Ranks on other machines end when their launcher says so, and never hear of its death.
+        # Ranks on other machines are stopped by their launcher. If ssh died first, nothing would reach them any more:
+        # SIGTERM to everything but ssh, and time to pass it on.
         for member in members:
             with contextlib.suppress(psutil.Error):
                 if _name_of(member) != "ssh":
                     member.terminate()
-        psutil.wait_procs(members, timeout=_ELSEWHERE_S)
+        psutil.wait_procs(members, timeout=_REMOTE_S)
     kill_all(look)
 
 

@@ -1,4 +1,4 @@
-"""Host files: which machines ranks are spread over. Parsing and rendering only; nobody is contacted."""
+"""Host files: which machines ranks are spread over. Parsing and rendering only; no machine is contacted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _IGNORED = re.compile(r"(slots|max_slots|max-slots)\s*=\s*[0-9]+")
 
 
 def parse_hostfile(text: str, *, source: str) -> tuple[str, ...]:
-    """Return the distinct hosts of a host file in the order in which they first stand.
+    """Return the distinct hosts of a host file in order of appearance.
 
-    One name or address per line; empty lines, ``#`` comments and Open MPI's ``slots=N`` are passed over, the
-    number of ranks per machine being given on the command line.
+    One name or address per line; empty lines, ``#`` comments and Open MPI's ``slots=N`` are ignored: the command line
+    gives the number of ranks per machine.
 
     Raises:
-        LaunchError: a line is no host, or there is none.
+        LaunchError: A line is no host, or there is none.
     """
     hosts: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,6 +1,6 @@
-"""Command lines and environments of the children that run on machines without a cluster. Pure functions.
+"""Command lines and environments of children that run without a cluster. Pure functions.
 
-Which programs there are is found out by ``programs``; what happens to the processes is up to ``local``.
+``programs`` finds the programs of this machine, ``processes`` runs what is built here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ATTEMPT_VARIABLE = "BERT_ATTEMPT"
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SSH_OPTIONS = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=20"
-# Open MPI 4 reads the first, Open MPI 5 (PRRTE) the second and silently ignores the first.
+# Open MPI 4 reads the first; Open MPI 5 (PRRTE) reads the second and silently ignores the first.
 _SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args")
-# Ranks on other machines start from a clean environment and see nothing but what is named.
+# Ranks on other machines start from a clean environment: sshd and mpirun pass on only what -x names.
 _EXPORTED_NAMES = frozenset({"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "TMPDIR", "TZ"})
 _EXPORTED_FAMILIES = (
     "BERT_",
@@ -44,15 +44,15 @@ _EXPORTED_FAMILIES = (
     "UCX_",
 )
 _GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
-_SHELL_WORDS = ("Killed", "Terminated")  # of the shell that horovodrun puts around every rank
+_SHELL_WORDS = ("Killed", "Terminated")  # printed by the shell in which horovodrun starts every rank
 _MPI_FRAME = re.compile(r"-{60,}")
-_GREETING = re.compile(r"rank \d+ on \S+: ")  # what a rank has got of its machine
+_GREETING = re.compile(r"rank \d+ on \S+: ")  # every rank's first line: its share of the machine
 _GLOO_EXIT = re.compile(r"^(?:Process \d+ exit with status code (-?\d{1,9})\.|Exit code: (-?\d{1,9}))$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the ranks go. No hosts: all of them run on this machine."""
+    """Which machines ranks run on. No hosts: all of them on this machine."""
 
     ranks: int
     ranks_per_node: int
@@ -60,12 +60,12 @@ class Placement:
     hostfile: str | None = None
     """The same hosts as a file for mpirun."""
     binding: Binding | None = None
-    """Empty: ranks are bound to nothing."""
+    """None: ranks are not bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What every rank is bound to."""
+    """What ranks are bound to."""
 
     place: Literal["core", "socket", "numa"]
     ranks_per_place: int
@@ -81,16 +81,16 @@ class Launch:
     environment: Mapping[str, str]
     launcher: LauncherName
     program: tuple[str, ...]
-    """What every rank runs; the tail of ``command``, by which ranks are recognised."""
+    """The tail of ``command``, by which ranks are recognized among the processes of a child."""
     is_local: bool = True
-    """No process of it is on another machine."""
+    """All of its processes are on this machine."""
 
 
 def choose_launcher(choice: MpiChoice, placement: Placement, programs: Programs) -> LauncherName:
-    """Return what starts the ranks: nothing for a single one here, Open MPI where it is installed, else Gloo.
+    """Return what starts the ranks: nothing for a single local one, Open MPI if it is installed, else horovodrun.
 
     Raises:
-        LaunchError: what was asked for, or either of the two, is not installed.
+        LaunchError: The requested launcher, or either of the two, is not installed.
     """
     if placement.ranks == 1 and not placement.hosts:
         return "alone"
@@ -106,9 +106,14 @@ def choose_launcher(choice: MpiChoice, placement: Placement, programs: Programs)
 
 
 def choose_binding(cpu: CpuSpec, placement: Placement, cores: int) -> Binding | None:
-    """Return what the ranks are bound to; None where the job asks for nothing, or for more than the machine has.
+    """Return what ranks are bound to; None if the job asks for nothing, or for more than the machine has.
 
-    cores: of one machine. A job for a cluster's nodes is to run on a laptop too.
+    A job for a cluster's nodes has to run on a laptop, too.
+
+    Args:
+        cpu: The job's.
+        placement: Of the ranks.
+        cores: Physical ones of a machine.
     """
     if cpu.pinning == "none" or (cpu.cores_per_rank or 1) * placement.ranks_per_node > cores:
         return None
@@ -117,15 +122,15 @@ def choose_binding(cpu: CpuSpec, placement: Placement, cores: int) -> Binding | 
 
 
 def fit_environment(variables: Mapping[str, str], binding: Binding | None, *, threads: int) -> dict[str, str]:
-    """Return the variables that follow from a job without what this machine is too small for.
+    """Return the variables that follow from a job, without those that this machine is too small for.
 
-    threads: at most, of every rank.
+    threads: Most threads per rank.
     """
     fitting = dict(variables)
     if int(fitting.get("OMP_NUM_THREADS", 0)) > threads:
         del fitting["OMP_NUM_THREADS"]
     if binding is None:
-        # It binds threads, of every rank to the same cores.
+        # It binds threads by core number within what the rank is bound to: unbound ranks would all take the same cores.
         fitting.pop("KMP_AFFINITY", None)
     return fitting
 
@@ -140,8 +145,12 @@ def build_environment(
 ) -> dict[str, str]:
     """Return a child's environment.
 
-    threads: of every process, unless the user has set them; empty: not limited. processors: variables that follow
-    from the job; the user's own win.
+    Args:
+        base: The user's; it overrides ``processors`` and ``threads``.
+        attempt: Number of the attempt.
+        termination_log: File for its termination record.
+        threads: Of every process; None: not limited.
+        processors: Variables that follow from the job.
     """
     environment = {
         **(processors or {}),
@@ -157,16 +166,16 @@ def build_environment(
 
 
 def threads_per_rank(cores: int, ranks_on_this_machine: int) -> int:
-    """Share the cores out: more threads than cores make every rank slower."""
+    """Divide the cores among the ranks: more threads than cores slow all of them down."""
     return max(1, cores // ranks_on_this_machine)
 
 
 def launch_prepare(
     programs: Programs, config: str, environment: Mapping[str, str], placement: Placement | None = None
 ) -> Launch:
-    """Return the data preparation: one process, which spreads over cores by itself, or the ranks of a placement.
+    """Return the launch of data preparation: one process with a pool of its own, or ranks on several machines.
 
-    placement: of several machines, reached by Open MPI; None: this machine.
+    placement: Of several machines, under Open MPI; None: this machine.
     """
     program = (*programs.prepare, "--config", config)
     if placement is None:
@@ -183,9 +192,9 @@ def launch_training(
     *,
     through: tuple[str, ...] = (),
 ) -> Launch:
-    """Return the training: every rank is the same program.
+    """Return the launch of training: every rank runs the same program.
 
-    through: what starts the program as a rank; it becomes the program.
+    through: Program that starts the trainer as a rank and is replaced by it (exec).
     """
     program = (*programs.train, "--config", config)
     return _launch_ranks(programs, launcher, placement, environment, program, (*through, *program))
@@ -210,14 +219,14 @@ def _launch_ranks(
 
 
 def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that ranks on any machine need, of those that are set."""
+    """Return the names of the variables that ranks on other machines need."""
     return tuple(sorted(name for name in environment if name in _EXPORTED_NAMES or name.startswith(_EXPORTED_FAMILIES)))
 
 
 def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
-    """Return a line without what the launcher put before it, and whether a rank wrote it.
+    """Return a line without the launcher's prefix, and whether a rank wrote it.
 
-    horovodrun puts ``[rank]<stdout>:`` before every line of a rank; mpirun puts nothing, so all lines count.
+    horovodrun prefixes ranks' lines with ``[rank]<stdout>:``; mpirun adds no prefix, so all lines count as ranks'.
     """
     if launcher != "gloo":
         return line, True
@@ -226,7 +235,7 @@ def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
 
 
 def drop_banner(lines: list[str]) -> list[str]:
-    """Remove what names no cause: the framed paragraph with which mpirun ends a failed run, and ranks' first words."""
+    """Remove lines that name no cause: ranks' first lines, and the framed banner that mpirun prints after a failure."""
     lines = [line for line in lines if not _GREETING.match(line)]
     edges = [number for number, line in enumerate(lines) if _MPI_FRAME.fullmatch(line)]
     if len(edges) < 2 or any(lines[edges[-1] + 1 :]):
@@ -235,19 +244,20 @@ def drop_banner(lines: list[str]) -> list[str]:
 
 
 def read_gloo_exit(lines: Iterable[str]) -> int | None:
-    """Return the exit code of the rank that failed first; horovodrun tells it and exits with 1 itself."""
+    """Return the exit code of the rank that failed first: horovodrun prints it and always exits with 1 itself."""
     codes = (int(match[1] or match[2]) for line in lines if (match := _GLOO_EXIT.match(line)))
     return next((code for code in codes if code != 0), None)
 
 
 def _mpirun(programs: Programs, placement: Placement, environment: Mapping[str, str]) -> tuple[str, ...]:
-    assert programs.mpirun is not None, "choose_launcher has seen to it"
+    assert programs.mpirun is not None, "choose_launcher checks it"
     where: tuple[str, ...] = ("--hostfile", placement.hostfile) if placement.hostfile else ()
     if placement.binding is not None:
         bound = _binding(placement.binding)
     else:
-        # Ranks bound by default would share one core; threads are limited by OMP_NUM_THREADS instead. More ranks than
-        # cores are allowed on one machine: a laptop may try out what a cluster will run.
+        # By default mpirun binds up to two ranks to one core each, on which all of their threads would run; threads are
+        # limited by OMP_NUM_THREADS instead. Oversubscribing is allowed on one machine: a laptop may try out what a
+        # cluster will run.
         bound = ("--bind-to", "none", "--map-by", "slot" if placement.hostfile else ":OVERSUBSCRIBE")
     exports = (word for name in exported_names(environment) for word in ("-x", name))
     return (
@@ -262,7 +272,7 @@ def _mpirun(programs: Programs, placement: Placement, environment: Mapping[str, 
 
 
 def _binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of Open MPI's mpirun; cores are physical ones."""
+    """Return options of Open MPI's mpirun; its cores are physical ones."""
     cores = binding.cores_per_rank
     if binding.place == "core":
         return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
@@ -273,7 +283,7 @@ def _binding(binding: Binding) -> tuple[str, ...]:
 
 
 def _horovodrun(programs: Programs, placement: Placement) -> tuple[str, ...]:
-    assert programs.horovodrun is not None, "choose_launcher has seen to it"
+    assert programs.horovodrun is not None, "choose_launcher checks it"
     hosts = placement.hosts or ("localhost",)
     places = ",".join(f"{host}:{placement.ranks_per_node}" for host in hosts)
     return (programs.horovodrun, "--gloo", "-np", str(placement.ranks), "-H", places)

@@ -1,4 +1,4 @@
-"""How a local job ended, told to the person who started it: exit code, what happened, how to go on. Pure."""
+"""How a local job ended: exit code and closing remarks with the next step. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_operator.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_SUCCEEDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What is left of a job once its last child is gone."""
+    """The outcome of a job, once its last child has exited."""
 
     status: JobStatus
     last_lines: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ class JobOutcome:
     checkpoint: str | None = None
     """Stage and step of the newest checkpoint that was reported."""
     stop_signal: int | None = None
-    """The first signal that asked for a stop."""
+    """The first stop signal."""
 
 
 def exit_code(outcome: JobOutcome) -> int:
@@ -34,11 +34,11 @@ def exit_code(outcome: JobOutcome) -> int:
 
 
 def describe_outcome(job: BertPretrainJob, outcome: JobOutcome) -> list[str]:
-    """Return the sentences to end with; none after success, of which the summary speaks."""
+    """Return the closing remarks; none after success, which has a summary instead."""
     if outcome.status.phase == "Succeeded":
         return []
     if outcome.status.phase == "Stopped":
-        return [f"Stopped{_at(outcome)}.", _how_to_go_on(job, "again")]
+        return [f"Stopped{_at(outcome)}.", _how_to_resume(job, "again")]
     failures = outcome.status.failures
     lines = []
     if outcome.last_lines and failures:
@@ -47,13 +47,13 @@ def describe_outcome(job: BertPretrainJob, outcome: JobOutcome) -> list[str]:
     message = next((item.message for item in outcome.status.conditions if item.type == "Failed"), "")
     lines.append(f"Failed: {message}")
     if _failed_by(outcome, Reason.INVALID_INPUT):
-        lines.append(_how_to_go_on(job, "after correcting what is named above"))
+        lines.append(_how_to_resume(job, "after correcting what is named above"))
     elif _failed_by(outcome, Reason.DEADLINE_EXCEEDED):
-        lines.append(_how_to_go_on(job, "with a later spec.runPolicy.activeDeadlineSeconds"))
+        lines.append(_how_to_resume(job, "with a later spec.runPolicy.activeDeadlineSeconds"))
     elif failures and failures[-1].signal is not None:
-        lines += [_explain_signal(failures[-1]), _how_to_go_on(job, "then")]
+        lines += [_explain_signal(failures[-1]), _how_to_resume(job, "then")]
     else:
-        lines.append(_how_to_go_on(job, "once the cause is removed"))
+        lines.append(_how_to_resume(job, "once the cause is removed"))
     return lines
 
 
@@ -67,22 +67,20 @@ def _at(outcome: JobOutcome) -> str:
     return f" with a checkpoint at {outcome.checkpoint}"
 
 
-def _how_to_go_on(job: BertPretrainJob, when: str) -> str:
+def _how_to_resume(job: BertPretrainJob, when: str) -> str:
     command = f"Run the same command {when}"
     match job.spec.output.if_exists:
         case "Resume":
-            return f"{command} to go on from there; nothing that was finished is done twice."
+            return f"{command} to resume from there; nothing that was finished is repeated."
         case "Fail":
-            return f"{command} with spec.output.ifExists: Resume to go on from there."
+            return f"{command} with spec.output.ifExists: Resume to resume from there."
         case _:
-            return f"{command} to start over, or with spec.output.ifExists: Resume to go on from there."
+            return f"{command} to start over, or with spec.output.ifExists: Resume to resume from there."
 
 
 def _explain_signal(failure: Failure) -> str:
     number = failure.signal or 0
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number == signal.SIGKILL:
-        return (
-            f"A process was ended by {name}, most often because memory ran out: lower microBatchSize or slotsPerWorker."
-        )
-    return f"A process was ended by {name}."
+        return f"A process was killed by {name}, most often for lack of memory: lower microBatchSize or slotsPerWorker."
+    return f"A process was killed by {name}."

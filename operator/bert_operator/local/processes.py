@@ -1,6 +1,7 @@
-"""One child on this machine: processes that are started, listened to, stopped, and never left behind.
+"""One child on this machine: a launcher and its ranks, started, read, stopped, and never left behind.
 
-It knows nothing of jobs. Ctrl-C in a terminal does not reach the session; stopping is up to the caller.
+It knows nothing about jobs. The child runs in a session of its own, so Ctrl-C in a terminal does not reach it: stopping
+is up to the caller.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Line:
     child: ChildProcess
     text: str
     from_rank: bool
-    """False: the launcher itself is known to have written it."""
+    """False: the launcher itself wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The launcher has ended; ranks of it may still be there."""
+    """The launcher has exited; some of its ranks may still be running."""
 
     child: ChildProcess
 
@@ -45,18 +46,18 @@ class Exited:
 class ChildProcess:
     """A launcher and everything it started.
 
-    Events go to ``put``, from other threads: any number of ``Line``, and one ``Exited``. ``finish`` has to be
-    called in any case; afterwards no process of the child is left.
+    ``put`` is called from other threads: with any number of ``Line``, and one ``Exited``. ``finish`` must always be
+    called; afterwards no process of the child is left.
     """
 
     def __init__(self, launch: Launch, put: Callable[[Line | Exited], None]) -> None:
-        """Start it. Raises OSError if the program cannot be started."""
+        """Start the launcher. Raises OSError if it cannot be started."""
         self._launch = launch
         self._put = put
         self._marker = launch.environment.get(TERMINATION_LOG_VARIABLE)
-        self._started_at_s = time.time() - 1.0  # create times are rounded
+        self._started_at_s = time.time() - 1.0  # psutil's create times are rounded
         environment = dict(launch.environment)
-        # Open MPI calls a folder after its process id and fails where one that was killed has left the same.
+        # Open MPI names its session folder after a process id, and fails if one that was killed left the same name.
         self._temporary = tempfile.TemporaryDirectory(prefix="bert-", ignore_cleanup_errors=True)
         if launch.is_local:
             environment["TMPDIR"] = self._temporary.name
@@ -66,6 +67,7 @@ class ChildProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # Its process group cannot be signalled from the terminal, and its session finds its descendants.
             start_new_session=True,
         )
         assert self._process.stdout is not None, "a pipe was asked for"
@@ -74,9 +76,9 @@ class ChildProcess:
         threading.Thread(target=self._wait, daemon=True).start()
 
     def ask_to_stop(self) -> None:
-        """Send SIGUSR1, on which ranks write a checkpoint and leave.
+        """Send SIGUSR1, on which ranks write a checkpoint and exit.
 
-        mpirun forwards it; horovodrun does not, so its ranks are looked up.
+        mpirun forwards it to all ranks. horovodrun does not, so local ranks are found by their command line.
         """
         if self._launch.launcher != "gloo":
             self._signal_launcher(signal.SIGUSR1)
@@ -87,15 +89,15 @@ class ChildProcess:
                     member.send_signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the launcher, on which it ends its ranks."""
+        """Send SIGTERM to the launcher, which then kills its ranks."""
         self._signal_launcher(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End every process of the child at once. Returns when they are gone, or after ten seconds."""
+        """Kill every process of the child. Return when they are gone, or after ten seconds."""
         kill_all(self._look)
 
     def finish(self) -> int:
-        """Make sure that nothing is left and every line was put; return the launcher's return code."""
+        """Make sure that no process is left and every line was put; return the launcher's return code."""
         self.kill()
         return_code = self._process.wait()
         self._reader.join(_LAST_OUTPUT_S)
@@ -110,13 +112,15 @@ class ChildProcess:
         return find_members(lambda path: path == self._marker, self._process.pid, self._started_at_s)
 
     def _signal_launcher(self, number: signal.Signals) -> None:
-        # Not through subprocess, which reaps a launcher that has ended: its exit would go unnoticed.
+        # Not Popen.send_signal, which polls and thereby reaps a launcher that has exited: waitid in ``_wait`` would
+        # then fail, and no Exited be put.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, number)
 
     def _wait(self) -> None:
         if hasattr(os, "waitid"):
-            # Not reaped before finish: no stranger can get the session's number of a zombie.
+            # WNOWAIT leaves a zombie until ``finish``: as long as it exists, its pid, which is the session id that
+            # ``_look`` searches for, cannot be reused by a foreign process.
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()

@@ -1,4 +1,4 @@
-"""Which programs this machine has for running children. Looks for files and asks mpirun for its version."""
+"""Finds the programs and cores of this machine. Looks for files and runs ``mpirun --version``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Programs:
     prepare: tuple[str, ...]
     train: tuple[str, ...]
     mpirun: str | None = None
-    """Open MPI's; another MPI's mpirun has other options and is not used."""
+    """Open MPI's; the mpirun of another MPI has other options and is not used."""
     horovodrun: str | None = None
     rank: tuple[str, ...] = ()
-    """Starts a rank's program with the allocator and the OpenMP runtime that the job asks for; takes options, ``--``
-    and the program."""
+    """Starts a rank's program with the allocator and the OpenMP runtime of the job; takes options, ``--`` and the
+    program."""
     cores: int = 1
-    """That this process may use; hyperthreads count."""
+    """Logical cores that this process may use."""
     physical_cores: int = 1
-    """Likewise; hyperthreads do not count."""
+    """Physical cores, at most ``cores``."""
     sockets: int = 1
     numa_nodes: int = 1
-    """With processors."""
+    """NUMA nodes with cores; those with memory only do not count."""
     is_root: bool = False
 
 
@@ -55,7 +55,7 @@ def find_programs() -> Programs:
 
 
 def _find(name: str) -> str | None:
-    # Not resolved: in a virtual environment the interpreter is a link to one that has no such neighbours.
+    # Not resolved: in a virtual environment the interpreter is a symbolic link out of the folder with mpirun.
     beside = Path(sys.executable).parent / name
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
 
@@ -77,12 +77,12 @@ def _count_cores() -> int:
 
 
 def count_sockets(sysfs: Path = _SYSFS) -> int:
-    """Return how many processors this machine has, 1 where it does not tell."""
+    """Return the number of sockets, 1 if sysfs does not show it."""
     return max(1, len({_read(path) for path in (sysfs / "cpu").glob("cpu[0-9]*/topology/physical_package_id")}))
 
 
 def count_numa_nodes(sysfs: Path = _SYSFS) -> int:
-    """Return how many NUMA nodes have processors, 1 where the machine does not tell."""
+    """Return the number of NUMA nodes with cores, 1 if sysfs does not show it."""
     return max(1, sum(bool(_read(path)) for path in (sysfs / "node").glob("node[0-9]*/cpulist")))
 
 

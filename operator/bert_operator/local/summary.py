@@ -1,6 +1,6 @@
-"""The table at the end of a local job, from the report that the trainer leaves in the output folder.
+"""The summary of a local job, from the trainer's report.json in the output folder.
 
-Every figure may be missing: an older trainer, or stages that were not asked for.
+Every figure may be missing: the trainer may be older, or the job has no such stage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Report = Mapping[str, Any]
 
 
 def read_report(folder: Path) -> Report | None:
-    """Return the report of an output folder, or None where there is none that can be read."""
+    """Return the report in an output folder, None if there is none that can be read."""
     path = folder / "report.json"
     try:
         if path.stat().st_size > _MAX_REPORT_BYTES:
@@ -34,7 +34,7 @@ def read_report(folder: Path) -> Report | None:
 
 
 def print_summary(console: Console, report: Report | None, folder: Path) -> None:
-    """Print what was reached and where it lies."""
+    """Print the results and their paths."""
     parts: list[RenderableType] = [Text()]
     if report is not None:
         parts += [_stages(report), *_results(report)]

@@ -1,1 +1,1 @@
-"""The state machine of a job: what is observed, what follows, what the status says. Pure."""
+"""The state machine of a job: observed state in, plan and status out. Pure."""

@@ -1,7 +1,7 @@
-"""What an executor sees of a job: its children, how they ended, and the last status. Values; no I/O.
+"""The observed state of a job: its children, how they ended, and the last status. Values; no I/O.
 
-An ``Observed`` must come from a reading that is not older than the executor's last write. A child that was
-just created and is missing from a stale list would count as lost, and a second one would be made beside it.
+An ``Observed`` must not be older than the executor's last write. A child that was just created and is missing from a
+stale cache would count as lost, and a second one would be created beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 3
 EXIT_INFRASTRUCTURE = 4
-"""Something around the program failed: workers that never answered, or storage."""
+"""Something around the program failed: workers that did not answer, or storage."""
 
 ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Stopped"]
 
@@ -31,7 +31,7 @@ class Blocker:
 
     reason: ObstacleReason
     message: str
-    """Cause and remedy, for people."""
+    """Cause and next step, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,25 +42,25 @@ class Child:
     attempt: int
     state: ChildState
     stopping: bool = False
-    """It was told to stop by us, and need not be told again."""
+    """A stop was requested, or it is being deleted; another request is not needed."""
     exit_code: int | None = None
     signal: int | None = None
     """Number of the signal that ended it."""
     reason: str | None = None
-    """Its own word for the end, from its termination record."""
+    """The reason in its termination record."""
     message: str = ""
     finished_at_s: float | None = None
     """Seconds since 1970."""
     waiting_since_s: float | None = None
-    """When it was created, or a queue last let it go, in seconds since 1970; empty: its turn has not come."""
+    """When it was created or last resumed by a queue, in seconds since 1970; None while a queue holds it back."""
     ref: ChildRef | None = None
-    """What it is called in the cluster."""
+    """Its object in the cluster."""
     pod: str | None = None
     """The pod that failed first."""
     node: str | None = None
-    """Where that pod ran."""
+    """Node of that pod."""
     blocker: Blocker | None = None
-    """Why it does not run though it should."""
+    """Why it does not run although it should."""
 
     @property
     def is_active(self) -> bool:
@@ -70,21 +70,21 @@ class Child:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything that a plan depends on beside the job itself and the time."""
+    """Everything that a plan depends on besides the job and the time."""
 
     status: JobStatus = JobStatus()
-    """As written last; an empty one where it was lost, which is harmless."""
+    """As last written; an empty one if it was lost, which is harmless."""
     children: tuple[Child, ...] = ()
     stop_requested: bool = False
     """The user wants the job to pause."""
     progress: ProgressRecord | None = None
     """The newest record of the newest attempt."""
     checkpoint: ProgressRecord | None = None
-    """The newest record of a checkpoint, where it is not ``progress``."""
+    """The newest record of a checkpoint, if that is not ``progress``."""
     blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None
-    """The child that this process created last: what the status will say once it is written again."""
+    """The child that this process created last, which the status may not show yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +98,8 @@ class ChildOutcome:
     message: str
 
 
-def read_record(text: str | bytes) -> Mapping[str, Any] | None:
-    """Return the termination record that a child's program left, None where it is none. Raises nothing."""
+def read_termination_record(text: str | bytes) -> Mapping[str, Any] | None:
+    """Return the termination record in a text, None if it is none. Raises nothing."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -108,15 +108,18 @@ def read_record(text: str | bytes) -> Mapping[str, Any] | None:
 
 
 def read_outcome(return_code: int, record: Mapping[str, Any] | None) -> ChildOutcome:
-    """Read a launcher's return code and the termination record that the child's rank 0 may have left.
+    """Return how a child ended.
 
-    return_code: as a shell or Python's subprocess has it; 128 + n and -n mean signal n. A launcher that
-    reports every failure as 1 (horovodrun) is overruled by the record's ``exitCode``.
+    Args:
+        return_code: Of the launcher, as a shell or Python's subprocess has it: 128 + n and -n mean signal n.
+        record: The termination record that rank 0 may have written. Its ``exitCode`` overrides a launcher that
+            reports every failure as 1, as horovodrun does.
     """
     record = record or {}
-    told = record.get("exitCode")
-    if return_code == EXIT_FAILED and told in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_INFRASTRUCTURE):
-        return_code = told
+    recorded = record.get("exitCode")
+    if return_code == EXIT_FAILED and recorded in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_INFRASTRUCTURE):
+        return_code = recorded
+    # 193: 128 + 64, the largest real-time signal of Linux, + 1.
     signal = -return_code if return_code < 0 else return_code - 128 if 128 < return_code < 193 else None
     reason, message = record.get("reason"), record.get("message")
     return ChildOutcome(

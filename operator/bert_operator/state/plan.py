@@ -1,8 +1,8 @@
-"""The state machine: what has to be created, stopped and written next, and when to look again.
+"""The state machine: what to create, stop and write next, and when to requeue.
 
-``plan`` is a function of the job, of what is observed and of the time; it does nothing itself, reads no
-clock and remembers nothing. Executors carry a plan out in this order: status, stops, creation. Carried out
-and planned again, it comes out empty, so it may be called at any time and as often as one likes.
+``plan`` is a function of the job, the observed state and the time; it has no side effects, reads no clock and keeps no
+state. Executors carry a plan out in this order: status, stops, creation. It is level-triggered and idempotent: once
+carried out, the next plan is empty, so it may be called at any time and any number of times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bert_operator.timestamps import parse_time, render_time
 FIRST_BACK_OFF_S = 10.0
 MAX_BACK_OFF_S = 360.0
 SAME_TIME_S = 1.0
-"""Clocks that are no further apart agree: what they tell is cut to whole seconds."""
+"""Clocks that differ by less agree: timestamps are cut to whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,14 @@ class Plan:
 
     status: JobStatus
     stop: tuple[Child, ...] = ()
-    """To be told to write a checkpoint and leave."""
+    """Ask them to write a checkpoint and exit."""
     remove: tuple[Child, ...] = ()
-    """Ended ones that are in the way of the next attempt; its creation waits until they are gone."""
+    """Ended children of the same run; the next attempt is created once they are gone."""
     create: ChildSpec | None = None
     delete_job: bool = False
     """The job has outlived its TTL."""
     requeue_after_s: float | None = None
-    """Seconds until time alone changes something; empty: never."""
+    """Seconds until time alone changes the plan; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,11 @@ class _Step:
 def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     """Decide what comes next.
 
-    now_s: seconds since 1970, by the API server's clock in a cluster. Times on record that lie after it are taken for
-    it, and written anew: a clock that was ahead costs one back-off, not the hours until what it said has come.
+    Args:
+        job: A valid job.
+        observed: Its state.
+        now_s: Seconds since 1970, by the API server's clock in a cluster. Later times in the status are replaced by
+            it: a clock that was ahead costs one back-off, not the hours until its times are reached.
     """
     observed = replace(observed, status=_without_future(observed.status, now_s))
     active = [child for child in observed.children if child.is_active]
@@ -65,7 +68,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
         left_s = _seconds_to_live(job, observed.status, now_s)
         return Plan(
             status=observed.status,
-            stop=_untold(active),
+            stop=_not_stopping(active),
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
@@ -73,7 +76,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     facts = _gather(job, observed, now_s)
     step = _decide(job, observed, facts, active, now_s)
     if step.stop and step.verdict.phase == "Stopping":
-        # On record before it is told: its number must not be used again once it is gone.
+        # In the status before it is stopped: its attempt number must not be reused once it is gone.
         facts = replace(facts, child=max(active, key=lambda child: child.attempt).ref or facts.child)
     if step.create is not None:
         facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
@@ -83,7 +86,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
 
 
 def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
-    """Put the last status and the children together; where they overlap the status, written once, holds."""
+    """Merge the last status with the children; where they overlap, the status wins, since it is already published."""
     previous = observed.status
     children = sorted(observed.children, key=lambda child: child.attempt)
     failures = {failure.attempt: failure for failure in previous.failures}
@@ -97,24 +100,24 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     done = [child.run for child in children if child.state == "Succeeded"]
     newest = children[-1] if children else None
     newer = newest if newest is not None and newest.attempt >= previous.attempt else None
-    told = tuple(failures[attempt] for attempt in sorted(failures))
+    all_failures = tuple(failures[attempt] for attempt in sorted(failures))
     return Facts(
         namespace=job.metadata.namespace,
         attempt=max([previous.attempt, *(child.attempt for child in children)]),
         run=newer.run if newer else previous.run,
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),
-        failures=told,
+        failures=all_failures,
         progress=observed.progress,
         checkpoint=observed.checkpoint or observed.progress,
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
-        storage_blocker=_storage_blocker(told),
+        storage_blocker=_storage_blocker(all_failures),
     )
 
 
 def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failure]) -> bool:
-    """Tell whether a training run had something to lose when a child began: its settings and rights were good."""
+    """Return whether the output folder has worked before: then a storage failure is not the user's mistake."""
     previous, seen = observed.status, observed.checkpoint or observed.progress
     is_saved = previous.checkpoint is not None or seen is not None and seen.event in ("checkpoint", "resumed")
     earlier = (failure for failure in failures.values() if failure.attempt < child.attempt)
@@ -134,7 +137,7 @@ def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
 
 
 def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
-    """Return a status without times that are still to come, as a clock that is ahead has written them."""
+    """Return a status without times in the future, which a clock that was ahead has written."""
     now, latest_s = render_time(now_s), now_s + SAME_TIME_S
     failures = tuple(
         failure.model_copy(update={"finished_at": now}) if parse_time(failure.finished_at) > latest_s else failure
@@ -151,13 +154,13 @@ def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
 
 
 def _is_over(child: Child, previous: JobStatus) -> bool:
-    """Tell whether a child's end is on record; if it seems to be active, it is seen as it was."""
+    """Return whether the status already has a child's outcome; if it still looks active, the cache is stale."""
     failed = any(failure.attempt == child.attempt for failure in previous.failures)
     return failed or child.run in previous.completed_runs
 
 
 def _child_worth_writing(previous: JobStatus, newest: Child | None) -> ChildRef | None:
-    """Return the child for the status. One that merely waits is not worth a write of its own."""
+    """Return the child for the status. One that is merely pending is not worth an extra status write."""
     if newest is None or newest.ref is None:
         return previous.child
     merely_waits = newest.state == "Pending" and newest.blocker is None and not newest.stopping
@@ -168,66 +171,66 @@ def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list
     """Return the first decision that applies, in order of urgency."""
     run = next((run for run in list_runs(job) if run.name not in facts.completed_runs), None)
     left_s = _seconds_left(job, observed.status, now_s)
-    ending = _ending(job, facts, run)
+    final = _final_verdict(job, facts, run)
     if active:
-        return _mind_children(job, observed, active, ending, left_s, now_s)
-    if ending is not None:
-        return _Step(verdict=ending)
+        return _supervise(job, observed, active, final, left_s, now_s)
+    if final is not None:
+        return _Step(verdict=final)
     if observed.status.reason == Reason.STOPPING_AT_START_DEADLINE:
         message = observed.status.message or ""
         return _Step(verdict=Verdict(phase="Failed", reason=Reason.START_DEADLINE_EXCEEDED, message=message))
     if left_s is not None and left_s <= 0:
         deadline_s = job.spec.run_policy.active_deadline_seconds
-        message = f"The job was not done after {deadline_s} s"
+        message = f"The job was not finished after {deadline_s} s"
         return _Step(verdict=Verdict(phase="Failed", reason=Reason.DEADLINE_EXCEEDED, message=message))
     if observed.stop_requested:
         return _Step(verdict=Verdict(phase="Stopped", reason=Reason.STOPPED_ON_REQUEST), requeue_after_s=left_s)
-    assert run is not None, "a job without a run left has ended"
+    assert run is not None, "a job without remaining runs has a final verdict"
     return _start(run, observed, facts, left_s, now_s)
 
 
-def _mind_children(
+def _supervise(
     job: BertPretrainJob,
     observed: Observed,
     active: list[Child],
-    ending: Verdict | None,
+    final: Verdict | None,
     left_s: float | None,
     now_s: float,
 ) -> _Step:
-    """Decide while something is running: stop all of it, stop the older ones, or let it run."""
+    """Decide while children are active: stop all of them, stop the older ones, or let them run."""
     newest = _still_running(max(active, key=lambda child: child.attempt), observed.status)
     is_newest_of_all = newest.attempt >= observed.status.attempt
     late_in_s = _seconds_to_start(job, newest, now_s) if is_newest_of_all else None
-    if stopping := _reason_to_stop(observed, newest, ending, left_s, late_in_s):
-        again_in_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
-        return _Step(verdict=stopping, stop=_untold(active), requeue_after_s=again_in_s)
+    if stopping := _reason_to_stop(observed, newest, final, left_s, late_in_s):
+        after_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
+        return _Step(verdict=stopping, stop=_not_stopping(active), requeue_after_s=after_s)
     older = [child for child in active if child.attempt < newest.attempt]
     if older:
         verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
     elif newest.state == "Queued":
         verdict = Verdict(phase="Queued", reason=Reason.QUEUED)
     elif newest.state == "Pending":
-        # What was said when it was created stays true until it runs; another word would be another write.
+        # The reason from its creation stays until it runs; another one would be another status write.
         is_retry = observed.status.reason == Reason.RETRYING_AT_ONCE
         verdict = Verdict(phase="Pending", reason=Reason.RETRYING_AT_ONCE if is_retry else Reason.WAITING_TO_START)
     else:
         verdict = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
-    return _Step(verdict=verdict, stop=_untold(older), requeue_after_s=_earliest(left_s, late_in_s))
+    return _Step(verdict=verdict, stop=_not_stopping(older), requeue_after_s=_earliest(left_s, late_in_s))
 
 
 def _still_running(newest: Child, previous: JobStatus) -> Child:
-    """Return a child that was running as running: without some of its pods it is about to end, not to start."""
+    """Return a child that was running as running: if some of its pods are missing it is ending, not starting."""
     was_running = previous.phase == "Running" and previous.attempt == newest.attempt
     return replace(newest, state="Running") if was_running and newest.state == "Pending" else newest
 
 
 def _reason_to_stop(
-    observed: Observed, newest: Child, ending: Verdict | None, left_s: float | None, late_in_s: float | None
+    observed: Observed, newest: Child, final: Verdict | None, left_s: float | None, late_in_s: float | None
 ) -> Verdict | None:
-    """Return why everything that is active has to stop, None where nothing does."""
+    """Return why all active children have to stop, None if they do not."""
     if observed.stop_requested:
         return Verdict(phase="Stopping", reason=Reason.STOPPING_ON_REQUEST)
-    if ending is not None:
+    if final is not None:
         return Verdict(phase="Stopping", reason=Reason.STOPPING_DUPLICATES)
     previous = observed.status
     if previous.phase == "Stopping" and previous.reason == Reason.STOPPING_AT_START_DEADLINE:
@@ -235,7 +238,7 @@ def _reason_to_stop(
     if left_s is not None and left_s <= 0:
         return Verdict(phase="Stopping", reason=Reason.STOPPING_AT_DEADLINE)
     if previous.phase in ("Stopping", "Stopped") and newest.attempt <= previous.attempt:
-        # What was decided is carried through, for nobody can be sure that the child has not been told.
+        # A stop is never withdrawn: the child may have received it already. It is restarted afterwards.
         return Verdict(phase="Stopping", reason=Reason.STOPPING_TO_RESTART)
     if late_in_s is not None and late_in_s <= 0:
         message = newest.blocker.message if newest.blocker else ""
@@ -243,29 +246,29 @@ def _reason_to_stop(
     return None
 
 
-def _ending(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | None:
-    """Return how the job ends if it is decided, whatever may still be running."""
+def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | None:
+    """Return the job's final verdict, whatever is still running; None if it goes on."""
     if run is None:
         return Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE)
     failures = [failure for failure in facts.failures if failure.run == run.name]
     if not failures:
         return None
     last = failures[-1]
-    told = f"{last.run}, attempt {last.attempt}: {last.message or last.reason}"
+    message = f"{last.run}, attempt {last.attempt}: {last.message or last.reason}"
     if any(failure.kind == "InvalidInput" for failure in failures):
-        return Verdict(phase="Failed", reason=Reason.INVALID_INPUT, message=told)
+        return Verdict(phase="Failed", reason=Reason.INVALID_INPUT, message=message)
     policy = job.spec.run_policy
     for kind, retries, reason in (
         ("Application", policy.application_retries, Reason.APPLICATION_RETRIES_SPENT),
         ("Infrastructure", policy.infrastructure_retries, Reason.INFRASTRUCTURE_RETRIES_SPENT),
     ):
         if sum(failure.kind == kind for failure in failures) > retries:
-            return Verdict(phase="Failed", reason=reason, message=told)
+            return Verdict(phase="Failed", reason=reason, message=message)
     return None
 
 
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
-    """Create the next attempt at a run, or wait for its turn."""
+    """Create the next attempt at a run, or wait: for the back-off, or until the previous child is gone."""
     failures = [failure for failure in facts.failures if failure.run == run.name]
     wait_s = _back_off(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:
@@ -275,7 +278,7 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
     if leftovers:
         verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
-        return _Step(verdict=verdict, remove=_untold(list(leftovers)), requeue_after_s=left_s)
+        return _Step(verdict=verdict, remove=_not_stopping(list(leftovers)), requeue_after_s=left_s)
     is_at_once = len(failures) == 1 and _back_off(failures) == 0.0
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
@@ -284,9 +287,9 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
 
 
 def _was_never_created(observed: Observed, facts: Facts) -> bool:
-    """Tell whether the newest attempt was only written down: its number is used again.
+    """Return whether the newest attempt is in the status but has no child: then its number is used again.
 
-    Creating it a second time is harmless, since an attempt's child has one name.
+    Its child may exist all the same, unseen; creating it twice is harmless, since an attempt's child has one name.
     """
     previous = observed.status
     ended = {failure.attempt for failure in facts.failures}
@@ -298,7 +301,7 @@ def _was_never_created(observed: Observed, facts: Facts) -> bool:
 
 
 def _was_seen(observed: Observed) -> bool:
-    """Tell whether anybody ever saw the child of the newest attempt on record."""
+    """Return whether the child of the newest attempt in the status was ever seen."""
     previous = observed.status
     records = (previous.child, observed.created)
     on_record = any(child is not None and child.attempt >= previous.attempt for child in records)
@@ -310,14 +313,14 @@ def _earliest(*moments_s: float | None) -> float | None:
 
 
 def _back_off(failures: list[Failure]) -> float:
-    """Return the seconds from the last failure to the next attempt: none, 10, 20, 40 ... 360.
+    """Return the seconds from the last failure to the next attempt: 0, 10, 20, 40 ... 360.
 
-    Storage that has failed is never back at once: then it begins with 10.
+    After a storage failure they start at 10: storage does not recover at once.
     """
     waits = len(failures) if failures and _is_storage(failures[-1]) else len(failures) - 1
     if waits < 1:
         return 0.0
-    doublings = min(waits - 1, 16)
+    doublings = min(waits - 1, 16)  # 2.0 ** 1024 overflows
     return min(FIRST_BACK_OFF_S * 2.0**doublings, MAX_BACK_OFF_S)
 
 
@@ -344,33 +347,35 @@ def _seconds_to_live(job: BertPretrainJob, ended: JobStatus, now_s: float) -> fl
 
 
 def _was_asked(child: Child, observed: Observed) -> bool:
-    """Tell whether a child that left was told to by us. A deletion by others is no request of ours."""
+    """Return whether the operator asked a child to stop. A deletion by anyone else is a failure of infrastructure."""
     newest = max((other.attempt for other in observed.children), default=0)
-    by_us = _are_sent_away(observed.status) or child.attempt < newest
+    by_us = _are_all_stopped(observed.status) or child.attempt < newest
     return observed.stop_requested or (child.stopping and by_us)
 
 
-def _are_sent_away(previous: JobStatus) -> bool:
-    """Tell whether the last word was that all children leave, or have left, on our account."""
+def _are_all_stopped(previous: JobStatus) -> bool:
+    """Return whether the last status was that the operator stops, has stopped or removes all children."""
     return previous.phase in ("Stopping", "Stopped") or previous.reason == Reason.REMOVING_PREVIOUS
 
 
 def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> FailureKind | None:
-    """Return the budget that a child's end counts against; None where it is no failure.
+    """Return the retry budget that a child's outcome counts against; None if it is no failure.
 
-    has_trained: the run had a checkpoint; then trouble with files says nothing about what the user wrote.
+    Args:
+        child: An ended child, or any other.
+        was_asked: The operator asked it to stop.
+        has_trained: The run had a checkpoint, so a storage failure is not wrong input.
     """
-    asked = was_asked
     if child.state == "Stopped":
-        return None if asked else "Infrastructure"
+        return None if was_asked else "Infrastructure"
     if child.state != "Failed":
         return None
     if child.reason == FailureReason.STORAGE_FAILED and has_trained:
-        return None if asked else "Infrastructure"
+        return None if was_asked else "Infrastructure"
     if child.exit_code == EXIT_BAD_INPUT:
         return "InvalidInput"
     if child.signal is not None or child.exit_code in (None, EXIT_INFRASTRUCTURE):
-        return None if asked else "Infrastructure"
+        return None if was_asked else "Infrastructure"
     return "Application"
 
 
@@ -396,11 +401,11 @@ def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
 
 
 def _is_lost(observed: Observed, failed: set[int]) -> bool:
-    """Tell whether the newest child on record left no trace; a job that was told to stop expects that."""
+    """Return whether the newest child in the status has disappeared, although nothing asked it to stop."""
     previous = observed.status
     present = any(child.attempt >= previous.attempt for child in observed.children)
     accounted = previous.attempt in failed or previous.run in previous.completed_runs
-    expected = observed.stop_requested or _are_sent_away(previous)
+    expected = observed.stop_requested or _are_all_stopped(previous)
     return previous.attempt > 0 and _was_seen(observed) and not (present or accounted or expected)
 
 
@@ -415,5 +420,5 @@ def _lost(previous: JobStatus, now_s: float) -> Failure:
     )
 
 
-def _untold(children: list[Child]) -> tuple[Child, ...]:
+def _not_stopping(children: list[Child]) -> tuple[Child, ...]:
     return tuple(child for child in children if not child.stopping)

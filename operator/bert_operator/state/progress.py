@@ -1,8 +1,8 @@
-"""Reads the lines that a run reports itself with: ``bert-trainer/1 event=progress step=120 ...``.
+"""Parses progress records, single lines of a run's log: ``bert-trainer/1 event=progress step=120 ...``.
 
-The counterpart of the trainer's progress module, held to it by tests/contract. A line comes from a process
-that may be half dead, or hostile, so nothing here raises: what is not a record of this version, or could not stand
-in a status, is None.
+The counterpart of the trainer's progress module; tests/contract holds them together. A line comes from a process that
+may be dying, or hostile, so nothing here raises: what is not a record of this version, or could not be written into a
+status, is None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$
 
 @dataclass(frozen=True, slots=True)
 class ProgressRecord:
-    """One record; ``job`` and ``attempt`` tell this attempt's lines from those of its predecessor."""
+    """One record; ``job`` and ``attempt`` distinguish this attempt's lines from those of earlier ones."""
 
     event: str
     job: str | None
@@ -34,15 +34,15 @@ class ProgressRecord:
 
     @property
     def stage(self) -> str | None:
-        """Name of the stage that it is about."""
+        """Name of its stage."""
         return self.fields.get("stage")
 
     def text(self, key: str) -> str | None:
-        """Return a field as it stands."""
+        """Return a field as text."""
         return self.fields.get(key)
 
     def number(self, key: str) -> float | None:
-        """Return a field as a finite number, None where it is absent or none."""
+        """Return a field as a finite number, None if it is absent or no number."""
         try:
             value = float(self.fields[key])
         except (KeyError, ValueError):
@@ -50,15 +50,15 @@ class ProgressRecord:
         return value if math.isfinite(value) else None
 
     def count(self, key: str) -> int | None:
-        """Return a field as a whole number, None where it is absent or none."""
+        """Return a field as an integer, None if it is absent or no integer."""
         return _integer(self.fields.get(key))
 
 
 def parse_progress_line(line: str) -> ProgressRecord | None:
-    """Return the record that a line holds; None for any other line, however close it comes.
+    """Return the record in a line; None for any other line, however similar.
 
-    Lines of more than 8,192 characters and records of more than 64 fields are no records, nor are those whose
-    steps or seconds are negative or beyond all bounds, or whose text is no Unicode.
+    Lines longer than 8,192 characters and records with more than 64 fields are rejected, as are records whose steps or
+    seconds are negative or absurdly large, or whose text is not valid Unicode.
     """
     line = line.rstrip("\r\n")
     if not line.startswith(PREFIX) or len(line) > _MAX_LINE:
@@ -82,8 +82,8 @@ def parse_progress_line(line: str) -> ProgressRecord | None:
     return record if _is_usable(record) else None
 
 
-def claims_to_be_record(line: str) -> bool:
-    """Tell whether a line begins like a record, which it need not be."""
+def starts_like_record(line: str) -> bool:
+    """Return whether a line starts like a record; it may be malformed."""
     return line.startswith(PREFIX)
 
 

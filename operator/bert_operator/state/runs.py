@@ -1,4 +1,4 @@
-"""Runs: consecutive stages that one child does one after another, and what a child is created for. Pure."""
+"""Runs: consecutive stages that one child executes, and how many processes they take. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CORES = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Consecutive stages that one child does one after another."""
+    """Consecutive stages that one child executes."""
 
     name: str
     stages: tuple[str, ...]
@@ -22,21 +22,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlacement:
-    """The processes of a run."""
+    """The processes of a run: workers, and ranks on each."""
 
     workers: int
     slots: int
-    """Ranks of every worker."""
+    """Ranks per worker."""
 
     @property
     def ranks(self) -> int:
-        """Of all workers."""
+        """Ranks on all workers together."""
         return self.workers * self.slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """A child that has to be created: one attempt at a run."""
+    """A child to create: one attempt at a run."""
 
     run: str
     attempt: int
@@ -45,7 +45,7 @@ class ChildSpec:
 
 
 def run_placement(spec: JobSpec, run: str) -> RunPlacement:
-    """Return where a run's processes are. Data preparation in one worker is one rank, which spreads over its cores."""
+    """Return the workers and ranks of a run. Data preparation on one worker is one rank with a pool of processes."""
     if run != PREPARE_RUN:
         return RunPlacement(workers=spec.workers, slots=spec.ranks_per_worker)
     prepare = next((stage.prepare for stage in spec.stages if stage.prepare is not None), None)
@@ -55,7 +55,7 @@ def run_placement(spec: JobSpec, run: str) -> RunPlacement:
 
 
 def _whole_cores(spec: JobSpec) -> int:
-    """Return the cores that a worker's resources state."""
+    """Return the cores in a worker's resources, rounded down; 1 if there are none or fewer."""
     match = _CORES.fullmatch(str((spec.worker.resources or spec.resources).cpu))
     if match is None:
         return 1
@@ -63,7 +63,7 @@ def _whole_cores(spec: JobSpec) -> int:
 
 
 def list_runs(job: BertPretrainJob) -> tuple[Run, ...]:
-    """Return a job's runs in order: data preparation, then all else in all ranks."""
+    """Return a job's runs in order: data preparation, then all other stages on all ranks."""
     prepare = tuple(stage.name for stage in job.spec.stages if stage.prepare is not None)
     others = tuple(stage.name for stage in job.spec.stages if stage.prepare is None)
     runs = (

@@ -1,6 +1,7 @@
-"""From facts to the status that people and machines read: phase, conditions, attempt, stage, failures. Pure.
+"""Renders the status of a job from facts and a verdict: phase, conditions, attempt, stage, failures. Pure.
 
-It decides nothing; ``plan`` does, and hands its verdict in.
+It decides nothing; ``plan`` passes its verdict in. Equal facts must give an equal status: each difference from
+the last one is a write to the API server.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ _SHORT_MESSAGE = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Where the job stands, and why."""
+    """The job's phase, and why."""
 
     phase: Phase
     reason: Reason
     message: str = ""
-    """A sentence for people; empty: the reason's own."""
+    """A sentence for people; empty: that of the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a job once its children and its last status are put together."""
+    """What is known of a job from its children and its last status."""
 
     namespace: str
     """The job's."""
     attempt: int
-    """Newest attempt, the one that is about to be created included."""
+    """The newest attempt, including one that is about to be created."""
     run: str | None
     completed_runs: tuple[str, ...]
     failures: tuple[Failure, ...]
@@ -63,11 +64,11 @@ class Facts:
     blocker: Blocker | None = None
     """What keeps the next child, or the newest one, from running."""
     storage_blocker: Blocker | None = None
-    """What ended the newest attempt and would end the next one, as long as it lasts."""
+    """Storage that ended the newest attempt, and would end the next one until it recovers."""
 
 
 def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation: int | None, now_s: float) -> JobStatus:
-    """Return the status to write. Times of the previous one are kept where nothing changed."""
+    """Return the status to write; times of the previous one are kept if nothing else changed."""
     now = render_time(now_s)
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
@@ -95,10 +96,10 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
 
 
 def describe_invalid(previous: JobStatus, message: str, *, generation: int | None, now_s: float) -> JobStatus:
-    """Return the status of a job whose spec breaks rules; what was done before stays on record."""
+    """Return the status of a job whose spec breaks rules; the history of earlier attempts is kept."""
     now = render_time(now_s)
     conditions = _Conditions(previous, generation, now)
-    conditions.say(ConditionType.VALID, False, Reason.SPEC_INVALID, message)
+    conditions.set(ConditionType.VALID, False, Reason.SPEC_INVALID, message)
     return previous.model_copy(
         update={
             "observed_generation": generation,
@@ -112,25 +113,25 @@ def describe_invalid(previous: JobStatus, message: str, *, generation: int | Non
 
 
 def describe_blocked(previous: JobStatus, blocker: Blocker, *, generation: int | None, now_s: float) -> JobStatus:
-    """Return the status of a started job that cannot be read any more: as it was, and what is in the way."""
+    """Return the status of a started job that cannot be read any more: the last one, and the condition Blocked."""
     conditions = _Conditions(previous, generation, render_time(now_s))
-    conditions.say(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
+    conditions.set(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
     return previous.model_copy(update={"conditions": conditions.all()})
 
 
 def _blocker(previous: JobStatus, facts: Facts, verdict: Verdict) -> Blocker | None:
-    """Return what is in the way; while the job pauses or cleans up, nothing is wanted that could be."""
+    """Return what to report as Blocked: nothing while the job is paused or cleans up, since no child is wanted then."""
     if verdict.reason == Reason.BACKING_OFF:
         return facts.storage_blocker
     if verdict.reason == Reason.CHILD_RUNNING:
-        # What runs already is hindered by a pod that does not answer only.
+        # A running child can only be blocked by a pod that does not answer.
         is_unready = facts.blocker is not None and facts.blocker.reason == ObstacleReason.POD_NOT_READY
         return facts.blocker if is_unready else None
     if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
         return None
-    # Until the next attempt runs nobody knows whether it is over.
-    was_told = any(item.reason == ObstacleReason.STORAGE_FAILED for item in previous.conditions)
-    return facts.blocker or (facts.storage_blocker if was_told else None)
+    # Whether storage has recovered shows only once the next attempt runs.
+    was_reported = any(item.reason == ObstacleReason.STORAGE_FAILED for item in previous.conditions)
+    return facts.blocker or (facts.storage_blocker if was_reported else None)
 
 
 def _cut(message: str) -> str:
@@ -138,16 +139,16 @@ def _cut(message: str) -> str:
 
 
 def _failures(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
-    """Return what stays on record: of hundreds of failures all long messages would be more than etcd takes."""
+    """Return the failures to keep: the full messages of hundreds of them would exceed etcd's object size limit."""
     older, newest = failures[-MAX_FAILURES:-_FULL_MESSAGES], failures[-_FULL_MESSAGES:]
     cut = (failure.model_copy(update={"message": failure.message[:_SHORT_MESSAGE]}) for failure in older)
     return (*cut, *newest)
 
 
 def _logs(facts: Facts) -> str | None:
-    """Return the command that follows the newest child's log, whichever namespace kubectl is in.
+    """Return the command that follows the newest child's log, independent of kubectl's current namespace.
 
-    It is the log of the child's only pod, or of its launcher's; processes of this machine have none.
+    It is the log of the child's only pod, or of its launcher's; local processes have none.
     """
     child = facts.child
     if child is None or child.kind == "Process":
@@ -156,7 +157,7 @@ def _logs(facts: Facts) -> str | None:
 
 
 def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
-    """Return the newest attempt's newest report in figures; nothing is known of an attempt, or a stage, before that."""
+    """Return the progress of the newest attempt from its newest record; None before its first one."""
     before = previous.progress if previous.attempt == facts.attempt else None
     record = facts.progress
     progress = before
@@ -175,7 +176,7 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
 
 
 def _figures(record: ProgressRecord, now: str) -> Progress:
-    """Return what a report says."""
+    """Return the progress in a record."""
     step, total, left_s = record.count("step"), record.count("steps"), record.number("remaining_s")
     rate, loss = record.number("sequences_per_s"), record.number("loss")
     figures = [(name, record.number(name)) for name in sorted(record.fields)]
@@ -195,7 +196,7 @@ def _figures(record: ProgressRecord, now: str) -> Progress:
 
 
 def _finished(progress: Progress) -> Progress:
-    """Return the last report of a run that is done: its end is not reported as an interval."""
+    """Return the progress of a completed run: its last steps are not reported as an interval of their own."""
     return progress.model_copy(
         update={
             "step": progress.step if progress.total_steps is None else progress.total_steps,
@@ -215,7 +216,7 @@ def _checkpoint(previous: JobStatus, facts: Facts) -> CheckpointStatus | None:
 
 
 def _stage(previous: JobStatus, facts: Facts) -> str | None:
-    """Return the stage of the newest attempt; a line of an earlier attempt does not count."""
+    """Return the stage of the newest attempt; records of earlier attempts do not count."""
     progress = facts.progress
     if progress is not None and progress.stage and progress.attempt == facts.attempt:
         return progress.stage[:63]
@@ -223,7 +224,7 @@ def _stage(previous: JobStatus, facts: Facts) -> str | None:
 
 
 class _Conditions:
-    """Conditions by type; one that says the same as before keeps the time of its last change."""
+    """Conditions by type; lastTransitionTime changes only with the status of a condition, as API conventions ask."""
 
     def __init__(self, previous: JobStatus, generation: int | None, now: str) -> None:
         self._known = {condition.type: condition for condition in previous.conditions}
@@ -232,7 +233,7 @@ class _Conditions:
     def __contains__(self, kind: ConditionType) -> bool:
         return kind in self._known
 
-    def say(self, kind: ConditionType, is_true: bool, reason: Reason | ObstacleReason, message: str = "") -> None:
+    def set(self, kind: ConditionType, is_true: bool, reason: Reason | ObstacleReason, message: str = "") -> None:
         status = "True" if is_true else "False"
         before = self._known.get(kind)
         self._known[kind] = Condition(
@@ -253,9 +254,9 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     conditions = _Conditions(previous, generation, now)
     if ConditionType.VALID in conditions:
-        conditions.say(ConditionType.VALID, True, Reason.SPEC_ACCEPTED)
+        conditions.set(ConditionType.VALID, True, Reason.SPEC_ACCEPTED)
     if PREPARE_RUN in facts.completed_runs:
-        conditions.say(ConditionType.PREPARED, True, Reason.DATASET_COMPLETE)
+        conditions.set(ConditionType.PREPARED, True, Reason.DATASET_COMPLETE)
     runs = verdict.reason in (
         Reason.CHILD_RUNNING,
         Reason.STOPPING_ON_REQUEST,
@@ -263,20 +264,20 @@ def _conditions(
         Reason.STOPPING_DUPLICATES,
         Reason.STOPPING_TO_RESTART,
     )
-    conditions.say(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
+    conditions.set(ConditionType.RUNNING, runs, verdict.reason, verdict.message)
     if blocker is not None:
-        conditions.say(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
+        conditions.set(ConditionType.BLOCKED, True, blocker.reason, blocker.message)
     elif ConditionType.BLOCKED in conditions and not (
         facts.storage_blocker and verdict.reason == Reason.REMOVING_PREVIOUS
     ):
-        conditions.say(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
+        conditions.set(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
     match verdict.phase:
         case "Stopped":
-            conditions.say(ConditionType.STOPPED, True, verdict.reason, verdict.message)
+            conditions.set(ConditionType.STOPPED, True, verdict.reason, verdict.message)
         case "Succeeded":
-            conditions.say(ConditionType.SUCCEEDED, True, verdict.reason, verdict.message)
+            conditions.set(ConditionType.SUCCEEDED, True, verdict.reason, verdict.message)
         case "Failed":
-            conditions.say(ConditionType.FAILED, True, verdict.reason, verdict.message)
+            conditions.set(ConditionType.FAILED, True, verdict.reason, verdict.message)
     if verdict.phase != "Stopped" and ConditionType.STOPPED in conditions:
-        conditions.say(ConditionType.STOPPED, False, Reason.RESUMED)
+        conditions.set(ConditionType.STOPPED, False, Reason.RESUMED)
     return conditions.all()
