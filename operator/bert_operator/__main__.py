@@ -1,6 +1,6 @@
-"""The command line: run a job on this machine, check it, or show what the trainer will be told.
+"""The command line: run a job on this machine, check or render it, or run the operator.
 
-Results go to standard output, remarks to standard error. Exit codes: 0 done, 1 failed, 2 the input was wrong,
+Results go to standard output, remarks to standard error. Exit codes: 0 succeeded, 1 failed, 2 invalid input,
 130 stopped by Ctrl-C.
 """
 
@@ -16,31 +16,29 @@ from bert_operator import __version__
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import advise, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.cluster.render_command import SHOWN, ClusterJob, read_for_cluster
+from bert_operator.cluster.render_command import NO_UID, SHOWN, ClusterJob, read_for_cluster
 from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
 from bert_operator.local.command import LocalOptions, on_these_machines, run_local
 from bert_operator.local.programs import find_programs
 from bert_operator.render.run_config import render_run_config
 
-_NO_UID = "00000000-0000-0000-0000-000000000000"
-
 _LOCAL_HELP = """\
 Run a job with processes of this machine: the data preparation, then workers x slotsPerWorker training ranks.
 
 With --hostfile ranks are spread over several machines by ssh. Then the working directory, the Python
-environment and the output folder must lie under the same paths on all of them (a shared file system), and ssh
+environment and the output folder must have the same paths on all of them (a shared file system), and ssh
 must work without a password.
 
-Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 done, 1 failed, 2 the input was wrong,
-130 stopped by Ctrl-C.
+Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 succeeded, 1 failed, 2 invalid input, 130
+stopped by Ctrl-C.
 """
 
 
-_SETTINGS_HELP = "the operator's settings as YAML: its profiles complete the job; default: none, as without a cluster"
+_SETTINGS_HELP = "the operator's settings as YAML, whose profiles complete the job; default: none, as without a cluster"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; argv: without the program's name, empty: of this process. Returns the exit code."""
+    """Run one command and return its exit code. argv: without the program's name; None: that of this process."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
@@ -48,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _remark(str(error))
         return error.exit_code
     except BrokenPipeError:
-        sys.stdout = None  # what is left in its buffer has no reader
+        sys.stdout = None  # Python would flush the rest of its buffer at exit, and fail
         return 1
     return code
 
@@ -76,26 +74,26 @@ def _parser() -> argparse.ArgumentParser:
         "--mpi",
         choices=("auto", "open-mpi", "gloo"),
         default="auto",
-        help="what starts the ranks; auto: Open MPI where it is installed, else Horovod's Gloo",
+        help="launcher of the ranks; auto: Open MPI if it is installed, else Horovod's Gloo",
     )
-    local.add_argument("--output", type=Path, metavar="PATH", help="output folder in place of spec.output.path")
-    local.add_argument("--plain", action="store_true", help="lines as they come, even in a terminal")
-    check = commands.add_parser("check", help="report everything that is wrong with a job")
+    local.add_argument("--output", type=Path, metavar="PATH", help="output folder instead of spec.output.path")
+    local.add_argument("--plain", action="store_true", help="plain lines instead of progress bars, even in a terminal")
+    check = commands.add_parser("check", help="report all problems of a job")
     check.set_defaults(command=_check)
     check.add_argument("job", type=Path, metavar="JOB.yaml")
     check.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
-    render = commands.add_parser("render", help="print what would be made of a job, and create nothing")
+    render = commands.add_parser("render", help="print what a job is rendered to, and create nothing")
     render.set_defaults(command=_render)
     render.add_argument("job", type=Path, metavar="JOB.yaml")
     render.add_argument(
         "--show",
         choices=SHOWN,
         default="run-config",
-        help="run-config: what the trainer would be told on this machine, as JSON (default); job: the job in a "
+        help="run-config: the trainer's run configuration on this machine, as JSON (default); job: the job in a "
         "cluster, with its profile and all defaults; objects: what the operator would create for the first attempts",
     )
     render.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
-    run = commands.add_parser("run", help="be the operator: watch BertPretrainJobs in a cluster and carry them out")
+    run = commands.add_parser("run", help="run the operator: watch BertPretrainJobs in a cluster and reconcile them")
     run.set_defaults(command=_run)
     run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
     run.add_argument(
@@ -103,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="work in this namespace only (repeatable); default: those of the settings, else all",
+        help="watch only this namespace (repeatable); default: those of the settings, else all",
     )
     run.add_argument("--http-port", type=int, metavar="PORT", help="for /metrics, /healthz and /readyz")
     return parser
@@ -149,10 +147,10 @@ def _render(arguments: argparse.Namespace) -> int:
     if arguments.show != "run-config" or arguments.settings is not None:
         _print(_read_for_cluster(arguments).show(arguments.show))
         return EXIT_SUCCEEDED
-    # Ranks that are to be counted are counted here, as ``local`` does.
+    # ranksPerNode: auto is resolved with this machine's sockets, as in ``local``.
     job = on_these_machines(_read_job(arguments.job), (), None, find_programs())
     folder = str(Path(job.spec.output.path).expanduser().absolute())
-    config = render_run_config(job, uid=_NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
+    config = render_run_config(job, uid=NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
     _print(json.dumps(config, indent=2))
     return EXIT_SUCCEEDED
 
@@ -164,7 +162,7 @@ def _read_for_cluster(arguments: argparse.Namespace) -> ClusterJob:
 
 
 def _read_job(path: Path) -> BertPretrainJob:
-    """Read a valid job and pass remarks on what is seldom meant; raises OperatorError for anything else."""
+    """Read a valid job and print advice about unusual values. Raises OperatorError if it is invalid."""
     job = parse_job(read_job_document(path))
     _note(job)
     return job
@@ -182,7 +180,7 @@ def _count(text: str) -> int:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - results of a command go to standard output
+    print(text, flush=True)  # noqa: T201 - results go to standard output
 
 
 def _remark(text: str) -> None:

@@ -31,11 +31,12 @@ COMMAND = """
 import os, sys
 from pathlib import Path
 from bert_operator.local import command as local_command
+from bert_operator.local import command
 from bert_operator.__main__ import main
 from bert_operator.local.programs import Programs
 seen = Path(os.environ["SEEN"])
 prepare, train = ((sys.executable, str(seen / f"{name}.py")) for name in ("prepare", "train"))
-local_command.find_programs = lambda: Programs(prepare=prepare, train=train, cores=4)
+command.find_programs = lambda: Programs(prepare=prepare, train=train, cores=4)
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -19,7 +19,7 @@ from bert_operator.cluster.recorder import render_event
 from bert_operator.names import JobRef
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
-from bert_operator.state.progress import starts_like_record, parse_progress_line
+from bert_operator.state.progress import parse_progress_line, starts_like_record
 from child_documents import CREATED_S, child_document, ended, pod_document
 from hostile_records import ATTEMPT, OURS, UID, draw_endings, draw_lines
 from sample_job import sample_job

@@ -1,7 +1,7 @@
-"""Names of container images: whether two are of one repository. Pure.
+"""Names of container images: whether two are of the same repository. Pure.
 
-Nothing is completed or resolved: ``trainer`` and ``docker.io/library/trainer`` are two repositories here. Source: the
-grammar of references, https://github.com/distribution/reference
+Names are not normalized: ``trainer`` and ``docker.io/library/trainer`` are two repositories here. Source: the grammar
+of references, https://github.com/distribution/reference
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ _VERSION = re.compile(rf"(?::{_TAG})?(?:@{_DIGEST})?")
 
 
 def is_of_same_repository(image: str, trusted: str) -> bool:
-    """Tell whether an image differs from a trusted one in its tag and its digest at most; either may have none.
+    """Return whether an image differs from a trusted one in tag and digest only; either may have none.
 
-    All that comes before them must be the same text. So whatever a hostile name looks like, no other registry, port or
-    path passes for the trusted one.
+    Everything before them must be the same text, so no hostile name with another registry, port or path is accepted.
     """
     repository = _repository(trusted)
     return image.startswith(repository) and _VERSION.fullmatch(image, len(repository)) is not None
 
 
 def _repository(trusted: str) -> str:
-    """Return a well-formed name without its digest and its tag; a colon before the last slash parts off a port."""
+    """Return a well-formed name without digest and tag; a colon before the last slash belongs to a port."""
     name = trusted.partition("@")[0]
     last_slash = name.rfind("/")
     colon = name.find(":", last_slash + 1)

@@ -1,4 +1,4 @@
-"""Where objects lie in the API. Strings only."""
+"""Paths of objects in the Kubernetes API. Strings only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _RESOURCES = {
 
 
 def path_of(kind: str, namespace: str | None, name: str = "", *, part: str = "") -> str:
-    """Return the path of an object, of a collection (no name), or of all namespaces (no namespace either).
+    """Return the path of an object, of a collection (no name), or of a collection in all namespaces (no namespace).
 
-    part: a subresource such as ``status``.
+    part: A subresource such as ``status``.
     """
     group, resource = _RESOURCES[kind]
     where = f"/namespaces/{namespace}" if namespace else ""

@@ -1,4 +1,4 @@
-"""``bert-operator render`` and ``check`` for a cluster: a job as the operator with these settings would see it."""
+"""``bert-operator render`` and ``check`` for a cluster: a job as an operator with these settings reads it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Document = dict[str, Any]
 
 SHOWN = ("run-config", "job", "objects")
 
-_NO_UID = "00000000-0000-0000-0000-000000000000"
+NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A job with what its profile adds, and the settings that it was read under."""
+    """A job, completed by its profile, and the settings that it was read under."""
 
     job: BertPretrainJob
     settings: Settings
 
     def show(self, what: str) -> str:
-        """Return one of ``SHOWN``: JSON for the trainer, or YAML for kubectl; ends without a line break."""
+        """Return one of ``SHOWN``, without a final line break: JSON for the trainer, or YAML for kubectl."""
         frozen = self._freeze()
         if what == "run-config":
             text: str = render_config_map(frozen)["data"][RUN_CONFIG_KEY]
@@ -47,7 +47,7 @@ class ClusterJob:
         return _yaml(render_config_map(frozen), *(render_child(frozen, child) for child in children))
 
     def _freeze(self) -> Frozen:
-        metadata = self.job.metadata.model_copy(update={"uid": _NO_UID})
+        metadata = self.job.metadata.model_copy(update={"uid": NO_UID})
         job = self.job.model_copy(update={"metadata": metadata})
         return freeze(job, default_image=self.settings.trainer_image)
 
@@ -56,7 +56,7 @@ def read_for_cluster(path: Path, settings: Path | None) -> ClusterJob:
     """Read a job file and the operator's settings; None: all defaults.
 
     Raises:
-        OperatorError: one of the files is wrong, or the operator would refuse the job.
+        OperatorError: One of the files is invalid, or the operator would reject the job.
     """
     known = load_settings(settings)
     return ClusterJob(read_cluster_job(read_job_document(path), known), known)
@@ -65,7 +65,7 @@ def read_for_cluster(path: Path, settings: Path | None) -> ClusterJob:
 def _yaml(*documents: Document) -> str:
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # as it stands in the documents
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # keep the documents' order
     stream = io.StringIO()
     writer.dump_all(documents, stream)
     return stream.getvalue().rstrip("\n")

@@ -1,1 +1,1 @@
-"""What follows from a job: documents for others to read. Pure functions from values to values."""
+"""Renders what follows from a job: manifests, and the trainer's run configuration. Pure functions."""

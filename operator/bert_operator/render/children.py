@@ -1,7 +1,7 @@
-"""Children: the Job with a single pod, or the MPIJob, that makes one attempt at a run. Pure.
+"""Children: the Job with a single pod, or the MPIJob, that executes one attempt at a run. Pure.
 
-A child is created once and never changed afterwards (Kueue and mpi-operator edit it); another attempt is
-another object. What is set here for mpi-operator's sake is explained in docs/adr/0006.
+A child is created once and never updated (Kueue and mpi-operator edit it); the next attempt is a new object.
+docs/adr/0006 explains what is set here because of mpi-operator.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HOSTFILE = "/etc/mpi/hostfile"  # where mpi-operator mounts it
 
 
 def needs_mpi(frozen: Frozen, child: ChildSpec) -> bool:
-    """Tell whether a child is an MPIJob: only where ranks are spread over several pods."""
+    """Return whether a child is an MPIJob: only if its ranks are spread over several pods."""
     return run_placement(frozen.job.spec, child.run).workers > 1
 
 
 def render_child(frozen: Frozen, child: ChildSpec) -> Document:
-    """Return the object to be created for an attempt."""
+    """Return the object to create for an attempt."""
     is_mpi = needs_mpi(frozen, child)
     document = _mpi_job(frozen, child) if is_mpi else _job(frozen, child)
     metadata: Document = {
@@ -45,11 +45,11 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
     ranks = 1 if is_prepare else frozen.job.spec.slots_per_worker
     arguments = ["single", "--ranks", str(ranks)]
     if ranks > 1:
-        arguments += ["--mpi", frozen.job.spec.mpi.implementation, *_pinning(frozen)]
+        arguments += ["--mpi", frozen.job.spec.mpi.implementation, *_binding_arguments(frozen)]
     if not is_prepare:
-        arguments += _topology(frozen)
+        arguments += _topology_arguments(frozen)
     template = render_pod(frozen, child, names.SINGLE, [*arguments, "--", *_program(frozen, child)])
-    # mpi-operator sets this in its own templates, and warns where it is there already.
+    # Not in ``render_pod``: mpi-operator sets this in pod templates, and warns if it is there already.
     template["spec"]["restartPolicy"] = "Never"
     return {
         "apiVersion": "batch/v1",
@@ -58,7 +58,7 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
             "backoffLimit": 0,
             "completions": 1,
             "parallelism": 1,
-            # A pod that is being deleted may still write its checkpoint.
+            # By default a replacement is created while the old pod terminates, which may still write its checkpoint.
             "podReplacementPolicy": "Failed",
             "template": template,
         },
@@ -67,7 +67,7 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
 
 def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
     spec, placement = frozen.job.spec, run_placement(frozen.job.spec, child.run)
-    # Below the home, where ssh looks for keys; of root's it takes no others.
+    # In the home folder, where ssh looks for keys; for root mpi-operator makes them readable to ssh only there.
     key_folder = f"{users.home_of(users.user_of(spec, names.WORKER))}/.ssh"
     exported = ",".join(variable["name"] for variable in environment(frozen, child, names.LAUNCHER))
     launcher = [
@@ -76,13 +76,13 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
         *("--workers", str(placement.workers)),
         *("--slots", str(placement.slots)),
         *("--mpi", spec.mpi.implementation),
-        # Open MPI 5 ignores the variable by which mpi-operator names this file, and would start every rank in
+        # Open MPI 5 ignores the variable in which mpi-operator passes this file, and would start every rank in
         # the launcher.
         *("--hostfile", HOSTFILE),
         *("--wait-seconds", str(spec.mpi.worker_wait_seconds)),
         *("--export", exported),
-        # Processes that prepare data are bound to nothing: their work is as uneven as texts are.
-        *([] if child.run == PREPARE_RUN else [*_pinning(frozen), *_topology(frozen)]),
+        # Processes that prepare data are not bound: their work is as uneven as texts are.
+        *([] if child.run == PREPARE_RUN else [*_binding_arguments(frozen), *_topology_arguments(frozen)]),
         "--",
         *_program(frozen, child),
     ]
@@ -94,9 +94,9 @@ def _mpi_job(frozen: Frozen, child: ChildSpec) -> Document:
             "slotsPerWorker": placement.slots,
             "mpiImplementation": spec.mpi.implementation,
             "sshAuthMountPath": key_folder,
-            # The launcher waits for its workers by itself, and says for whom.
+            # ``bert-pod launcher`` waits for the workers itself, and reports which ones are missing.
             "launcherCreationPolicy": "AtStartup",
-            # Workers would hold their GPUs for ever; failed pods stay, to be looked at.
+            # Running: workers outlive a finished launcher and would keep their GPUs; failed pods stay for diagnosis.
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
             "mpiReplicaSpecs": {
                 "Launcher": {
@@ -123,8 +123,8 @@ def _program(frozen: Frozen, child: ChildSpec) -> list[str]:
     return ["bert-train", "--config", RUN_CONFIG_PATH]
 
 
-def _pinning(frozen: Frozen) -> list[str]:
-    """Return how ranks are bound; nothing where they are not."""
+def _binding_arguments(frozen: Frozen) -> list[str]:
+    """Return the arguments that bind ranks; empty if they are not bound."""
     cpu, slots = frozen.job.spec.cpu, frozen.job.spec.slots_per_worker
     if cpu.pinning == "none":
         return []
@@ -135,8 +135,8 @@ def _pinning(frozen: Frozen) -> list[str]:
     return words
 
 
-def _topology(frozen: Frozen) -> list[str]:
-    """Return what the nodes are said to be, which every rank compares with what it finds."""
+def _topology_arguments(frozen: Frozen) -> list[str]:
+    """Return the job's description of its nodes, which every rank compares with its own node."""
     cpu = frozen.job.spec.cpu
     named = (("--sockets", cpu.sockets), ("--numa-nodes", cpu.numa_nodes))
     return [word for name, value in named if value is not None for word in (name, str(value))]

@@ -1,7 +1,7 @@
-"""The frozen configuration: everything that decides a run, resolved once before the first attempt. Pure.
+"""The frozen configuration: everything that determines a run, resolved once before the first attempt. Pure.
 
-Every attempt reads the same immutable ConfigMap, so that a retry after an upgrade of the operator, or after a
-change of its defaults, still runs what the first attempt ran.
+Every attempt is rendered from the same immutable ConfigMap, so that a retry after an upgrade of the operator, or after
+a change of its defaults, runs what the first attempt ran.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ RUN_CONFIG_KEY = "run-config.json"
 SPEC_KEY = "spec.json"
 
 _MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
-"""Of run configurations: what a release says of itself, and what follows from runPolicy."""
+"""Keys of run configurations that depend on the release, or on runPolicy, which may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """What every attempt of a job is rendered from."""
+    """The input from which every attempt of a job is rendered."""
 
     job: BertPretrainJob
-    """With the image filled in, and the ranks counted."""
+    """With its image and its number of ranks resolved."""
     uid: str
     output_folder: str
     """Absolute, in the pods."""
@@ -45,8 +45,8 @@ class Frozen:
 
 
 def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
-    """Resolve what an empty field means in a cluster. The job passed ``cluster_problems`` and has a uid."""
-    assert job.metadata.uid is not None, "the API server gives every object one"
+    """Resolve the defaults that depend on the cluster. The job has passed ``cluster_problems`` and has a uid."""
+    assert job.metadata.uid is not None, "the API server gives every object a uid"
     spec = job.spec.resolve_ranks().model_copy(update={"image": job.spec.image or default_image})
     resolved = job.model_copy(update={"spec": spec})
     folder = place_path(spec.output.path, base=mounts.output_base(spec)) or spec.output.path
@@ -59,10 +59,10 @@ def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
 
 
 def spec_document(job: BertPretrainJob, *, without: tuple[str, ...] = ()) -> Document:
-    """Return a job's spec with its defaults, as it is written in YAML, without fields that hold nothing.
+    """Return a job's spec with its defaults, with YAML's field names and without empty fields.
 
-    A null that stands for something, such as that gradients are never clipped, is kept: left out it would be read
-    as the default.
+    A null that has a meaning, such as that gradients are never clipped, is kept: without it the field would be read as
+    its default.
     """
     document: Document = _written(job.spec, without)
     return document
@@ -123,14 +123,14 @@ def owner_reference(frozen: Frozen) -> Document:
 
 
 def data_hash(config_map: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of everything that can be read from a ConfigMap."""
+    """Return the SHA-256 of a ConfigMap's content: data and binaryData, independent of the order of keys."""
     content = [config_map.get(field) or {} for field in ("data", "binaryData")]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_frozen(data: Mapping[str, str]) -> Document:
-    """Return the spec that a ConfigMap holds; raises KeyError or ValueError where it holds none."""
+    """Return the spec in a ConfigMap's data. Raises KeyError or ValueError if there is none."""
     document = json.loads(data[SPEC_KEY])
     if not isinstance(document, dict):
         raise ValueError(f"{SPEC_KEY} holds no object")
@@ -138,24 +138,30 @@ def read_frozen(data: Mapping[str, str]) -> Document:
 
 
 def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
-    """Return what a ConfigMap was made from, with the runPolicy that the job's document has now.
+    """Return what a ConfigMap was rendered from, with the current runPolicy of the job's document.
 
     Raises:
-        InvalidJob: this release cannot read the spec.
-        KeyError, ValueError: there is none.
+        InvalidJob: This release cannot read the spec.
+        KeyError, ValueError: There is no spec.
     """
     spec = read_frozen(data)
     live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
     job = parse_started_job({**document, "spec": {**spec, **live}}, by_rules=False)
-    # Of the text, not of what was read: a newer release knows more fields, and children carry its sum.
+    # Of the text, not of the parsed spec: a newer release may have frozen fields that this one drops, and its children
+    # are annotated with the hash of all of them.
     spec_hash = names.content_hash({key: value for key, value in spec.items() if key != "runPolicy"})
     return replace(freeze(job, default_image=""), spec_hash=spec_hash)
 
 
 def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[str], bool]) -> bool:
-    """Tell whether a ConfigMap of an earlier release says what this one would write, as far as both say something.
+    """Return whether a ConfigMap of an earlier release equals what this one would write, in the fields of both.
 
-    was_default: whether an image may stand in it in place of our own. A release adds fields, and moves its own image.
+    A release adds fields, and has another default image.
+
+    Args:
+        config_map: The one that exists.
+        own: What this release would write.
+        was_default: Returns whether an image may be in it in place of our own.
     """
     metadata = {"name": own.job.ref.name, "namespace": own.job.ref.namespace, "uid": own.uid}
     document = {"apiVersion": own.job.api_version, "kind": own.job.kind, "metadata": metadata, "spec": {}}
@@ -178,7 +184,7 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
 
 
 def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Leave out what the definition of 0.1.0 has filled into a job of a later release while that one was away."""
+    """Drop the default that the CRD of 0.1.0 filled into a job of a later release while 0.1.0 was installed."""
     return (
         tuple(
             stage.model_copy(update={"pretrain": stage.pretrain.model_copy(update={"optimizer_state": None})})
@@ -194,7 +200,7 @@ def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) ->
 
 
 def _agree(found: Any, own: Any) -> bool:
-    """Tell whether a document holds nothing else than our own, which may have fields that it has not."""
+    """Return whether every field of a document is equal in our own, which may have more fields."""
     if isinstance(found, dict) and isinstance(own, dict):
         return all(key in own and _agree(found[key], own[key]) for key in found.keys() - _MAY_DIFFER)
     if isinstance(found, list) and isinstance(own, list):

@@ -17,34 +17,34 @@ HASH_ANNOTATION = f"{API_GROUP}/spec-hash"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 _FOUND_BY = {"launch": "lnch", "training": "train"}
-"""Words by which people find logs, and what stands for them in the names of a job's children."""
+"""Words that users grep pod names for to find logs, and their replacements in the names of a job's children."""
 
 LAUNCHER, WORKER, SINGLE = "launcher", "worker", "single"
 
 
 def config_map_name(job: str) -> str:
-    """Return the name of the object that holds a job's frozen configuration."""
+    """Return the name of the ConfigMap with a job's frozen configuration."""
     return f"{job}-frozen"
 
 
 def child_name(job: str, run: str, attempt: int, *, is_mpi: bool) -> str:
-    """Return the name of an attempt's child.
+    """Return the name of an attempt's child: the only possible one, which makes its creation idempotent.
 
-    People find logs by it: the pod of a Job is called after the run (``training``), that of an MPIJob's launcher
-    gets ``-launcher`` from mpi-operator.
+    Users find logs by it: the pod of a Job has the run in its name (``training``), that of an MPIJob's launcher gets
+    ``-launcher`` from mpi-operator.
     """
-    called = name_prefix(job)
-    return f"{called}-a{attempt}" if is_mpi else f"{called}-a{attempt}-{run}"
+    prefix = name_prefix(job)
+    return f"{prefix}-a{attempt}" if is_mpi else f"{prefix}-a{attempt}-{run}"
 
 
 def name_prefix(job: str) -> str:
-    """Return what the names of a job's children begin with: its own name, without a word by which logs are found.
+    """Return the prefix of the names of a job's children: its own name, without words that logs are found by.
 
-    A job with such a word in its name would have it in all of its pods, and whoever looks for another job's log would
-    find them as well.
+    A job with such a word in its name would have it in all of its pods, and a search for another job's log would find
+    them as well. The hash keeps prefixes of different jobs apart.
     """
     short = job
-    while any(word in short for word in _FOUND_BY):  # what is left may make such a word again
+    while any(word in short for word in _FOUND_BY):  # what is left may form such a word again
         for word, other in _FOUND_BY.items():
             short = short.replace(word, other)
     if short == job:
@@ -64,6 +64,6 @@ def labels(job: str, run: str, attempt: int) -> dict[str, str]:
 
 
 def content_hash(document: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that change whenever the document does."""
+    """Return the first 16 hexadecimal digits of a document's SHA-256."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

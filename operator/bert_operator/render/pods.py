@@ -1,4 +1,4 @@
-"""Pod templates: what is common to the launcher, the workers and the single pod, and what tells them apart. Pure.
+"""Pod templates of the launcher, the workers and the single pod: what they share and where they differ. Pure.
 
 Every pod meets the ``restricted`` Pod Security standard unless the job asks for more (root, NFS without a
 claim, a folder of the node, RDMA). mpi-operator changes only the first container, so there is just one.
@@ -39,7 +39,7 @@ LAUNCHER_RESOURCES = ResourcesSpec(cpu=1, memory="2Gi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Role:
-    """What the pods of one role are made from."""
+    """The inputs of one role's pod template."""
 
     frozen: Frozen
     child: ChildSpec
@@ -54,7 +54,7 @@ class _Role:
 
     @property
     def has_devices(self) -> bool:
-        """Whether GPUs and network devices are of use: neither for starting ranks nor for preparing data."""
+        """Whether its pods get GPUs and network devices, which launching ranks and preparing data do not need."""
         return self.name != names.LAUNCHER and self.child.run != PREPARE_RUN
 
 
@@ -74,7 +74,8 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     volumes = list(_volumes(parts))
     pod: Document = {
         "terminationGracePeriodSeconds": spec.run_policy.stop_grace_seconds,
-        # Ranks never talk to the API server, and services of the namespace would fill their environment.
+        # Ranks never talk to the API server, and every service of the namespace would add variables to their
+        # environment.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _pod_security(parts.user),
@@ -91,7 +92,7 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
             "labels": {
                 **names.labels(frozen.job.ref.name, child.run, child.attempt),
                 names.ROLE_LABEL: role,
-                # A proxy beside the ranks would sit between them and their peers.
+                # A sidecar proxy would intercept the connections between ranks.
                 "sidecar.istio.io/inject": "false",
             },
         },
@@ -105,13 +106,13 @@ def _container(role: _Role, arguments: list[str], volume_mounts: list[Document])
         "name": CONTAINER,
         "image": spec.image,
         "command": ["bert-pod"],
-        "args": [_verbatim(argument) for argument in arguments],
+        "args": [_escape_expansion(argument) for argument in arguments],
         "env": environment(role.frozen, role.child, role.name),
         "securityContext": _container_security(role),
         "volumeMounts": volume_mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        # A signal that reaches process 1 between its creation and its first instruction is lost, and a pod that is
-        # deleted while it starts gets it just then: seen where jobs were deleted 0.3 to 0.6 s after they were applied.
+        # A SIGTERM that reaches process 1 before it has a handler is lost, which happens to a pod that is deleted while
+        # it starts: seen when jobs were deleted 0.3 to 0.6 s after they were applied.
         "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
     }
     if spec.env_from:
@@ -125,7 +126,7 @@ def _container(role: _Role, arguments: list[str], volume_mounts: list[Document])
     if spec.image_pull_policy:
         container["imagePullPolicy"] = spec.image_pull_policy
     if limits := _limits(role):
-        # Requests equal limits, so that a worker is never squeezed by its neighbours.
+        # Requests equal limits: no worker is slowed down by other pods of its node.
         container["resources"] = {"limits": limits, "requests": dict(limits)}
     if spec.workspace is not None and role.child.run != PREPARE_RUN:
         container["workingDir"] = spec.workspace.volume.mount_path or mounts.WORKSPACE_MOUNT
@@ -140,12 +141,12 @@ def _container(role: _Role, arguments: list[str], volume_mounts: list[Document])
 
 
 def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
-    """Return the variables of a role's container; a user's value replaces ours where both have the name."""
+    """Return the variables of a role's container; the user's override ours."""
     spec = frozen.job.spec
     variables: dict[str, Document] = {
         "BERT_ATTEMPT": {"value": str(child.attempt)},
         "BERT_RUN_CONFIG": {"value": RUN_CONFIG_PATH},
-        "BERT_LOG_FOLDER": {"value": _verbatim(f"{frozen.output_folder}/logs")},
+        "BERT_LOG_FOLDER": {"value": _escape_expansion(f"{frozen.output_folder}/logs")},
         "HOME": {"value": users.home_of(users.user_of(spec, role))},
         "PYTHONUNBUFFERED": {"value": "1"},
         **{name: {"value": value} for name, value in processor_environment(spec).items()},
@@ -156,7 +157,7 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         ("no_proxy", spec.proxy.no_proxy),
     ):
         if value is not None:
-            variables[name] = variables[name.upper()] = {"value": _verbatim(value)}
+            variables[name] = variables[name.upper()] = {"value": _escape_expansion(value)}
     for variable in spec.env:
         variables[variable.name] = _source(variable)
     return [{"name": name, **value} for name, value in variables.items()]
@@ -167,16 +168,16 @@ def _source(variable: EnvironmentVariable) -> Document:
         return {"valueFrom": {"secretKeyRef": {"name": variable.secret.name, "key": variable.secret.key}}}
     if variable.config_map is not None:
         return {"valueFrom": {"configMapKeyRef": {"name": variable.config_map.name, "key": variable.config_map.key}}}
-    return {"value": _verbatim(variable.value or "")}
+    return {"value": _escape_expansion(variable.value or "")}
 
 
-def _verbatim(text: str) -> str:
-    """Return what Kubernetes turns into this text: it expands $(NAME), and reads $$ as a single $."""
+def _escape_expansion(text: str) -> str:
+    """Escape a text for args and env, in which Kubernetes expands $(NAME) and reads $$ as a single $."""
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
 def _limits(role: _Role) -> Document:
-    """Return what one pod may use at most, which is also what it asks for."""
+    """Return the limits of one pod, which are also its requests."""
     resources, spec = role.resources, role.spec
     cpu = resources.cpu
     if cpu is None and spec.cpu.cores_per_rank is not None and role.name != names.LAUNCHER:
@@ -199,7 +200,7 @@ def _limits(role: _Role) -> Document:
 
 
 def _volumes(role: _Role) -> Volumes:
-    """Yield every volume with its mounts; no volume where a mount shares one that came before."""
+    """Yield every volume with its mounts; None as the volume if a mount shares an earlier one."""
     spec = role.spec
     frozen = {"name": "frozen", "configMap": {"name": names.config_map_name(role.frozen.job.ref.name)}}
     files = [{"name": "frozen", "mountPath": CONFIG_FOLDER, "readOnly": True}]
@@ -211,7 +212,7 @@ def _volumes(role: _Role) -> Volumes:
     yield _empty("home", users.home_of(role.user))
     yield _empty("tmp", "/tmp")  # noqa: S108 - in the pod
     if role.name == names.WORKER and role.user.run_as_user == users.ROOT:
-        yield _empty("run", "/run")  # where the sshd of root wants a folder of its own
+        yield _empty("run", "/run")  # root's sshd creates /run/sshd
     shared = str(role.resources.shared_memory or DEFAULT_SHARED_MEMORY)
     yield _empty("shared-memory", "/dev/shm", medium="Memory", sizeLimit=shared)  # noqa: S108 - in the pod
     yield from _shared_volumes(role)
@@ -219,7 +220,7 @@ def _volumes(role: _Role) -> Volumes:
         pages = role.resources.hugepages
         for page, amount in (("2Mi", pages.size2_mi), ("1Gi", pages.size1_gi)):
             if amount is not None:
-                # Nothing of the user's can be mounted below /dev.
+                # Below /dev, where no volume of the user can be mounted.
                 yield _empty(f"hugepages-{page.lower()}", f"/dev/hugepages-{page}", medium=f"HugePages-{page}")
 
 
@@ -245,15 +246,15 @@ def _shared_volumes(role: _Role) -> Volumes:
 
 
 def _user_volumes(role: _Role) -> Iterator[tuple[str, VolumeSource, str, bool]]:
-    """Yield name, source, place by default, and whether it may only be read."""
+    """Yield name, source, default mount path, and whether it is read-only."""
     spec = role.spec
     if spec.output.volume is not None:
         yield "output", spec.output.volume, mounts.OUTPUT_MOUNT, False
     if spec.dataset.volume is not None and role.name != names.LAUNCHER:
-        # Only the run that makes the data may write there.
+        # Only the run that prepares the data may write there.
         yield "dataset", spec.dataset.volume, mounts.DATASET_MOUNT, role.child.run != PREPARE_RUN
     if spec.workspace is not None:
-        # In the launcher too: mpirun starts its ranks in its own working directory, which has to exist.
+        # In the launcher, too: mpirun starts ranks in its own working directory, which therefore has to exist there.
         yield "workspace", spec.workspace.volume, mounts.WORKSPACE_MOUNT, True
     for entry in spec.volumes:
         yield f"volume-{entry.name}", entry.source, "", entry.read_only
@@ -277,7 +278,7 @@ def _pod_security(user: SecurityContextSpec) -> Document:
     if (group := users.group_of(user)) is not None:
         security["runAsGroup"] = group
     if user.fs_group is not None:
-        # Walking a share of millions of files at every start would take hours.
+        # Always would chown every file of the volume at every start: hours on a share with millions of files.
         security |= {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     if user.supplemental_groups:
         security["supplementalGroups"] = list(user.supplemental_groups)
@@ -287,18 +288,19 @@ def _pod_security(user: SecurityContextSpec) -> Document:
 def _container_security(role: _Role) -> Document:
     security: Document = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
     if role.user.run_as_user != users.ROOT:
-        # The sshd of root changes its root folder and its user, which takes capabilities.
+        # Root's sshd needs capabilities: it calls chroot and changes its user.
         security["capabilities"] = {"drop": ["ALL"]}
     if role.has_devices and (role.resources.rdma is not None or role.spec.network.lock_memory):
-        # Registering memory with the network device locks it.
+        # Registering memory with an RDMA device locks it (mlock).
         security.setdefault("capabilities", {})["add"] = ["IPC_LOCK"]
     return security
 
 
 def _network(role: _Role) -> Document:
-    """Return what puts ranks on their node's network; the launcher runs none, and keeps a name that DNS knows.
+    """Return what puts ranks on their node's network; the launcher runs no rank, and keeps its name in DNS.
 
-    sshd's port is then the node's: Kubernetes takes containerPort for hostPort, and finds every worker its own node.
+    sshd's port is then a port of the node: Kubernetes sets hostPort to containerPort, and therefore schedules every
+    worker to a node of its own.
     """
     if not role.spec.network.host_network or role.name == names.LAUNCHER:
         return {}
@@ -315,7 +317,7 @@ def _scheduling(role: _Role) -> Document:
         "tolerations": [_dump(toleration) for toleration in tolerations],
         "priorityClassName": scheduling.priority_class_name,
         "schedulerName": scheduling.scheduler_name,
-        # A runtime for GPUs shows all of a node's to a pod that asks for none.
+        # A runtime class for GPUs exposes all GPUs of a node to a pod that requests none.
         "runtimeClassName": scheduling.runtime_class_name if role.has_devices else None,
     }
     if role.name != names.LAUNCHER:
@@ -331,13 +333,13 @@ def _scheduling(role: _Role) -> Document:
 
 
 def _dump(section: Any) -> Document:
-    """Return a section that is Kubernetes' own, in its own words, without lists that hold nothing."""
+    """Return a section of Kubernetes' own API with its field names, without empty lists."""
     document: Document = _without_empty(section.model_dump(mode="json", by_alias=True, exclude_none=True))
     return document
 
 
 def _without_empty(value: Any) -> Any:
-    """Drop empty lists and labels; any other empty section stays: ``labelSelector: {}`` means every pod."""
+    """Drop empty lists and matchLabels; other empty sections stay: ``labelSelector: {}`` means every pod."""
     if isinstance(value, dict):
         return {
             key: _without_empty(item)

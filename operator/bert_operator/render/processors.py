@@ -1,4 +1,4 @@
-"""The variables by which ranks use their processors well: threads, allocator, OpenMP, oneDNN. Pure.
+"""Environment variables that tune ranks to their processors: threads, allocator, OpenMP, oneDNN. Pure.
 
 Sources: the tuning guides of PyTorch for CPUs, Intel's OpenMP and jemalloc; oneDNN's manual for the instruction sets.
 """
@@ -11,22 +11,23 @@ _ISA_OF_PRECISION = {
     "fp32": "AVX512_CORE_AMX",
     "bf32": "AVX512_CORE_AMX",
     "bf16": "AVX512_CORE_AMX",
-    # Newer than the above: without it fp16 would be computed in fp32.
+    # Newer than AVX512_CORE_AMX; without it oneDNN computes fp16 in fp32.
     "fp16": "AVX512_CORE_AMX_FP16",
 }
-# Steps have other shapes all the time: memory that was given back would have to be asked for again.
+# Decay times are as good as infinite: shapes change from step to step, and pages that were returned to the kernel would
+# have to be faulted in again.
 _JEMALLOC = (
     "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"
 )
 
 
 def trains_on_cpus(spec: JobSpec) -> bool:
-    """Tell whether the workers have no accelerators."""
+    """Return whether the workers have no accelerators."""
     return (spec.worker.resources or spec.resources).accelerator is None
 
 
 def processor_environment(spec: JobSpec) -> dict[str, str]:
-    """Return the variables that follow from ``cpu`` and ``precision``; what the user sets himself wins over them."""
+    """Return the variables that follow from ``cpu`` and ``precision``; ``spec.env`` overrides them."""
     cpu = spec.cpu
     found: dict[str, str] = {"BERT_ALLOCATOR": cpu.allocator, "BERT_OPENMP": cpu.openmp}
     if cpu.cores_per_rank is not None:
@@ -37,9 +38,9 @@ def processor_environment(spec: JobSpec) -> dict[str, str]:
     if cpu.allocator == "jemalloc":
         found["MALLOC_CONF"] = _JEMALLOC
     if cpu.openmp == "intel":
-        # Threads that wait longer after a parallel region take the cores from Horovod's own.
+        # Threads that spin longer after a parallel region take the cores from Horovod's background thread.
         found["KMP_BLOCKTIME"] = "1"
         if cpu.pinning != "none":
-            # Counted within what a rank is bound to; unbound ranks would all take the first cores.
+            # Counted within the cores that a rank is bound to; unbound ranks would all take the first cores.
             found["KMP_AFFINITY"] = "granularity=fine,compact,1,0"
     return found

@@ -1,7 +1,7 @@
 """The run configuration: the job with every default resolved, as the trainer's config module reads it.
 
-The two sides share nothing but this document and its version; tests/contract holds them together. Nothing
-here looks at files, so what depends on data (the size of the vocabulary, steps per epoch) stays open.
+Operator and trainer share nothing but this document and its version; tests/contract holds them together. Nothing here
+reads files, so what depends on data (the size of the vocabulary, steps per epoch) stays unresolved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTRACT_VERSION = 1
 PUBLISHED_VOCABULARY_SIZE = 30522
 PUBLISHED_MASKED_LM_PROBABILITY = 0.15
 TOKENS_PER_PASS = 4096
-"""What one pass on one rank takes by default: 32 sequences of 128 tokens, 8 of 512."""
+"""Default size of a micro-batch: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
 
 _DEFAULT_OPTIMIZER_STATES = {"lamb": "keep", "adamw": "keepWithStepCount"}
@@ -46,16 +46,20 @@ def render_run_config(
 ) -> Document:
     """Return the run configuration of a valid job.
 
-    uid: of this job, not of an attempt. ranks, hosts: what the launcher will start. output_folder: absolute,
-    in the file system that the ranks see. data_base: folder from which relative paths of data count; empty:
-    the one in which the ranks start.
+    Args:
+        job: The job.
+        uid: Of the job, not of an attempt.
+        ranks: What the launcher will start.
+        hosts: What it will start them on.
+        output_folder: Absolute, in the file system of the ranks.
+        data_base: Folder that data paths are relative to; None: the working directory of the ranks.
     """
     spec = job.spec
     place = partial(place_path, base=data_base)
     accelerator = (spec.worker.resources or spec.resources).accelerator
     preparing = run_placement(spec, PREPARE_RUN)
-    given = next((stage.prepare.num_processes for stage in spec.stages if stage.prepare is not None), None)
-    processes = preparing.slots if preparing.workers > 1 else given
+    explicit = next((stage.prepare.num_processes for stage in spec.stages if stage.prepare is not None), None)
+    processes = preparing.slots if preparing.workers > 1 else explicit
     return {
         "contract_version": CONTRACT_VERSION,
         "job": {"name": job.ref.name, "namespace": job.ref.namespace, "uid": uid},
@@ -82,7 +86,7 @@ def render_run_config(
 
 
 def place_path(path: str | None, *, base: str | None) -> str | None:
-    """Return a relative path below ``base``; absolute ones, builtin texts and absent ones as they are."""
+    """Return a relative path below ``base``; absolute paths, builtin texts and None unchanged."""
     if path is None or base is None or path.startswith(("/", "builtin:")):
         return path
     return f"{base}/{path}"
@@ -91,14 +95,15 @@ def place_path(path: str | None, *, base: str | None) -> str | None:
 def default_max_predictions(sequence_length: int) -> int:
     """Return 15 % of a sequence, rounded up to a multiple of 4, which gives the published 20 and 80.
 
-    Never more than the tokens that can be masked.
+    At most the tokens that can be masked.
     """
+    # -(-a // b) rounds up; 3: [CLS] and two [SEP] are never masked.
     predictions = -(-sequence_length * 15 // 100)
     return min(-(-predictions // 4) * 4, sequence_length - 3)
 
 
 def default_micro_batch_size(sequence_length: int) -> int:
-    """Return how many sequences one pass on one rank takes, of 4,096 tokens together."""
+    """Return the default sequences of a micro-batch, which has 4,096 tokens."""
     return max(1, TOKENS_PER_PASS // sequence_length)
 
 
@@ -130,8 +135,8 @@ def _initial_checkpoint(start: InitialCheckpointSpec | None, place: Place) -> Do
 
 def _checkpoint(spec: JobSpec) -> Document:
     checkpoint = spec.checkpoint
-    given = (checkpoint.every_steps, checkpoint.every_seconds, checkpoint.every_samples)
-    by_default = all(interval is None for interval in given)
+    explicit = (checkpoint.every_steps, checkpoint.every_seconds, checkpoint.every_samples)
+    by_default = all(interval is None for interval in explicit)
     return {
         **checkpoint.model_dump(),
         "every_seconds": DEFAULT_CHECKPOINT_SECONDS if by_default else checkpoint.every_seconds,
@@ -140,9 +145,14 @@ def _checkpoint(spec: JobSpec) -> Document:
 
 
 def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: int | None) -> Document:
-    """Render one stage; from those before it an evaluate stage takes its lengths.
+    """Render one stage; an evaluate stage inherits lengths from the last pretrain stage before it.
 
-    number: its place among the job's. processes: of every worker that prepares data; None: its cores decide.
+    Args:
+        stage: The stage.
+        spec: The job's.
+        number: Index of the stage.
+        place: Resolves relative data paths.
+        processes: Per worker that prepares data; None: one per core.
     """
     if stage.prepare is not None:
         body = _prepare(stage.prepare, place, processes)
@@ -174,7 +184,8 @@ def _prepare(prepare: PrepareSpec, place: Place, processes: int | None) -> Docum
 
 def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
     length = pretrain.sequence_length
-    # The default must not depend on the number of ranks: a job may go on with another one.
+    # The default must not depend on the number of ranks: a job may resume with another one, and the size of
+    # micro-batches decides the order of floating-point sums.
     micro_batch_size = min(default_micro_batch_size(length), pretrain.global_batch_size)
     return {
         "kind": "pretrain",
@@ -182,10 +193,10 @@ def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
         "max_predictions_per_sequence": pretrain.max_predictions_per_sequence or default_max_predictions(length),
         "global_batch_size": pretrain.global_batch_size,
         "micro_batch_size": pretrain.micro_batch_size or micro_batch_size,
-        "length": _given(pretrain.length),
+        "length": _set_field(pretrain.length),
         "schedule": {
             "learning_rate": pretrain.learning_rate,
-            "warmup": _given(pretrain.warmup),
+            "warmup": _set_field(pretrain.warmup),
             "decay": pretrain.decay,
             "after_warmup": pretrain.after_warmup,
         },
@@ -214,6 +225,6 @@ def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, place: Place) -> Do
     }
 
 
-def _given(union: LengthSpec | WarmupSpec) -> Document:
-    """Render the one field of a union that is set."""
+def _set_field(union: LengthSpec | WarmupSpec) -> Document:
+    """Render the field of a union that is set."""
     return {name: value for name, value in union.model_dump().items() if value is not None}
