@@ -29,8 +29,8 @@ With --hostfile ranks are spread over several machines by ssh. Then the working 
 environment and the output folder must have the same paths on all of them (a shared file system), and ssh
 must work without a password.
 
-Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 succeeded, 1 failed, 2 invalid input, 130
-stopped by Ctrl-C.
+Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 succeeded, 1 failed, 2 invalid input,
+130 stopped by Ctrl-C.
 """
 
 
