@@ -62,7 +62,8 @@ class ApiClient:
 
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
-        configuration.connection_pool_maxsize = 0  # no limit
+        # No limit: watches keep a connection each for minutes, and MAX_REQUESTS bounds everything else.
+        configuration.connection_pool_maxsize = 0
         configuration.retries = None
         self._configuration = configuration
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
@@ -120,6 +121,7 @@ class ApiClient:
         Raises:
             ApiError: The API server refused, or the connection broke.
         """
+        # Without a total: a healthy watch stays open for minutes, and only silence shows a dead one.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:
             answer = await self._send("GET", path, None, query, _JSON, _JSON, timeout)
@@ -129,6 +131,7 @@ class ApiClient:
                 async for line in answer.response.content:
                     yield json.loads(line)
             finally:
+                # Not released to the pool, which would first have to read an endless response.
                 answer.response.close()
         except TimeoutError:
             _log.info("%s was silent for %.0f s; reopening the watch", path, silence_s)
@@ -153,6 +156,7 @@ class ApiClient:
         if not (document := _parse(data)):
             # A proxy or load balancer in between may respond 200 with a page of its own.
             raise ApiError(0, "NotJSON", f"{method} {path}: {data[:200].decode(errors='replace')!r}")
+        # Of successes only: errors may come from a proxy, with its own clock.
         self._clock.update(answer.headers.get("Date"), sent_s)
         return document
 

@@ -87,6 +87,7 @@ class Freezer:
         config_map = None if draft else await self._get(document)
         if config_map is None:
             if _has_run(status):
+                # Freezing again under the current settings could continue a run with another image or model.
                 raise Unusable(_missing(document))
             draft = draft or self.draft(self._read_again(document))
             if draft.hash != status.frozen_hash:
@@ -96,13 +97,16 @@ class Freezer:
                 status = status.model_copy(update={"frozen_hash": draft.hash})
             path = path_of("ConfigMap", draft.config_map["metadata"]["namespace"])
             config_map = await create_or_get(self._api, path, draft.config_map)
+            # Otherwise it existed already: from before a crash, or planted in between. The checks below decide.
             if _is_trusted(config_map, status) and _is_owned(config_map, document):
                 return draft.frozen
+        # As long as nothing has run, a ConfigMap that equals our own may be adopted, whoever wrote it.
         if not _is_trusted(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
             self._check_same(config_map, document, status)
             await write_hash(data_hash(config_map))
             status = status.model_copy(update={"frozen_hash": data_hash(config_map)})
         frozen = self._read_trusted(config_map, document, status)
+        # For every attempt: an administrator may have withdrawn a privilege since the job was started.
         problems = list(frozen_problems(document, spec_document(frozen.job), self._settings))
         if problems:
             raise Unusable(_rejected(InvalidJob(problems)))

@@ -55,6 +55,7 @@ class Index:
         known = self._jobs.get(ref)
         if summary.uid in self._tombstones:
             return None
+        # Versions order the states of one object; a recreated job has another uid, and replaces its namesake.
         if known is None or known.uid != summary.uid or known.version <= summary.version:
             self._jobs[ref] = summary
         return ref
@@ -82,6 +83,7 @@ class Index:
         job, summary = read
         ref = JobRef(_namespace(body), job)
         if summary.uid not in self._tombstones:
+            # No comparison of versions: only the reflector puts pods, in order.
             self._pods.setdefault(ref, {})[summary.name] = summary
             self._note_prefix(ref)
         return ref
@@ -96,6 +98,7 @@ class Index:
             return None
         _, name, warning = read
         key = (_namespace(body), name)
+        # One per reason: repeated events differ in their count and time only. Popped, so that it moves to the end.
         known = [item for item in self._warnings.pop(key, ()) if item.reason != warning.reason]
         self._warnings[key] = (*known[-_WARNINGS_EACH + 1 :], warning)
         if len(self._warnings) > MAX_WARNINGS:

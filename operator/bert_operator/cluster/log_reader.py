@@ -128,6 +128,7 @@ class LogReader:
             while True:
                 started_s = loop.time()
                 known = set(self._index.jobs())
+                # Here and not by events: a deletion may be missed, and memory must not grow with every job ever run.
                 for table in (self._known, self._final_reads):
                     for gone in table.keys() - known:
                         del table[gone]
@@ -168,6 +169,7 @@ class LogReader:
             _log.exception("%s: cannot read the log of pod %s", ref, pod.name)
             return
         known = self._known.get(ref)
+        # A slow response must not overwrite a later one, nor an old attempt's log a new one's.
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return
         before = known.records if known is not None and known.uid == job.uid else LatestRecords()
@@ -187,6 +189,7 @@ def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords
         record = parse_progress_line(line)
         if record is None and starts_like_record(line):
             refused.add(hash(line))
+        # Ranks may print the log of another job, and a resumed run that of its predecessor.
         if record is None or (record.job, record.attempt) != (uid, attempt):
             continue
         if record.event in ("checkpoint", "resumed"):

@@ -143,6 +143,7 @@ def read_child(body: Document) -> tuple[str, ChildSummary] | None:
     # Anyone may write labels: what no operator would have written is no child of ours.
     if not job or not _is_attempt(attempt) or run not in (PREPARE_RUN, TRAINING_RUN) or kind not in ("Job", "MPIJob"):
         return None
+    # Interned: a few dozen strings repeat in the summaries of thousands of objects.
     conditions = tuple(
         (sys.intern(item.get("type", "")), sys.intern(item.get("reason") or ""))
         for item in status.get("conditions") or ()
@@ -183,6 +184,7 @@ def read_pod(body: Document) -> tuple[str, PodSummary] | None:
         return None
     role = labels.get(names.ROLE_LABEL, "")
     conditions = {item.get("type"): item for item in status.get("conditions") or ()}
+    # Our pods have one container; mpi-operator adds none.
     container: Document = next(iter(status.get("containerStatuses") or ()), {})
     state = container.get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
@@ -209,6 +211,7 @@ def read_pod(body: Document) -> tuple[str, PodSummary] | None:
         disruption=_disruption(status, disruption),
         exit_code=ended.get("exitCode"),
         ended_by=sys.intern(ended.get("reason") or ""),
+        # A whole termination record, in which escapes make a message longer.
         message=(ended.get("message") or "")[: 4 * MAX_MESSAGE],
         finished_at_s=_time(ended.get("finishedAt")),
         owner_uid=sys.intern(_owner_uid(metadata)),

@@ -93,6 +93,7 @@ class _Service:
         for namespace in self._settings.namespaces or ("",):
             for kind in ("Job", "MPIJob", "Pod", "Event"):
                 is_ours = {"fields": "type=Warning"} if kind == "Event" else {"labels": names.JOB_LABEL}
+                # The selector is applied by the API server: foreign objects never reach this process.
                 yield Reflector(
                     api,
                     self._index,
@@ -115,6 +116,7 @@ class _Service:
         ]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
+            # One part that fails ends the process: Kubernetes restarts it, and a restart loses nothing.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -163,6 +165,7 @@ class _Service:
             pause_s = _POLL_S
             try:
                 await self._resyncer.resync()
+                # kopf does not report when its initial list is complete; a resync that misses nothing shows it.
                 if self._resyncer.lag_s() == 0:
                     break
             except ApiError as error:
@@ -181,6 +184,7 @@ class _Service:
         """Return for how many seconds each watch has not delivered a change, or has been silent beyond normal."""
         lags: dict[str, float] = {"BertPretrainJob": self._resyncer.lag_s()}
         for reflector in self._reflectors:
+            # Twice: a stream that is silent for once this time is reopened, and gets as long again.
             silent_s = reflector.silent_s - 2 * self._settings.watch_silence_seconds
             lags[reflector.kind] = max(lags.get(reflector.kind, 0.0), silent_s)
         return lags

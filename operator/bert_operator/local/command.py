@@ -79,7 +79,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
             display.close()
     if outcome.status.phase == "Succeeded":
         print_summary(Console(), read_report(output), output)
-    with contextlib.suppress(OSError):  # the terminal may be gone
+    with contextlib.suppress(OSError):  # the terminal may be closed
         for sentence in outcomes.describe_outcome(job, outcome):
             print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - closing remarks
     return outcomes.exit_code(outcome)
@@ -98,6 +98,8 @@ class _Starter:
         output: Path,
     ) -> None:
         self._programs, self._launcher = programs, launcher
+        # One uid for all attempts of this invocation: in the output folder the same uid resumes, and another one follows
+        # output.ifExists (docs/adr/0005).
         self._config = folder / "run-config.json"
         config = render_run_config(
             job,
@@ -112,6 +114,7 @@ class _Starter:
             hostfile = folder / "hostfile"
             hostfile.write_text(render_hostfile(placement.hosts, slots=placement.ranks_per_node), encoding="utf-8")
         binding = None
+        # horovodrun has no options for binding.
         if launcher == "open-mpi":
             binding = launch.choose_binding(job.spec.cpu, placement, programs.physical_cores)
         self._processors = launch.fit_environment(
@@ -223,6 +226,7 @@ def _working_folder(beside: Path | None) -> Iterator[Path]:
     try:
         if beside is not None:
             beside.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the output folder, not in it: the trainer decides whether that may exist.
         where = None if beside is None else beside.parent
         folder = Path(tempfile.mkdtemp(prefix=".bert-operator-" if where else "bert-operator-", dir=where))
     except OSError as error:

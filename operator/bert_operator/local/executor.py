@@ -68,6 +68,7 @@ class LocalExecutor:
         self._process: ChildProcess | None = None
         self._progress: ProgressRecord | None = None
         self._checkpoint: ProgressRecord | None = None
+        # Twice as many, since the banner of mpirun is dropped from them.
         self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
         self._launcher_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._stop_signals: list[int] = []
@@ -95,6 +96,7 @@ class LocalExecutor:
 
     def _step(self) -> bool:
         """Plan, carry out, wait for a change; return whether the job is over."""
+        # This machine's clock is the only one here: children of a job share it.
         step = plan(self._job, self._observe(), time.time())
         self._report(step)
         self._status = step.status
@@ -131,6 +133,7 @@ class LocalExecutor:
         if self._process is not None:
             self._process.ask_to_stop()
         self._children[child.attempt] = replace(child, stopping=True)
+        # A user who pressed Ctrl-C may press it again; at a deadline nobody is there to do so.
         if not self._stop_signals:
             self._kill_at_s = time.monotonic() + DEADLINE_GRACE_S
 
@@ -202,6 +205,7 @@ class LocalExecutor:
                     self._stop_signals.append(event.signal_number)
         attempt, child = max(self._children.items())
         record = _read_record_file(self._record_path(attempt))
+        # horovodrun always exits with 1: the code of the rank that failed first is in its output.
         first_exit = read_gloo_exit(self._launcher_lines) if return_code == 1 else None
         outcome = read_outcome(first_exit or return_code, record)
         self._children[attempt] = replace(

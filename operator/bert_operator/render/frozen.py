@@ -71,6 +71,7 @@ def spec_document(job: BertPretrainJob, *, without: tuple[str, ...] = ()) -> Doc
 def _written(value: Any, without: tuple[str, ...] = ()) -> Any:
     if isinstance(value, Section):
         return {
+            # A field whose default is not null keeps its null.
             field.alias or name: _written(item)
             for name, field in type(value).model_fields.items()
             if name not in without and ((item := getattr(value, name)) is not None or field.default is not None)
@@ -145,11 +146,13 @@ def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
         KeyError, ValueError: There is no spec.
     """
     spec = read_frozen(data)
+    # runPolicy is live: suspending a started job, or giving it more retries, takes effect at once.
     live = {key: value for key, value in document["spec"].items() if key == "runPolicy"}
     job = parse_started_job({**document, "spec": {**spec, **live}}, by_rules=False)
     # Of the text, not of the parsed spec: a newer release may have frozen fields that this one drops, and its children
     # are annotated with the hash of all of them.
     spec_hash = names.content_hash({key: value for key, value in spec.items() if key != "runPolicy"})
+    # No default image: a frozen spec has one.
     return replace(freeze(job, default_image=""), spec_hash=spec_hash)
 
 

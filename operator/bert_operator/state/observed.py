@@ -115,6 +115,7 @@ def read_outcome(return_code: int, record: Mapping[str, Any] | None) -> ChildOut
         record: The termination record that rank 0 may have written. Its ``exitCode`` overrides a launcher that
             reports every failure as 1, as horovodrun does.
     """
+    # Everything in it is untrusted: a user's program may write any file there.
     record = record or {}
     recorded = record.get("exitCode")
     if return_code == EXIT_FAILED and recorded in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_INFRASTRUCTURE):

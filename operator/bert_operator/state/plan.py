@@ -65,6 +65,8 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     observed = replace(observed, status=_without_future(observed.status, now_s))
     active = [child for child in observed.children if child.is_active]
     if observed.status.phase in TERMINAL_PHASES:
+        # A terminal phase is never left: a late event must not restart a job that was reported as finished. Only what
+        # still runs is stopped, and the TTL is awaited.
         left_s = _seconds_to_live(job, observed.status, now_s)
         return Plan(
             status=observed.status,
@@ -72,6 +74,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
+    # The status outlives the cache: a child whose outcome it has is over, even if a late watch still shows it running.
     active = [child for child in active if not _is_over(child, observed.status)]
     facts = _gather(job, observed, now_s)
     step = _decide(job, observed, facts, active, now_s)
@@ -88,6 +91,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
 def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     """Merge the last status with the children; where they overlap, the status wins, since it is already published."""
     previous = observed.status
+    # Failures of earlier attempts are only in the status: their children are removed before the next attempt.
     children = sorted(observed.children, key=lambda child: child.attempt)
     failures = {failure.attempt: failure for failure in previous.failures}
     for child in children:
@@ -99,6 +103,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         failures[previous.attempt] = _lost(previous, now_s)
     done = [child.run for child in children if child.state == "Succeeded"]
     newest = children[-1] if children else None
+    # An older child than the status knows is a leftover, as after a conflict between two operators.
     newer = newest if newest is not None and newest.attempt >= previous.attempt else None
     all_failures = tuple(failures[attempt] for attempt in sorted(failures))
     return Facts(
@@ -171,12 +176,14 @@ def _decide(job: BertPretrainJob, observed: Observed, facts: Facts, active: list
     """Return the first decision that applies, in order of urgency."""
     run = next((run for run in list_runs(job) if run.name not in facts.completed_runs), None)
     left_s = _seconds_left(job, observed.status, now_s)
+    # Before the deadline: a job whose last run completed in time has succeeded, however late that is seen.
     final = _final_verdict(job, facts, run)
     if active:
         return _supervise(job, observed, active, final, left_s, now_s)
     if final is not None:
         return _Step(verdict=final)
     if observed.status.reason == Reason.STOPPING_AT_START_DEADLINE:
+        # The children are gone, and with them the reason: only the status remembers why they were stopped.
         message = observed.status.message or ""
         return _Step(verdict=Verdict(phase="Failed", reason=Reason.START_DEADLINE_EXCEEDED, message=message))
     if left_s is not None and left_s <= 0:
@@ -204,6 +211,7 @@ def _supervise(
     if stopping := _reason_to_stop(observed, newest, final, left_s, late_in_s):
         after_s = left_s if stopping.reason == Reason.STOPPING_TO_RESTART else None
         return _Step(verdict=stopping, stop=_not_stopping(active), requeue_after_s=after_s)
+    # Two children write into one output folder: the newest one stays, since its number is in the status.
     older = [child for child in active if child.attempt < newest.attempt]
     if older:
         verdict = Verdict(phase="Running", reason=Reason.STOPPING_DUPLICATES)
@@ -250,6 +258,7 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
     """Return the job's final verdict, whatever is still running; None if it goes on."""
     if run is None:
         return Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE)
+    # Budgets are per run: failures of data preparation do not use up those of training.
     failures = [failure for failure in facts.failures if failure.run == run.name]
     if not failures:
         return None
@@ -270,11 +279,13 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
     """Create the next attempt at a run, or wait: for the back-off, or until the previous child is gone."""
     failures = [failure for failure in facts.failures if failure.run == run.name]
+    # From the failure on, not from now: a restart of the operator must not prolong the wait.
     wait_s = _back_off(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:
         message = f"Attempt {failures[-1].attempt} failed ({failures[-1].reason}); {len(failures)} so far"
         verdict = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message=message)
         return _Step(verdict=verdict, requeue_after_s=_earliest(wait_s, left_s))
+    # Of this run only: children of completed runs stay, with their logs, until the job is deleted.
     leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
     if leftovers:
         verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
@@ -328,6 +339,7 @@ def _seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> fl
     deadline_s = job.spec.run_policy.active_deadline_seconds
     if deadline_s is None:
         return None
+    # From the first child on, as the field says: queues, pauses and back-offs count.
     started_at_s = parse_time(previous.start_time) if previous.start_time else now_s
     return started_at_s + deadline_s - now_s
 
@@ -370,10 +382,13 @@ def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> Failur
         return None if was_asked else "Infrastructure"
     if child.state != "Failed":
         return None
+    # Before the exit code: until its first step, a run reports an outage of the file server with the exit code of a
+    # mistyped path. Only that it has written before tells them apart.
     if child.reason == FailureReason.STORAGE_FAILED and has_trained:
         return None if was_asked else "Infrastructure"
     if child.exit_code == EXIT_BAD_INPUT:
         return "InvalidInput"
+    # No exit code: the pod disappeared with its node, or was deleted.
     if child.signal is not None or child.exit_code in (None, EXIT_INFRASTRUCTURE):
         return None if was_asked else "Infrastructure"
     return "Application"
@@ -403,6 +418,7 @@ def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
 def _is_lost(observed: Observed, failed: set[int]) -> bool:
     """Return whether the newest child in the status has disappeared, although nothing asked it to stop."""
     previous = observed.status
+    # At least: another operator may have gone on to the next attempt.
     present = any(child.attempt >= previous.attempt for child in observed.children)
     accounted = previous.attempt in failed or previous.run in previous.completed_runs
     expected = observed.stop_requested or _are_all_stopped(previous)

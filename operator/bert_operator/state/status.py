@@ -79,6 +79,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         reason=blocker.reason.value if blocker else verdict.reason.value,
         message=_cut(blocker.message if blocker else verdict.message or verdict.reason.sentence),
         min_operator_version=OLDEST_OPERATOR,
+        # Not a fact: the freezer writes it before anything is created, and it must never be lost.
         frozen_hash=previous.frozen_hash,
         run=facts.run,
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
@@ -140,6 +141,7 @@ def _cut(message: str) -> str:
 
 def _failures(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
     """Return the failures to keep: the full messages of hundreds of them would exceed etcd's object size limit."""
+    # The newest failures are those that people read; of older ones only kind and reason are counted.
     older, newest = failures[-MAX_FAILURES:-_FULL_MESSAGES], failures[-_FULL_MESSAGES:]
     cut = (failure.model_copy(update={"message": failure.message[:_SHORT_MESSAGE]}) for failure in older)
     return (*cut, *newest)
@@ -168,6 +170,7 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
             progress = Progress(total_steps=record.count("steps"), last_updated_time=now)
     if progress is not None and TRAINING_RUN in facts.completed_runs:
         progress = _finished(progress)
+    # The same figures again keep their time: a record is read every few seconds, and each difference is a write.
     if before is None or progress is None:
         return progress
     return (
@@ -253,6 +256,8 @@ def _conditions(
     previous: JobStatus, facts: Facts, verdict: Verdict, blocker: Blocker | None, generation: int | None, now: str
 ) -> tuple[Condition, ...]:
     conditions = _Conditions(previous, generation, now)
+    # Valid and Blocked appear once they have something to report, and are then kept up to date: jobs that never had a
+    # problem have short lists.
     if ConditionType.VALID in conditions:
         conditions.set(ConditionType.VALID, True, Reason.SPEC_ACCEPTED)
     if PREPARE_RUN in facts.completed_runs:
