@@ -76,7 +76,7 @@ def test_what_a_newer_release_has_frozen_is_run_again() -> None:
     assert 2 in attempts(here)
 
 
-def test_what_it_has_frozen_and_this_one_cannot_read_is_told() -> None:
+def test_what_it_has_frozen_and_this_one_cannot_read_is_reported() -> None:
     here = world()
     start(here)
     freeze_as_newer(here, precision="fp4")
@@ -99,7 +99,7 @@ def test_a_rule_that_came_after_its_start_does_not_stop_a_job() -> None:
     assert 2 in attempts(here)
 
 
-def test_a_job_that_cannot_be_read_while_it_runs_is_told_and_not_disturbed() -> None:
+def test_a_job_that_cannot_be_read_while_it_runs_is_reported_and_not_disturbed() -> None:
     here = world()
     start(here)
     freeze_as_newer(here, precision="fp4")

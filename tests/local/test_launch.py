@@ -82,7 +82,7 @@ def test_ranks_on_other_machines_are_reached_without_questions() -> None:
     assert own.environment["OMPI_MCA_plm_rsh_args"] == "-p 2222"
 
 
-def test_horovodrun_is_told_the_places() -> None:
+def test_horovodrun_gets_hosts_and_slots() -> None:
     child = launch.launch_training(PROGRAMS, "gloo", SPREAD, "c.json", {})
     places = ("-H", "node1:2,node2:2")
     assert child.command == ("/opt/bin/horovodrun", "--gloo", "-np", "4", *places, *TRAIN)
@@ -190,13 +190,13 @@ def test_cores_are_shared_out(cores: int, ranks: int, threads: int) -> None:
         ("[0]<stdout>:kept", "open-mpi", ("[0]<stdout>:kept", True)),
     ],
 )
-def test_lines_of_ranks_are_told_from_horovodrun_s(
+def test_lines_of_ranks_are_distinguished_from_horovodrun_s(
     line: str, launcher: launch.LauncherName, expected: tuple[str, bool]
 ) -> None:
     assert launch.split_prefix(line, launcher) == expected
 
 
-def test_horovodrun_tells_which_exit_came_first() -> None:
+def test_the_first_exit_code_is_read_from_horovodrun_s_output() -> None:
     lines = ["Process 1 exit with status code 137.", "Terminating", "Process 0 exit with status code 143."]
     assert launch.read_gloo_exit(lines) == 137
     assert launch.read_gloo_exit(["RuntimeError: Horovod", "Process name: 0", "Exit code: 2"]) == 2

@@ -1,4 +1,4 @@
-"""What a person reads: figures beside the bar, sentences, the table and the words at the end."""
+"""Output for people: figures beside the bar, sentences, the summary and the closing remarks."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def failed(reason: str, *, signal: int | None = None, message: str = "training, 
     return JobOutcome(status=status, last_lines=("Traceback", "ValueError: boom"))
 
 
-def test_exit_codes_tell_the_endings_apart() -> None:
+def test_every_outcome_has_its_exit_code() -> None:
     assert exit_code(JobOutcome(status=JobStatus(phase="Succeeded"))) == 0
     assert exit_code(failed("ApplicationRetriesSpent")) == 1
     assert exit_code(failed("InvalidInput")) == 2
@@ -214,7 +214,7 @@ def test_exit_codes_tell_the_endings_apart() -> None:
         ("New", "again to start over, or with spec.output.ifExists: Resume"),
     ],
 )
-def test_a_stopped_job_says_how_to_go_on(if_exists: str, words: str) -> None:
+def test_a_stopped_job_reports_how_to_resume(if_exists: str, words: str) -> None:
     job = sample_job(lambda spec: spec["output"].update(ifExists=if_exists))
     stopped = JobOutcome(status=JobStatus(phase="Stopped", run="training"), checkpoint="phase1, step 80")
     first, second = describe_outcome(job, stopped)

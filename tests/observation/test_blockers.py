@@ -89,7 +89,7 @@ def test_a_pod_that_cannot_start_says_why(pods: list[Document], reason: str, cau
         ("Job", "demo-a1-training", "FailedCreate", "who knows", "PodCreationFailed", "kubectl describe"),
     ],
 )
-def test_pods_that_cannot_be_created_are_told_of_by_events(
+def test_events_report_pods_that_cannot_be_created(
     kind: str, name: str, reason: str, message: str, found: str, remedy: str
 ) -> None:
     blocker = find(child_document(kind, true=LOOKED_AT), event_document(kind, name, reason, message))
@@ -119,7 +119,7 @@ def test_pods_that_cannot_be_created_are_told_of_by_events(
         ("who knows", ["lower spec.resources, or correct spec.scheduling"]),
     ],
 )
-def test_a_pod_without_a_node_is_told_what_would_give_it_one(told: str, remedies: list[str]) -> None:
+def test_an_unschedulable_pod_is_reported_with_remedies(told: str, remedies: list[str]) -> None:
     message = f"0/3 nodes are available: {told}. preemption: 0/3 nodes are available: 3 No preemption victims found"
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     blocker = find(child_document(true=LOOKED_AT), pod_document(phase="Pending", node="", conditions=(scheduled,)))
@@ -154,7 +154,7 @@ def leaving(pod: Document) -> Document:
         ([leaving(unready(0, 0))], 99, None),
     ],
 )
-def test_a_worker_that_is_not_ready_is_told_though_the_child_runs(
+def test_an_unready_worker_is_reported_although_the_child_runs(
     pods: list[Document], after: float, told: str | None
 ) -> None:
     known = read_child(child_document(true={"Running": "MPIJobRunning"}))
@@ -186,7 +186,7 @@ def test_events_about_an_earlier_object_of_the_name_do_not_count() -> None:
     assert find(child_document(true=LOOKED_AT), before) is None
 
 
-def test_the_newest_event_is_told() -> None:
+def test_the_newest_event_is_reported() -> None:
     old = event_document("MPIJob", "demo-a1", "ValidationError", "spec.x: Invalid", after=1)
     new = event_document("MPIJob", "demo-a1", "MPIJobFailed", QUOTA, after=9)
     blocker = find(child_document(true=LOOKED_AT), new, old)
@@ -194,7 +194,7 @@ def test_the_newest_event_is_told() -> None:
     assert blocker.reason == "QuotaExceeded"
 
 
-def test_an_mpi_job_that_nobody_looks_at_is_reported_after_half_a_minute() -> None:
+def test_an_mpi_job_without_a_status_is_reported_after_half_a_minute() -> None:
     assert find(child_document(), after=SILENCE_S - 1) is None
     blocker = find(child_document(), after=SILENCE_S)
     assert blocker is not None
@@ -207,7 +207,7 @@ def test_an_mpi_job_that_nobody_looks_at_is_reported_after_half_a_minute() -> No
     assert find(child_document(true=LOOKED_AT), after=3600) is None
 
 
-def test_time_alone_is_no_obstacle() -> None:
+def test_waiting_is_no_blocker() -> None:
     assert find(child_document(true=LOOKED_AT), pod_document(phase="Pending"), after=3600) is None
 
 
@@ -220,7 +220,7 @@ def test_time_alone_is_no_obstacle() -> None:
         ('jobs.batch is forbidden: User "system:serviceaccount:a:b" cannot create resource "jobs"', "Forbidden"),
     ],
 )
-def test_a_refusal_is_known_by_its_words(message: str, reason: str) -> None:
+def test_a_refusal_is_classified_by_its_message(message: str, reason: str) -> None:
     blocker = classify_refusal(message)
     assert blocker.reason == reason
     assert blocker.message.startswith(f"{message}. Next: ")

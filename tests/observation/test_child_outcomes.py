@@ -1,4 +1,4 @@
-"""How a child is, told from what the cluster shows of it: every cause apart, the pod that failed first by name."""
+"""The state of a child from what the cluster shows: every cause of a failure, and the pod that failed first."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def gone_with(document: Document) -> Document:
         (143, "Failed", 15),
     ],
 )
-def test_an_exit_code_is_told_with_its_pod(exit_code: int, state: str, signal: int | None) -> None:
+def test_an_exit_code_is_reported_with_its_pod(exit_code: int, state: str, signal: int | None) -> None:
     child = see(child_document("Job", true=FAILED_JOB), single(exit_code))
     assert (child.state, child.exit_code, child.signal) == (state, exit_code, signal)
     assert (child.pod, child.node) == ("demo-a1-training-x0", "node-1")
     assert child.finished_at_s == CREATED_S + 90
 
 
-def test_the_program_s_own_words_are_passed_on() -> None:
+def test_the_program_s_reason_and_message_are_passed_on() -> None:
     record = json.dumps({"exitCode": 1, "reason": "OutOfMemory", "message": "step 12: no memory left"})
     child = see(child_document("Job", true=FAILED_JOB), single(1, message=record))
     assert (child.reason, child.message) == ("OutOfMemory", "step 12: no memory left")
@@ -139,7 +139,7 @@ def test_the_launcher_may_vanish_while_workers_live() -> None:
     assert (child.state, child.reason, child.pod) == ("Failed", "PodDeleted", None)
 
 
-def test_a_failure_waits_a_moment_for_its_pod_s_last_word() -> None:
+def test_a_failure_waits_a_moment_for_its_pod_s_exit_code() -> None:
     document = child_document("Job", true=FAILED_JOB)
     running = pod_document("single")
     early = see(document, running, now_s=CREATED_S + 100 + SETTLING_S)
@@ -219,16 +219,16 @@ def test_waiting_counts_from_the_last_time_that_a_queue_let_it_go() -> None:
     assert see(let_go_unseen).waiting_since_s is None
 
 
-def test_a_deleted_child_is_leaving_and_hindered_by_nothing() -> None:
+def test_a_deleted_child_is_stopping_and_not_blocked() -> None:
     blocked = pod_document("single", phase="Pending", state={"waiting": {"reason": "ErrImagePull"}})
     child = see(gone_with(child_document("Job")), blocked)
     assert (child.state, child.stopping, child.blocker) == ("Pending", True, None)
 
 
-@pytest.mark.parametrize(("off_s", "told_s"), [(3600, 200), (-3600, 0), (0, 90)])
-def test_a_child_ended_between_its_creation_and_now_whatever_its_node_says(off_s: float, told_s: float) -> None:
+@pytest.mark.parametrize(("off_s", "written_s"), [(3600, 200), (-3600, 0), (0, 90)])
+def test_a_child_ended_between_its_creation_and_now_whatever_its_node_says(off_s: float, written_s: float) -> None:
     child = see(child_document("Job", true=FAILED_JOB), single(1, after=90 + off_s))
-    assert child.finished_at_s == CREATED_S + told_s
+    assert child.finished_at_s == CREATED_S + written_s
 
 
 def test_a_child_that_was_let_go_in_an_hour_waits_since_its_pods_were_made() -> None:

@@ -1,4 +1,4 @@
-"""What is told as Events: every change once, in order, nothing where nothing has changed."""
+"""Events of a job: every change once, in order, none if nothing has changed."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def blocked(status: str = "True", reason: str = "Unschedulable") -> Condition:
     )
 
 
-def told(before: JobStatus, after: JobStatus) -> list[tuple[str, str]]:
+def emitted(before: JobStatus, after: JobStatus) -> list[tuple[str, str]]:
     return [(event.kind, event.reason) for event in events_between(before, after)]
 
 
-def test_nothing_new_is_no_news() -> None:
+def test_an_unchanged_status_emits_no_event() -> None:
     status = JobStatus(phase="Running", attempt=2, failures=(failure(),), conditions=(blocked(),))
-    assert told(status, status) == []
+    assert emitted(status, status) == []
 
 
-def test_a_failure_is_told_before_the_attempt_that_follows() -> None:
+def test_a_failure_is_emitted_before_the_attempt_that_follows() -> None:
     before = JobStatus(phase="Running", attempt=1)
     after = JobStatus(phase="Pending", attempt=2, run="training", failures=(failure(),))
-    assert told(before, after) == [("Warning", "AttemptFailed"), ("Normal", "AttemptStarted")]
+    assert emitted(before, after) == [("Warning", "AttemptFailed"), ("Normal", "AttemptStarted")]
 
 
-def test_a_failure_is_told_with_its_end_and_its_message() -> None:
+def test_a_failure_is_emitted_with_exit_code_or_signal_and_message() -> None:
     for rest, words in (
         ({"signal": 9}, "OOMKilled, signal 9"),
         ({"exit_code": 1, "reason": "Exited"}, "Exited, exit code 1"),
@@ -49,26 +49,28 @@ def test_a_failure_is_told_with_its_end_and_its_message() -> None:
         assert event.message == f"Attempt 1 (training) failed: {words}"
 
 
-def test_only_new_failures_are_told() -> None:
+def test_only_new_failures_are_emitted() -> None:
     before = JobStatus(attempt=2, failures=(failure(1),))
-    assert told(before, JobStatus(attempt=2, failures=(failure(1), failure(2)))) == [("Warning", "AttemptFailed")]
+    assert emitted(before, JobStatus(attempt=2, failures=(failure(1), failure(2)))) == [("Warning", "AttemptFailed")]
 
 
-def test_a_complete_run_is_told_once() -> None:
+def test_a_completed_run_is_emitted_once() -> None:
     after = JobStatus(attempt=1, completed_runs=("prepare",))
-    assert told(JobStatus(attempt=1), after) == [("Normal", "RunCompleted")]
-    assert told(after, after) == []
+    assert emitted(JobStatus(attempt=1), after) == [("Normal", "RunCompleted")]
+    assert emitted(after, after) == []
 
 
-def test_an_obstacle_is_told_when_it_appears_and_when_it_becomes_another() -> None:
+def test_a_blocker_is_emitted_when_it_appears_and_when_its_reason_changes() -> None:
     free, stuck = JobStatus(conditions=(blocked("False", "Cleared"),)), JobStatus(conditions=(blocked(),))
-    assert told(JobStatus(), stuck) == [("Warning", "Unschedulable")]
-    assert told(free, stuck) == [("Warning", "Unschedulable")]
-    assert told(stuck, JobStatus(conditions=(blocked(reason="ImagePullFailed"),))) == [("Warning", "ImagePullFailed")]
-    assert told(stuck, free) == []
+    assert emitted(JobStatus(), stuck) == [("Warning", "Unschedulable")]
+    assert emitted(free, stuck) == [("Warning", "Unschedulable")]
+    assert emitted(stuck, JobStatus(conditions=(blocked(reason="ImagePullFailed"),))) == [
+        ("Warning", "ImagePullFailed")
+    ]
+    assert emitted(stuck, free) == []
 
 
-def test_phases_are_told_by_their_reasons() -> None:
+def test_phases_are_emitted_with_their_reasons() -> None:
     for phase, reason, event in (
         ("Running", "ChildRunning", ("Normal", "Running")),
         ("Queued", "Queued", ("Normal", "Queued")),
@@ -78,4 +80,4 @@ def test_phases_are_told_by_their_reasons() -> None:
         ("Failed", "InvalidInput", ("Warning", "InvalidInput")),
         ("Invalid", "SpecInvalid", ("Warning", "SpecInvalid")),
     ):
-        assert told(JobStatus(), JobStatus(phase=phase, reason=reason)) == [event]  # type: ignore[arg-type]
+        assert emitted(JobStatus(), JobStatus(phase=phase, reason=reason)) == [event]  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_what_was_deleted_does_not_come_back() -> None:
     assert index.count() == {"jobs": 0, "children": 0, "pods": 0, "warnings": 0}
 
 
-def test_a_deletion_is_told_of_one_object_not_of_its_name() -> None:
+def test_a_deletion_concerns_one_object_not_its_name() -> None:
     index = Index()
     index.put_job(job(uid="new"))
     index.put_child(child_document(uid="new"))

@@ -1,4 +1,4 @@
-"""A job that was deleted and applied again under its name is another job: nothing of the first is told of it."""
+"""A job that was deleted and recreated under its name is another job, and inherits nothing."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ class TellsOfTheFirst(Told):
     """What the log of the first one said."""
 
     def latest(self, ref: JobRef) -> LatestRecords:
-        told = parse_progress_line("bert-trainer/1 event=progress job=first attempt=1 stage=phase1 step=9 steps=100")
-        assert told is not None
-        return LatestRecords(progress=told, checkpoint=told)
+        recorded = parse_progress_line(
+            "bert-trainer/1 event=progress job=first attempt=1 stage=phase1 step=9 steps=100"
+        )
+        assert recorded is not None
+        return LatestRecords(progress=recorded, checkpoint=recorded)
 
 
-def entry_of(uid: str) -> JobSummary:
+def summary_of(uid: str) -> JobSummary:
     document = sample_document()
     metadata = {**document["metadata"], "namespace": "default", "uid": uid, "resourceVersion": "1", "generation": 1}
     return read_job({**document, "metadata": metadata})
 
 
-def test_neither_progress_nor_checkpoint_nor_obstacle_is_inherited() -> None:
-    told, job = TellsOfTheFirst(), sample_job()
-    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), told, told, told)
+def test_neither_progress_nor_checkpoint_nor_blocker_is_inherited() -> None:
+    recorded, job = TellsOfTheFirst(), sample_job()
+    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), recorded, recorded, recorded)
     blocker = Blocker(reason=ObstacleReason.REJECTED, message="no")
     reconciler._children._refusals[job.ref] = Refusal("first", blocker, pause_s=60, again_at_s=1e12)
-    first, second = (reconciler._observe(job, entry_of(uid), JobStatus()) for uid in ("first", "second"))
+    first, second = (reconciler._observe(job, summary_of(uid), JobStatus()) for uid in ("first", "second"))
     assert None not in (first.progress, first.checkpoint, first.blocker)
     assert (second.progress, second.checkpoint, second.blocker) == (None, None, None)

@@ -27,18 +27,18 @@ def test_a_job_keeps_its_spec_and_status_and_nothing_that_only_others_read() -> 
         "spec": {"workers": 2},
         "status": {"phase": "Running"},
     }
-    entry = read_job(body)
-    assert (entry.uid, entry.version, entry.generation, entry.is_deleting, entry.phase) == (
+    summary = read_job(body)
+    assert (summary.uid, summary.version, summary.generation, summary.is_deleting, summary.phase) == (
         "u",
         17,
         3,
         False,
         "Running",
     )
-    document = entry.document()
+    document = summary.document()
     assert document["spec"] == {"workers": 2}
     assert document["metadata"] == {"name": "demo", "namespace": "team-a", "uid": "u", "generation": 3}
-    assert len(entry.content) < 250
+    assert len(summary.content) < 250
 
 
 def test_a_job_without_a_status_is_pending() -> None:
@@ -61,12 +61,12 @@ def test_a_child_is_read() -> None:
     document = child_document("Job", true={"Failed": "BackoffLimitExceeded"}, startTime=at(3))
     read = read_child(document)
     assert read is not None
-    job, entry = read
-    assert (job, entry.name, entry.run, entry.attempt) == ("demo", "demo-a1-training", "training", 1)
-    assert (entry.owner_uid, entry.version) == ("job-uid", 10)
-    assert (entry.has_status, entry.conditions) == (True, (("Failed", "BackoffLimitExceeded"),))
+    job, summary = read
+    assert (job, summary.name, summary.run, summary.attempt) == ("demo", "demo-a1-training", "training", 1)
+    assert (summary.owner_uid, summary.version) == ("job-uid", 10)
+    assert (summary.has_status, summary.conditions) == (True, (("Failed", "BackoffLimitExceeded"),))
     # A Job that fails has no completionTime.
-    assert (entry.created_at_s, entry.completed_at_s) == (CREATED_S, CREATED_S + 100)
+    assert (summary.created_at_s, summary.completed_at_s) == (CREATED_S, CREATED_S + 100)
 
 
 def test_an_mpi_job_that_is_evicted_has_no_end_yet() -> None:
@@ -87,11 +87,11 @@ def test_a_pod_is_read() -> None:
     document = pod_document(number=1, phase="Failed", state=ended(137, reason="OOMKilled", message="m" * 9000))
     read = read_pod(document)
     assert read is not None
-    job, entry = read
-    assert (job, entry.child, entry.role, entry.node) == ("demo", "demo-a1", "worker", "node-1")
-    assert (entry.exit_code, entry.ended_by, entry.finished_at_s) == (137, "OOMKilled", CREATED_S + 90)
-    assert len(entry.message) == 4096
-    assert (entry.owner_uid, entry.created_at_s) == ("demo-a1-uid", CREATED_S)
+    job, summary = read
+    assert (job, summary.child, summary.role, summary.node) == ("demo", "demo-a1", "worker", "node-1")
+    assert (summary.exit_code, summary.ended_by, summary.finished_at_s) == (137, "OOMKilled", CREATED_S + 90)
+    assert len(summary.message) == 4096
+    assert (summary.owner_uid, summary.created_at_s) == ("demo-a1-uid", CREATED_S)
 
 
 def test_a_pod_that_says_nothing_yet_is_read_too() -> None:
@@ -99,9 +99,14 @@ def test_a_pod_that_says_nothing_yet_is_read_too() -> None:
     document["status"] = None
     read = read_pod(document)
     assert read is not None
-    entry = read[1]
-    assert (entry.child, entry.phase, entry.exit_code, entry.waiting) == ("demo-a1-training", "", None, ("", ""))
-    assert (entry.unschedulable, entry.disruption, entry.finished_at_s) == ("", "", None)
+    summary = read[1]
+    assert (summary.child, summary.phase, summary.exit_code, summary.waiting) == (
+        "demo-a1-training",
+        "",
+        None,
+        ("", ""),
+    )
+    assert (summary.unschedulable, summary.disruption, summary.finished_at_s) == ("", "", None)
 
 
 def test_somebody_else_s_pod_is_passed_over() -> None:
@@ -121,7 +126,7 @@ def test_somebody_else_s_pod_is_passed_over() -> None:
         ({}, ""),
     ],
 )
-def test_a_disruption_is_told_by_the_pod(status: dict[str, Any], disruption: str) -> None:
+def test_a_disruption_is_read_from_the_pod(status: dict[str, Any], disruption: str) -> None:
     read = read_pod(pod_document(**status))
     assert read is not None
     assert read[1].disruption.startswith(disruption) and bool(read[1].disruption) == bool(disruption)  # noqa: PT018

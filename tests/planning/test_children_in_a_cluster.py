@@ -98,12 +98,12 @@ def stopping() -> JobStatus:
     return plan(TRAINING_ONLY, seen, NOW_S).status
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_stop_that_is_withdrawn_while_the_child_leaves_is_carried_through(told: bool) -> None:
-    leaving = child(state="Running", stopping=told, ref=ref())
+@pytest.mark.parametrize("is_stopping", [True, False])
+def test_a_withdrawn_stop_is_completed_once_the_child_is_terminating(is_stopping: bool) -> None:
+    leaving = child(state="Running", stopping=is_stopping, ref=ref())
     step = plan(TRAINING_ONLY, Observed(status=stopping(), children=(leaving,)), NOW_S)
     assert (step.status.phase, step.status.reason, step.create) == ("Stopping", "StoppingToRestart", None)
-    assert step.stop == (() if told else (leaving,))
+    assert step.stop == (() if is_stopping else (leaving,))
     gone = plan(TRAINING_ONLY, Observed(status=step.status), NOW_S)
     assert gone.create is not None
     assert (gone.create.attempt, gone.status.failures) == (2, ())
@@ -119,7 +119,7 @@ def test_what_left_on_request_is_no_failure_when_the_stop_is_withdrawn_before_it
     assert (gone.create.attempt, gone.status.failures) == (2, ())
 
 
-def test_a_child_is_on_record_before_it_is_told_to_stop() -> None:
+def test_a_child_is_in_the_status_before_it_is_stopped() -> None:
     written = plan(TRAINING_ONLY, Observed(), NOW_S).status
     waits = child(state="Pending", ref=ref())
     step = plan(TRAINING_ONLY, Observed(status=written, children=(waits,), stop_requested=True), NOW_S)
@@ -146,7 +146,7 @@ def waiting(since_s: float | None = NOW_S, **rest: Any) -> Child:
     return child(state="Pending", waiting_since_s=since_s, ref=ref(), **rest)
 
 
-def test_a_start_deadline_is_looked_forward_to_and_ends_the_job() -> None:
+def test_a_start_deadline_requeues_the_job_and_ends_it() -> None:
     job = with_policy(startDeadlineSeconds=60)
     written = plan(job, Observed(), NOW_S).status
     assert plan(job, Observed(status=written, children=(waiting(),)), NOW_S + 20).requeue_after_s == 40
@@ -194,7 +194,7 @@ def test_a_queue_may_take_a_running_child_back() -> None:
     assert (step.status.phase, step.stop, step.status.failures) == ("Queued", (), ())
 
 
-def test_an_obstacle_is_told_and_taken_back() -> None:
+def test_a_blocker_is_reported_and_cleared() -> None:
     written = plan(TRAINING_ONLY, Observed(), NOW_S).status
     blocker = Blocker(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota. Next: ask for more")
     status = settled(TRAINING_ONLY, Observed(status=written, blocker=blocker))
@@ -204,7 +204,7 @@ def test_an_obstacle_is_told_and_taken_back() -> None:
     assert (free.reason, reason_of(free, "Blocked")) == ("WaitingToStart", None)
 
 
-def test_what_hindered_a_creation_is_no_obstacle_during_a_pause() -> None:
+def test_a_refused_creation_is_no_blocker_while_the_job_is_suspended() -> None:
     children = (child(1, signal=9), child(2, signal=9))
     blocker = Blocker(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota")
     status = settled(TRAINING_ONLY, replace(observed(*children), blocker=blocker))
@@ -268,7 +268,7 @@ def test_a_job_without_a_ttl_stays() -> None:
     assert (later.delete_job, later.requeue_after_s) == (False, None)
 
 
-def test_the_deadline_of_a_job_that_restarts_or_has_stopped_is_looked_forward_to() -> None:
+def test_a_job_that_restarts_or_has_stopped_is_requeued_for_its_deadline() -> None:
     job = with_policy(activeDeadlineSeconds=600)
     running = plan(job, observed(child(state="Running", ref=ref())), NOW_S).status
     seen = Observed(status=running, children=(child(state="Running", stopping=True, ref=ref()),), stop_requested=True)

@@ -80,7 +80,7 @@ STORAGE: dict[str, Any] = {
 }
 
 
-def test_storage_that_fails_after_the_first_step_is_waited_for_and_told_as_blocking() -> None:
+def test_storage_that_fails_after_the_first_step_is_retried_and_reported_as_blocking() -> None:
     failed = plan(TRAINING_ONLY, observed(child(1, **STORAGE)), NOW_S)
     assert [failure.kind for failure in failed.status.failures] == ["Infrastructure"]
     assert (failed.status.phase, failed.status.reason, failed.requeue_after_s) == ("Pending", "StorageFailed", 10.0)
@@ -237,7 +237,7 @@ def deadline_job() -> Any:
     return sample_job(lambda spec: spec.update(runPolicy={"activeDeadlineSeconds": 60}))
 
 
-def test_a_deadline_is_looked_forward_to() -> None:
+def test_a_deadline_requeues_the_job() -> None:
     running = child(run="prepare", state="Running")
     assert plan(deadline_job(), Observed(), NOW_S).requeue_after_s == 60
     assert plan(deadline_job(), observed(running), NOW_S + 45).requeue_after_s == 15

@@ -1,4 +1,4 @@
-"""What the API server says when it refuses a child, told in the job's status with what to do about it."""
+"""Why the API server refuses a child, reported in the job's status with the next step."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_return_code_is_read(
     assert (outcome.state, outcome.exit_code, outcome.signal) == (state, exit_code, signal)
 
 
-def test_the_child_s_own_words_are_kept_within_bounds() -> None:
+def test_reason_and_message_of_a_child_are_bounded() -> None:
     outcome = read_outcome(1, {"reason": "OutOfMemory", "message": "m" * 5000})
     assert (outcome.reason, len(outcome.message)) == ("OutOfMemory", 1024)
 

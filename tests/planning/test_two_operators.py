@@ -1,4 +1,4 @@
-"""Two operators at once, as for a moment when one is replaced: the slower one must not undo what the other has done."""
+"""Two operators side by side, as during a replacement: the slower one must not undo what the other has done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_both_of_them_create_one_child() -> None:
     assert [child["metadata"]["name"] for child in world.children()] == ["walk-a1-training"]
 
 
-def test_of_two_that_describe_the_job_one_is_refused_and_looks_again() -> None:
+def test_of_two_status_writes_one_conflicts_and_is_requeued() -> None:
     world, first, second = world_with_two()
     world.look(first)
     run_child(world)

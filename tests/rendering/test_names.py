@@ -11,7 +11,7 @@ JOBS = ("bert-pretraining", "x-training", "launcher", "launch-training", "traini
 
 
 @pytest.mark.parametrize("job", [*JOBS, "training" * 5, "launch" * 7])
-def test_only_the_pod_with_the_log_has_the_word_by_which_it_is_found(job: str) -> None:
+def test_only_the_pod_with_the_log_has_the_word_that_logs_are_found_by(job: str) -> None:
     child = child_name(job, "training", 12, is_mpi=True)
     assert "launch" not in child
     assert "training" not in child

@@ -90,7 +90,7 @@ def test_ranks_are_counted_before_they_are_frozen(cpu: dict[str, Any], ranks: in
     assert parse_job(document).spec.ranks == 3 * ranks
 
 
-def test_what_nobody_has_told_cannot_be_counted() -> None:
+def test_ranks_of_an_unknown_topology_cannot_be_counted() -> None:
     volume = {"path": "r", "volume": {"persistentVolumeClaim": {"claimName": "c"}}}
     untold = job(slotsPerWorker=1, cpu={"ranksPerNode": "auto"}, output=volume)
     (problem,) = cluster_problems(untold, Settings())

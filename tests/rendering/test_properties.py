@@ -67,7 +67,7 @@ def test_names_fit_where_kubernetes_wants_host_names_and_label_values() -> None:
             assert HOST_NAME.fullmatch(each)
 
 
-def test_names_tell_jobs_runs_and_attempts_apart() -> None:
+def test_names_distinguish_jobs_runs_and_attempts() -> None:
     frozen = freeze(case_job("prepare"), default_image=IMAGE)
     made = [
         (freeze(named(frozen.job, job), default_image=IMAGE), number) for job in ("a", "a-a1") for number in (1, 11)
@@ -255,7 +255,7 @@ def test_keys_lie_where_ssh_of_that_user_looks_and_accepts_them() -> None:
         assert arguments[arguments.index("--key-folder") + 1] == folder
 
 
-def test_the_launcher_is_told_its_hostfile() -> None:
+def test_the_launcher_gets_its_hostfile() -> None:
     for _, _, role, template in pods():
         arguments = container(template)["args"]
         assert (("--hostfile", "/etc/mpi/hostfile") in zip(arguments, arguments[1:], strict=False)) == (

@@ -97,9 +97,7 @@ def test_a_log_that_hangs_is_not_asked_for_a_second_time_meanwhile(
     asyncio.run(follow())
 
 
-def test_the_last_words_of_a_child_are_waited_for_without_keeping_a_worker(
-    server: ApiStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_final_read_of_a_log_does_not_occupy_a_worker(server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "FINAL_READ_S", 1.0)
     index = Index()
     hangs, works = add_job(index, server, "hangs", None), add_job(index, server, "works", record("works", 100))

@@ -72,7 +72,7 @@ def test_an_operator_whose_clock_is_wrong_retries_at_once_and_ends_no_job_before
 
 
 @pytest.mark.parametrize("apart_s", [8.0, HOUR_S])
-def test_two_api_servers_whose_clocks_differ_are_told_of_once_a_minute(
+def test_two_api_servers_whose_clocks_differ_are_logged_once_a_minute(
     apart_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ServerClock()

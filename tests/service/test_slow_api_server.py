@@ -69,7 +69,7 @@ def probe(operator: OperatorProcess, seconds: float) -> tuple[list[tuple[int, st
     return alive, ready
 
 
-def test_a_watch_that_stays_dead_costs_no_job_and_is_told_by_readiness(tmp_path: Path) -> None:
+def test_a_watch_that_stays_dead_loses_no_job_and_fails_readiness(tmp_path: Path) -> None:
     with ApiStandIn() as server:
         operator = OperatorProcess(tmp_path, server.kubeconfig(tmp_path), maxWatchLagSeconds=0.5, sweepSeconds=0.3)
         try:

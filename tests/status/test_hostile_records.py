@@ -1,4 +1,4 @@
-"""Whatever a program prints or leaves, a job goes on being looked after: no exception, no other phase, no flood.
+"""Whatever a program prints or leaves, its job is still reconciled: no exception, no other phase, no flood.
 
 BERT_TEST_RECORDS=100000 is the full bar, a minute; what is drawn by default is a sample of it.
 """
@@ -138,7 +138,7 @@ def test_a_job_that_failed_as_often_as_may_be_still_fits_into_etcd() -> None:
     assert plan(JOB, Observed(status=step.status), NOW_S).status == step.status
 
 
-def test_what_only_looks_like_a_record_is_told_from_other_output() -> None:
+def test_what_only_looks_like_a_record_is_distinguished_from_other_output() -> None:
     assert starts_like_record("bert-trainer/1 event=")
     assert not starts_like_record("bert-trainer/2 event=progress")
     assert not starts_like_record("words")

@@ -94,7 +94,7 @@ def test_the_command_that_follows_the_log_is_named() -> None:
         assert status.logs == logs
 
 
-def test_an_obstacle_is_what_a_waiting_job_says_first() -> None:
+def test_a_blocker_is_the_reason_of_a_pending_job() -> None:
     blocker = Blocker(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits. Next: wait")
     waits = Verdict(phase="Pending", reason=Reason.WAITING_TO_START)
     status = describe(JobStatus(), facts(blocker=blocker), waits, generation=1, now_s=NOW_S)
@@ -136,18 +136,23 @@ def test_a_job_that_was_never_invalid_says_nothing_of_it() -> None:
 REPORT = "event=progress stage=phase1 attempt=2 step={step} steps=200 remaining_s=3"
 
 
-def test_progress_is_told_in_figures_and_left_alone_while_it_says_the_same() -> None:
+def test_progress_is_reported_in_figures_and_unchanged_while_they_are_equal() -> None:
     text = "event=progress stage=phase1 attempt=2 step=50 steps=200 remaining_s=130 loss=7.25 sequences_per_s=1234.5"
     report = facts(progress=line(text))
     first = describe(JobStatus(), report, RUNNING, generation=1, now_s=NOW_S)
     assert first.progress is not None
-    told = first.progress
-    assert (told.step, told.total_steps, told.progress_percentage, told.eta) == (50, 200, 25, "2:10 min")
-    assert (told.loss, told.sequences_per_second) == ("7.25", "1234")
+    progress = first.progress
+    assert (progress.step, progress.total_steps, progress.progress_percentage, progress.eta) == (
+        50,
+        200,
+        25,
+        "2:10 min",
+    )
+    assert (progress.loss, progress.sequences_per_second) == ("7.25", "1234")
     assert describe(first, report, RUNNING, generation=1, now_s=NOW_S + 60) == first
     # A line of an attempt that is over says nothing about this one.
     late = facts(progress=line("event=progress stage=phase1 attempt=1 step=60 steps=200"))
-    assert describe(first, late, RUNNING, generation=1, now_s=NOW_S + 60).progress == told
+    assert describe(first, late, RUNNING, generation=1, now_s=NOW_S + 60).progress == progress
 
 
 def test_a_new_attempt_starts_without_the_figures_of_the_one_before() -> None:

@@ -98,7 +98,7 @@ class _Starter:
         output: Path,
     ) -> None:
         self._programs, self._launcher = programs, launcher
-        # One uid for all attempts of this invocation: in the output folder the same uid resumes, and another one follows
+        # One uid for all attempts of this invocation: in the output folder the same uid resumes, another one follows
         # output.ifExists (docs/adr/0005).
         self._config = folder / "run-config.json"
         config = render_run_config(
