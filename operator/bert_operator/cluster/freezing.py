@@ -61,6 +61,9 @@ class Freezer:
         config_map = render_config_map(frozen)
         return Draft(frozen, config_map, data_hash(config_map))
 
+    # Both readers take the document, not the parsed job: a started job may not parse any more, and its name, uid and
+    # runPolicy are all that is needed of it.
+
     async def find(self, document: Document, status: JobStatus) -> Frozen | None:
         """Return what a started job was frozen with; None if there is no ConfigMap.
 
@@ -127,7 +130,7 @@ class Freezer:
         try:
             return thaw(document, config_map["data"])
         except (InvalidJob, KeyError, RecursionError, ValueError) as error:
-            raise Unusable(_unreadable(document, error)) from error
+            raise Unusable(_unreadable(document, error)) from error  # trusted, but written by a newer release
 
     def _check_same(self, config_map: Document, document: Document, status: JobStatus) -> None:
         """Raise Unusable unless a ConfigMap without a hash in the status equals what would be written now.

@@ -68,6 +68,7 @@ async def serve_http(settings: Settings, health: Health, metrics: Metrics) -> tu
     application.router.add_get("/metrics", show_metrics)
     application.router.add_get("/healthz", health.healthz)
     application.router.add_get("/readyz", health.readyz)
+    # Probes come every few seconds: no access log.
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, settings.http_host, settings.http_port)

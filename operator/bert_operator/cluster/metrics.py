@@ -105,6 +105,7 @@ class Metrics:
 
     def add_view(self, read: Callable[[], Mapping[str, float]], name: str, text: str, label: str) -> None:
         """Register a gauge whose values are computed at every scrape. read: returns a value by the label's value."""
+        # Computed at the scrape: lags and waiting times grow without any event that could set a gauge.
         self.registry.register(_View(read, name, text, label))
 
     def render(self) -> bytes:

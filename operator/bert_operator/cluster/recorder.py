@@ -46,6 +46,7 @@ class EventRecorder:
             uid: Its uid, so that kubectl describe does not show it for a namesake.
             event: What to write.
         """
+        # The time of the change, not of the write: the queue may be long.
         now = render_time(self._api.now_s())
         try:
             self._queue.put_nowait((ref, uid, event, now))
@@ -76,6 +77,7 @@ class EventRecorder:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
+            # Read, then patch: two writers may lose a count. That is not worth a precondition and its conflicts.
             path = path_of("Event", metadata["namespace"], metadata["name"])
             count = (await self._api.get(path)).get("count") or 1
             await self._api.patch(path, {"count": count + 1, "lastTimestamp": event["lastTimestamp"]})

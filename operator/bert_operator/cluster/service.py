@@ -93,7 +93,7 @@ class _Service:
         for namespace in self._settings.namespaces or ("",):
             for kind in ("Job", "MPIJob", "Pod", "Event"):
                 is_ours = {"fields": "type=Warning"} if kind == "Event" else {"labels": names.JOB_LABEL}
-                # The selector is applied by the API server: foreign objects never reach this process.
+                # Selectors are applied by the API server. Events carry no labels, so every Warning event arrives.
                 yield Reflector(
                     api,
                     self._index,
@@ -128,7 +128,7 @@ class _Service:
     async def _run_in_order(self, api: ApiClient) -> None:
         """Reconcile no job before the initial lists of children are complete; get ready once all jobs are known too.
 
-        A job that is reconciled before its children are known would look as if its child was lost.
+        A job that is reconciled before its children are known looks as if its child was lost.
         """
         await self._wait_for_own_api(api)
         for reflector in self._reflectors:

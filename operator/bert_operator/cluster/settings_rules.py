@@ -71,6 +71,7 @@ def frozen_problems(document: Document, frozen: Document, settings: Settings) ->
         profile = profile_of(document["spec"], settings.profiles, settings.default_profile) or {}
     except InvalidJob:
         profile = {}  # deleted, and with it what it granted
+    # Compared by kind and value: a profile and the job may mount the same folder at different paths of the spec.
     devices = _network_devices(settings)
     granted = {(_kind(path), got) for path, got in find_privileges(profile, devices)}
     for path, got in find_privileges(frozen, devices):
@@ -128,6 +129,7 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
                 next_step="add output.volume, for example {persistentVolumeClaim: {claimName: results}}",
             )
         return
+    # Normalized first: /results/../data is not below /results.
     path = posixpath.normpath(path)
     writable = {entry.source.mount_path for entry in spec.volumes if not entry.read_only}
     folders = [folder for folder in (base, *writable) if folder is not None]

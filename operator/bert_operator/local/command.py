@@ -129,6 +129,7 @@ class _Starter:
     def make_launch(self, child: ChildSpec, record: Path) -> Launch:
         """Return how to start a child that writes its termination record to ``record``."""
         is_prepare = child.run == PREPARE_RUN
+        # Data preparation divides the cores among its own processes: limits per rank would leave most of them idle.
         threads = launch.threads_per_rank(self._programs.cores, self._placement.ranks_per_node)
         environment = launch.build_environment(
             os.environ,
@@ -193,6 +194,7 @@ def prepare_on_these_machines(
 
     One process uses all cores of a machine, and its shards are byte for byte those of any number of workers.
     """
+    # Its ranks talk MPI: under horovodrun there is none.
     by_hosts = launcher == "open-mpi" and len(hosts) > 1
     stages = []
     for stage in job.spec.stages:

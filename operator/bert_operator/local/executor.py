@@ -102,6 +102,7 @@ class LocalExecutor:
         self._status = step.status
         for child in step.stop:
             self._stop(child)
+        # After a creation plan again at once: only then is it known until when to wait.
         if step.create is not None:
             self._create(step.create)
         elif self._process is None and step.status.phase in ("Succeeded", "Failed", "Stopped"):
@@ -121,6 +122,7 @@ class LocalExecutor:
 
     def _create(self, spec: ChildSpec) -> None:
         launch = self._make_launch(spec, self._record_path(spec.attempt))
+        # The message of a failure must not quote an earlier attempt.
         self._last_lines.clear()
         self._launcher_lines.clear()
         try:
@@ -172,6 +174,7 @@ class LocalExecutor:
 
     def _handle_stop_signal(self, number: int) -> None:
         self._stop_signals.append(number)
+        # During a back-off there is no process: the next plan sees stop_requested, and ends the job as stopped.
         if self._process is None:
             return
         match len(self._stop_signals):

@@ -182,6 +182,7 @@ def _limits(role: _Role) -> Document:
     cpu = resources.cpu
     if cpu is None and spec.cpu.cores_per_rank is not None and role.name != names.LAUNCHER:
         cpu = spec.cpu.cores_per_rank * spec.slots_per_worker
+    # Only what is set: a limit that the job does not name is up to the namespace's LimitRange.
     amounts: dict[str, object] = {
         "cpu": cpu,
         "memory": resources.memory,
@@ -236,6 +237,7 @@ def _shared_volumes(role: _Role) -> Volumes:
     named: dict[str, str] = {}
     for name, volume, default, read_only in _user_volumes(role):
         source = _volume_source(volume)
+        # By source, not by name: users give one claim to output, dataset and volumes.
         is_new = str(source) not in named
         mount: Document = {"name": named.setdefault(str(source), name), "mountPath": volume.mount_path or default}
         if volume.sub_path:

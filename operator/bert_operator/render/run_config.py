@@ -121,7 +121,7 @@ def _model(model: ModelSpec) -> Document:
         "attention_probs_dropout_prob": model.attention_dropout,
         "initializer_range": model.initializer_range,
         "layer_norm_eps": model.layer_norm_epsilon,
-        "vocab_size": None,
+        "vocab_size": None,  # from the vocabulary file, once that exists
         "vocab_pad_multiple": model.vocabulary_pad_multiple,
         "objective": presets.resolve_objective(model),
     }

@@ -60,6 +60,7 @@ def parse_progress_line(line: str) -> ProgressRecord | None:
     Lines longer than 8,192 characters and records with more than 64 fields are rejected, as are records whose steps or
     seconds are negative or absurdly large, or whose text is not valid Unicode.
     """
+    # The length first: the expression below must not run over megabytes of a hostile line.
     line = line.rstrip("\r\n")
     if not line.startswith(PREFIX) or len(line) > _MAX_LINE:
         return None
@@ -67,6 +68,7 @@ def parse_progress_line(line: str) -> ProgressRecord | None:
     position = len(PREFIX)
     while position < len(line):
         match = _WORD.match(line, position)
+        # A repeated key has no meaning that two readers would agree on.
         if match is None or match[1] in fields or len(fields) == _MAX_FIELDS:
             return None
         value = _unquote(match[2])

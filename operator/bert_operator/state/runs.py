@@ -64,6 +64,7 @@ def _whole_cores(spec: JobSpec) -> int:
 
 def list_runs(job: BertPretrainJob) -> tuple[Run, ...]:
     """Return a job's runs in order: data preparation, then all other stages on all ranks."""
+    # Two children, since they need different resources: preparation gets no GPUs, and may have other workers.
     prepare = tuple(stage.name for stage in job.spec.stages if stage.prepare is not None)
     others = tuple(stage.name for stage in job.spec.stages if stage.prepare is None)
     runs = (

@@ -73,6 +73,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
     start_time = previous.start_time or (now if facts.started else None)
     completion_time = previous.completion_time or (now if verdict.phase in TERMINAL_PHASES else None)
     blocker = _blocker(previous, facts, verdict)
+    # A blocker explains more than "waiting to start": it is the status's reason and message while it lasts.
     return JobStatus(
         observed_generation=generation,
         phase=verdict.phase,
@@ -163,6 +164,7 @@ def _progress(previous: JobStatus, facts: Facts, now: str) -> Progress | None:
     before = previous.progress if previous.attempt == facts.attempt else None
     record = facts.progress
     progress = before
+    # Records of an earlier attempt may still be the newest that were read.
     if record is not None and record.attempt == facts.attempt:
         if record.event == "progress":
             progress = _figures(record, now)
@@ -186,6 +188,7 @@ def _figures(record: ProgressRecord, now: str) -> Progress:
     return Progress(
         step=step,
         total_steps=total,
+        # Bounded: the record is untrusted, and the API server would reject the whole status.
         progress_percentage=min(100, 100 * step // total) if step is not None and total else None,
         estimated_remaining_seconds=None if left_s is None else max(0, round(left_s)),
         eta=None if left_s is None else render_duration(left_s),
