@@ -11,7 +11,8 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
@@ -57,6 +58,17 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class _Request(NamedTuple):
+    """An HTTP request to the API server."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    query: Mapping[str, str] = MappingProxyType({})
+    content: str = _JSON
+    accept: str = _JSON
+
+
 class ApiClient:
     """A connection pool to one API server; an asynchronous context manager."""
 
@@ -84,11 +96,12 @@ class ApiClient:
 
     async def get(self, path: str, **query: str) -> Document:
         """Return an object or a list. Raises ApiError."""
-        return await self._request("GET", path, query=query)
+        return await self._request(_Request("GET", path, query=query))
 
     async def get_log(self, path: str, **query: str) -> str:
         """Return a log as text. Raises ApiError."""
-        answer, data = await self._exchange("GET", path, None, query, _JSON, "text/plain, */*", LOG_TIMEOUT_S)
+        request = _Request("GET", path, query=query, accept="text/plain, */*")
+        answer, data = await self._exchange(request, LOG_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         return data.decode(errors="replace")
@@ -97,15 +110,15 @@ class ApiClient:
         """Return a page of a list with metadata only. resume: ``continue`` of the page before."""
         query = {"limit": str(limit), "continue": resume}
         given = {key: value for key, value in query.items() if value}
-        return await self._request("GET", path, query=given, accept=_METADATA_ONLY)
+        return await self._request(_Request("GET", path, query=given, accept=_METADATA_ONLY))
 
     async def create(self, path: str, document: Mapping[str, Any]) -> Document:
         """Create an object. Raises ApiError, with reason AlreadyExists if the name is taken."""
-        return await self._request("POST", path, document)
+        return await self._request(_Request("POST", path, document))
 
     async def patch(self, path: str, document: Mapping[str, Any]) -> Document:
         """Apply a merge patch (RFC 7386); a resourceVersion in it makes it a compare-and-swap."""
-        return await self._request("PATCH", path, document, content=_MERGE_PATCH)
+        return await self._request(_Request("PATCH", path, document, content=_MERGE_PATCH))
 
     async def delete(self, path: str, *, uid: str) -> Document:
         """Delete an object, its dependents first, if it still has this uid.
@@ -113,7 +126,7 @@ class ApiClient:
         In the foreground: the object stays until its pods are gone, so that the next attempt cannot start beside them.
         """
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
-        return await self._request("DELETE", path, body)
+        return await self._request(_Request("DELETE", path, body))
 
     async def stream(self, path: str, *, silence_s: float, **query: str) -> AsyncGenerator[Document, None]:
         """Yield the changes of a watch until the API server ends it, or is silent for too long.
@@ -124,7 +137,7 @@ class ApiClient:
         # Without a total: a healthy watch stays open for minutes, and only silence shows a dead one.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:
-            answer = await self._send("GET", path, None, query, _JSON, _JSON, timeout)
+            answer = await self._send(_Request("GET", path, query=query), timeout)
             if answer.status >= 400:
                 raise _error_of(answer, await answer.read())
             try:
@@ -138,64 +151,37 @@ class ApiClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "broken off") from error
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        content: str = _JSON,
-        accept: str = _JSON,
-    ) -> Document:
+    async def _request(self, request: _Request) -> Document:
         async with self._request_slots:
             sent_s = time.monotonic()
-            answer, data = await self._exchange(method, path, body, query or {}, content, accept, REQUEST_TIMEOUT_S)
+            answer, data = await self._exchange(request, REQUEST_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
         if not (document := _parse(data)):
             # A proxy or load balancer in between may respond 200 with a page of its own.
-            raise ApiError(0, "NotJSON", f"{method} {path}: {data[:200].decode(errors='replace')!r}")
+            raise ApiError(0, "NotJSON", f"{request.method} {request.path}: {data[:200].decode(errors='replace')!r}")
         # Of successes only: errors may come from a proxy, with its own clock.
         self._clock.update(answer.headers.get("Date"), sent_s)
         return document
 
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str],
-        content: str,
-        accept: str,
-        timeout_s: float,
-    ) -> tuple[Any, bytes]:
+    async def _exchange(self, request: _Request, timeout_s: float) -> tuple[Any, bytes]:
         """Send a request and read the whole response. Raises ApiError if there is none."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            answer = await self._send(method, path, body, query, content, accept, timeout)
+            answer = await self._send(request, timeout)
             return answer, await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str],
-        content: str,
-        accept: str,
-        timeout: aiohttp.ClientTimeout,
-    ) -> Any:
-        headers = {"Accept": accept, "Content-Type": content, "User-Agent": "bert-operator"}
+    async def _send(self, request: _Request, timeout: aiohttp.ClientTimeout) -> Any:
+        headers = {"Accept": request.accept, "Content-Type": request.content, "User-Agent": "bert-operator"}
         # Read for every request: kubelet rotates the tokens of service accounts every hour.
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
         if token:
             headers["Authorization"] = token
-        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        url = self._configuration.host + request.path + (f"?{urlencode(request.query)}" if request.query else "")
         send: Any = self._rest.request
-        return await send(method, url, headers, body, _request_timeout=timeout)
+        return await send(request.method, url, headers, request.body, _request_timeout=timeout)
 
 
 def _error_of(answer: Any, data: bytes) -> ApiError:
