@@ -45,7 +45,10 @@ def test_skipped_and_deselected_tests_stand_below_everything_else(tmp_path: Path
 
 def test_several_workers_report_to_one_summary(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
-    assert run(tmp_path, "-n", "2")[-1] == "    3 skipped without sshd: apt-get install openssh-server"
+    assert run(tmp_path, "-n", "2", "-m", "not cluster")[-2:] == [
+        "    3 skipped without sshd: apt-get install openssh-server",
+        "    1 marked cluster: make test-cluster",
+    ]
 
 
 def test_where_nothing_is_left_out_nothing_is_said(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Long random walks of the operator's own reconciler: whatever happens, the rules of job_walk hold.
 
 A walk that breaks a rule is shortened before it is shown; its seed and what happened are in the message.
-``make test`` walks 15,000 steps and ``make test-api`` 100,000 others. WALK_STEPS and WALK_SEED ask for more of them.
+``make test`` walks 3,000 steps, ``make test-long`` 15,000 and ``make test-api`` 100,000 others. WALK_STEPS and
+WALK_SEED ask for more of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from job_walk import Shape, World
 from walk_events import EVENTS, Event
 
-STEPS = int(os.environ.get("WALK_STEPS", "15000"))
+STEPS = int(os.environ.get("WALK_STEPS", "3000"))
 STEPS_EACH = 60
 FIRST_SEED = int(os.environ.get("WALK_SEED", "1"))
 
@@ -61,8 +62,12 @@ def shortened(shape: Shape, walk: Walk) -> Walk:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("steps", "first_seed"),
-    [(STEPS, FIRST_SEED), pytest.param(100_000, FIRST_SEED + 10_000, marks=pytest.mark.api_server)],
-    ids=["some", "many"],
+    [
+        (STEPS, FIRST_SEED),
+        pytest.param(15_000, FIRST_SEED, marks=pytest.mark.long),
+        pytest.param(100_000, FIRST_SEED + 10_000, marks=pytest.mark.api_server),
+    ],
+    ids=["few", "some", "many"],
 )
 def test_no_walk_breaks_a_rule(steps: int, first_seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     walks = -(-steps // STEPS_EACH)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,19 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     ruled_out = re.findall(r"\bnot (\w+)", items[0].config.option.markexpr)
     markers = [next((name for name in ruled_out if item.get_closest_marker(name)), None) for item in items]
     items[0].config.stash.setdefault(DESELECTED, Counter()).update(name for name in markers if name in TARGETS)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of pytest-xdist: hand the counts to the process that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["deselected"] = dict(session.config.stash.get(DESELECTED, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take them there; every worker deselects the same tests."""
+    counts = getattr(node, "workeroutput", {}).get("deselected", {})
+    node.config.stash[DESELECTED] = Counter(counts) | node.config.stash.get(DESELECTED, Counter())
 
 
 # Around pytest's own summary, which lists every skip by line: the last words are these.
