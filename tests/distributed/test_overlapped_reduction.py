@@ -39,7 +39,7 @@ def run_ranks(folder: Path, ranks: int, action: str) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in files]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks(tmp_path_factory.mktemp("ranks"), request.param, "sums")
 
