@@ -12,6 +12,9 @@ BIN := .venv/bin
 JOB ?= examples/01-laptop/job.yaml
 TESTS ?= tests
 PYTEST_ARGS ?=
+# The whole suite runs in two processes; whichever ends first takes tests of the other's half. A part of it runs in one,
+# which starts sooner. A debugger needs PYTEST_ARGS="-n0 --pdb".
+TEST_WORKERS = $(if $(filter tests,$(TESTS)),-n 2 --dist worksteal)
 
 ##@ Use it
 
@@ -49,7 +52,7 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest -m "not api_server and not cluster and not long and not manifests" $(TESTS) $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not api_server and not cluster and not long and not manifests" $(TEST_WORKERS) $(TESTS) $(PYTEST_ARGS)
 
 test-long: setup ## Run the tests that make test leaves out for the time they take
 	@$(BIN)/pytest -m "long and not api_server" $(TESTS) $(PYTEST_ARGS)
