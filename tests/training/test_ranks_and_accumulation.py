@@ -57,6 +57,7 @@ def train_in_threads(folder: Path, dataset: Path, *, ranks: int, micro_batch_siz
 def one_rank(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     """A run of one rank whose batch is one micro-batch: what the others must come to."""
     folder = tmp_path_factory.mktemp("one")
+    torch.set_num_threads(1)  # fixtures of a module run before the one that sets it for tests
     train_in_threads(folder, dataset, ranks=1, micro_batch_size=GLOBAL_BATCH)
     return folder
 
