@@ -18,9 +18,10 @@
 namespace {
 
 constexpr long LANES = 16;  // of a vector: 64 bytes
-constexpr long ROWS = 4;    // rows of a register tile, by up to four vectors: 16 accumulators
+constexpr long ROWS = 4;    // rows of a register tile, by up to four vectors: 16 accumulators of 32 registers
 typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 
+// Kinds of units. multiply_add: sums in fp32 whatever the unit holds. unit: neighbours along the axis that is summed.
 struct Float {
     static constexpr long DEPTH = 1;  // numbers in a unit
     using Element = float;
@@ -30,6 +31,8 @@ struct Float {
 };
 
 #ifdef __AVX512BF16__
+// Weights and gradients are rounded to bf16 before their products, which Float units leave in fp32: in bf16, libraries
+// with and without this instruction give results that differ by that rounding.
 struct Pair {
     static constexpr long DEPTH = 2;
     using Element = bf16;
@@ -79,6 +82,7 @@ inline void transpose(const uint32_t* in, long in_row, long rows, uint32_t* out,
 template <class U, long rows, long vectors>
 inline void multiply_tile(const uint32_t* a, long a_row, long a_unit, const uint32_t* b, long b_row, long units,
                           float* out, long out_row) {
+    // In registers, as long as the loops below are unrolled; otherwise they would be an array in memory.
     Vector sums[rows][vectors] = {};
     for (long k = 0; k < units; ++k) {
         Vector operand[vectors];
@@ -118,6 +122,7 @@ struct Problem {
 
 struct Task {
     long first, T, row, head;  // the row's first token, its tokens, its number
+    // T rounded up to whole vectors: the width of score tiles. Columns beyond T are zeros or are cleared.
     long padded() const { return (T + LANES - 1) / LANES * LANES; }
 };
 
@@ -194,7 +199,7 @@ uint32_t head_key(const Problem& p, const Task& t) {
 }
 
 // The next two work on the ROWS rows of a tile at once: a row alone is too short to hide how long exp and hash take.
-// Rows beyond the last query hold anything.
+// Rows beyond the last query hold anything; nothing of them is stored.
 static_assert(ROWS == 4);
 
 void clear_behind(float* tile, long width, long T) {
@@ -214,6 +219,7 @@ void softmax(float* tile, long width, long T, float scale, const uint32_t* keys,
         top_c = c[j] > top_c ? c[j] : top_c;
         top_d = d[j] > top_d ? d[j] : top_d;
     }
+    // The largest score is subtracted before it is scaled: no exponent is above 0, and nothing overflows.
     float sum_a = 0.0f, sum_b = 0.0f, sum_c = 0.0f, sum_d = 0.0f;
 #pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
     for (long j = 0; j < T; ++j) {
@@ -223,6 +229,7 @@ void softmax(float* tile, long width, long T, float scale, const uint32_t* keys,
         sum_d += d[j] = exp_of((d[j] - top_d) * scale);
     }
     const float share_a = 1.0f / sum_a, share_b = 1.0f / sum_b, share_c = 1.0f / sum_c, share_d = 1.0f / sum_d;
+    // Dropped after normalising: the sums above are those of all weights.
     const uint32_t key_a = keys[0], key_b = keys[1], key_c = keys[2], key_d = keys[3];
     SIMD for (long j = 0; j < T; ++j) {
         a[j] *= share_a * drop.factor(key_a, uint32_t(j));
@@ -235,14 +242,16 @@ void softmax(float* tile, long width, long T, float scale, const uint32_t* keys,
     for (long i = 0; i < ROWS; ++i) logs[i] = tops[i] * scale + std::log(sums[i]);
 }
 
-// tile: scores, turned into weights, dropped ones 0. flow: gradients of those, turned into gradients of scores. Both
+// tile: scores, turned into weights, dropped ones 0. grads: gradients of those, turned into gradients of scores. Both
 // (ROWS, width), with zeros behind T. shifts: the logarithms of `softmax`; deltas: gradient times output of each query.
 template <class Drop>
-void softmax_gradient(float* tile, float* flow, long width, long T, float scale, const float* shifts,
+void softmax_gradient(float* tile, float* grads, long width, long T, float scale, const float* shifts,
                       const float* deltas, const uint32_t* keys, Drop drop) {
+    // With weights p = exp(s * scale - shift), dropout's factor m and gradients dp of dropped weights:
+    // delta = sum_j p_j m_j dp_j, which is the output times its gradient, and ds_j = p_j (m_j dp_j - delta) * scale.
     for (long i = 0; i < ROWS; i += 2) {
         float *__restrict a = tile + i * width, *__restrict b = a + width;
-        float *__restrict to_a = flow + i * width, *__restrict to_b = to_a + width;
+        float *__restrict to_a = grads + i * width, *__restrict to_b = to_a + width;
         const float shift_a = shifts[i], shift_b = shifts[i + 1], delta_a = deltas[i], delta_b = deltas[i + 1];
         const uint32_t key_a = keys[i], key_b = keys[i + 1];
         SIMD for (long j = 0; j < T; ++j) {
@@ -255,10 +264,12 @@ void softmax_gradient(float* tile, float* flow, long width, long T, float scale,
         }
     }
     clear_behind(tile, width, T);
-    clear_behind(flow, width, T);
+    clear_behind(grads, width, T);
 }
 
-// The memory of one thread, for rows of up to `longest` tokens.
+// The memory of one thread, for rows of up to `longest` tokens. Forward, weights exist for a tile of ROWS queries only;
+// backward, weights and score gradients of one head of one row are kept, T * T each, since gradients of keys and values
+// are sums over queries.
 template <class U>
 struct Scratch {
     Scratch(long longest, long E, bool backward) {
@@ -283,12 +294,14 @@ void attend(const Problem& p, Drop drop, const Task& task, const T* q, const T* 
     Operand<U, T>::columns(k + at, p.row, task, E, keys);
     Operand<U, T>::stack(v + at, p.row, task, E, values);
     const uint32_t key = head_key(p, task);
+    // Tile by tile of ROWS queries: scores (ROWS, T) = Q K^T, softmax, output (ROWS, E) = weights V.
     for (long first = 0; first < task.T; first += ROWS) {
         const long rows = std::min(ROWS, task.T - first);
         multiply<U>(queries + first * (E / U::DEPTH), E / U::DEPTH, 1, keys, width, E / U::DEPTH,
                     s.scores.data(), width, width);
         uint32_t row_keys[ROWS];
         float logs[ROWS];
+        // The place of a query in its row, not in the micro-batch: any split of rows drops the same weights.
         for (long i = 0; i < ROWS; ++i) row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN);
         softmax(s.scores.data(), width, task.T, p.scale, row_keys, drop, logs);
         for (long i = 0; i < rows; ++i) {
@@ -316,6 +329,8 @@ void attend_gradient(const Problem& p, Drop drop, const Task& task, const T* gra
                      const T* k, const T* v, T* grad_q, T* grad_k, T* grad_v, Scratch<U>& s) {
     const long E = p.E, D = p.H * E, width = task.padded(), units = width / U::DEPTH, deep = E / U::DEPTH;
     const long at = task.first * p.row + task.head * E, at_out = task.first * D + task.head * E;
+    // Q (T, E), K^T (E, T), dO (T, E) and V^T (E, T) for scores and weight gradients; K, Q and dO stacked along T for
+    // dQ = dS K, dK = dS^T Q and dV = P^T dO, where P are the weights after dropout.
     uint32_t* o[7];
     for (int i = 0; i < 7; ++i) o[i] = s.operands[i].data();
     Operand<U, T>::rows(q + at, p.row, task, E, o[0]);
@@ -326,15 +341,16 @@ void attend_gradient(const Problem& p, Drop drop, const Task& task, const T* gra
     Operand<U, T>::stack(q + at, p.row, task, E, o[5]);
     Operand<U, T>::stack(grad + at_out, D, task, E, o[6]);
     const uint32_t key = head_key(p, task);
-    float *score = s.scores.data(), *flow = s.products.data();
+    float *score = s.scores.data(), *grads = s.products.data();
     uint32_t *dropped = s.dropped.data(), *turned = s.turned.data();
+    // The scratch memory still holds an earlier task's; what lies behind this task's rows must not be NaN.
     const long known = (task.T + U::DEPTH - 1) / U::DEPTH * width;
     std::fill(dropped + known, dropped + units * width, 0u);
     std::fill(turned + known, turned + units * width, 0u);
     for (long first = 0; first < task.T; first += ROWS) {
         const long rows = std::min(ROWS, task.T - first);
         multiply<U>(o[0] + first * deep, deep, 1, o[1], width, deep, score, width, width);
-        multiply<U>(o[2] + first * deep, deep, 1, o[3], width, deep, flow, width, width);
+        multiply<U>(o[2] + first * deep, deep, 1, o[3], width, deep, grads, width, width);
         uint32_t row_keys[ROWS];
         float deltas[ROWS] = {}, shifts[ROWS] = {};
         for (long i = 0; i < ROWS; ++i) row_keys[i] = mix(key + uint32_t(first + i) * GOLDEN);
@@ -347,18 +363,19 @@ void attend_gradient(const Problem& p, Drop drop, const Task& task, const T* gra
             deltas[i] = delta;
             shifts[i] = logsum[(task.first + token) * p.H + task.head];
         }
-        softmax_gradient(score, flow, width, task.T, p.scale, shifts, deltas, row_keys, drop);
-        for (long i = 0; i < rows; ++i) put_row<U>(flow + i * width, width, s.weights.data() + (first + i) * units);
-        turn<U>(flow, rows, width, turned + first / U::DEPTH * width);
+        softmax_gradient(score, grads, width, task.T, p.scale, shifts, deltas, row_keys, drop);
+        for (long i = 0; i < rows; ++i) put_row<U>(grads + i * width, width, s.weights.data() + (first + i) * units);
+        turn<U>(grads, rows, width, turned + first / U::DEPTH * width);
         turn<U>(score, rows, width, dropped + first / U::DEPTH * width);
-        multiply<U>(s.weights.data() + first * units, units, 1, o[4], E, units, flow, E, E);
+        multiply<U>(s.weights.data() + first * units, units, 1, o[4], E, units, grads, E, E);
         store_tile<U, T>(s.products, rows, E, grad_q + at + first * p.row, p.row);
     }
+    // Only now are all queries' rows of P and dS there, which dK and dV sum over.
     for (long first = 0; first < task.T; first += ROWS) {
         const long rows = std::min(ROWS, task.T - first);
-        multiply<U>(turned + first, 1, width, o[5], E, units, flow, E, E);
+        multiply<U>(turned + first, 1, width, o[5], E, units, grads, E, E);
         store_tile<U, T>(s.products, rows, E, grad_k + at + first * p.row, p.row);
-        multiply<U>(dropped + first, 1, width, o[6], E, units, flow, E, E);
+        multiply<U>(dropped + first, 1, width, o[6], E, units, grads, E, E);
         store_tile<U, T>(s.products, rows, E, grad_v + at + first * p.row, p.row);
     }
 }

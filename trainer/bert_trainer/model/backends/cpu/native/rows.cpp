@@ -10,7 +10,7 @@
 
 namespace {
 
-// One block of sums per thread.
+// One block of sums per thread: no atomics, and an order of addition that does not depend on which thread is first.
 struct Partial {
     Partial(int threads, long width) : width(width), values(size_t(threads) * width, 0.0f) {}
     float* mine() { return values.data() + size_t(omp_get_thread_num()) * width; }
@@ -22,6 +22,8 @@ struct Partial {
     std::vector<float> values;
 };
 
+// out = LayerNorm(x + dropout(y + bias)); x, y and out (N, D). Kept for the backward pass: sum (N, D), which LayerNorm
+// takes in, and mean and reciprocal deviation of its rows (N,).
 template <class T, class Drop>
 void drop_add_norm(const T* y, const float* bias, const T* x, const float* gamma, const float* beta,
                    const int32_t* keys, Drop drop, float eps, T* sum, T* out, float* mean, float* deviation, long N,
@@ -35,10 +37,12 @@ void drop_add_norm(const T* y, const float* bias, const T* x, const float* gamma
         float total = 0.0f;
 #pragma omp simd reduction(+ : total)
         for (long d = 0; d < D; ++d) {
+            // Read back after rounding to T: the statistics are those of what the backward pass will read.
             put(zn[d], (get(yn[d]) + bias[d]) * mine.factor(key, uint32_t(d)) + get(xn[d]));
             total += get(zn[d]);
         }
         const float m = total / float(D);
+        // A second pass over the row, which is in cache: the mean of squares less the square of the mean would cancel.
         float squares = 0.0f;
 #pragma omp simd reduction(+ : squares)
         for (long d = 0; d < D; ++d) {
@@ -73,6 +77,7 @@ void drop_add_norm_gradient(const T* grad, const T* sum, const float* mean, cons
             a += g;
             b += g * (get(zn[d]) - m);
         }
+        // dz = r (g gamma - mean(g gamma) - c r^2 mean(g gamma c)), c = z - mean; a and b are the two means.
         a /= float(D);
         b *= r * r / float(D);
         SIMD for (long d = 0; d < D; ++d) {
@@ -91,6 +96,7 @@ void drop_add_norm_gradient(const T* grad, const T* sum, const float* mean, cons
     partial.add_to(grad_beta, 2 * D, D);
 }
 
+// Dropout alone; its own gradient, with the same keys.
 template <class T>
 void drop(const T* x, const int32_t* keys, Dropout dropout, T* out, long N, long D, int threads) {
     PARALLEL_FOR(threads)
@@ -150,6 +156,7 @@ void bias_gelu_gradient(const T* grad, const T* y, const float* bias, T* grad_y,
     partial.add_to(grad_bias, 0, D);
 }
 
+// out[d] += sum over n of x[n][d], in fp32: the gradient of a bias.
 template <class T>
 void column_sums(const T* x, float* out, long N, long D, int threads) {
     Partial partial(threads, D);
@@ -175,16 +182,19 @@ void cross_entropy(T* logits, const int64_t* labels, float* losses, int64_t* bes
         float total = 0.0f;
 #pragma omp simd reduction(+ : total)
         for (long v = 0; v < W; ++v) total += exp_of(get(row[v]) - largest);
+        // The lowest index of the largest logit, as a reduction that vectorises.
         int32_t first = int32_t(W) - 1;
 #pragma omp simd reduction(min : first)
         for (int32_t v = 0; v < int32_t(W); ++v) first = get(row[v]) == largest && v < first ? v : first;
         const float label = get(row[labels[m]]);
         losses[m] = std::log(total) + largest - label;
         best[m] = first;
+        // In place: logits are among the largest tensors of a step, and their gradient takes no memory of its own.
         if (!with_gradient) continue;
         const float scale = 1.0f / total;
         SIMD for (long v = 0; v < W; ++v) put(row[v], exp_of(get(row[v]) - largest) * scale);
         for (long v = W; v < V; ++v) put(row[v], 0.0f);
+        // In fp32 before it is rounded: softmax rounded to bf16, less 1, would lose the gradient of a sure prediction.
         put(row[labels[m]], std::exp(label - largest) * scale - 1.0f);
     }
 }

@@ -24,6 +24,7 @@ EXPORT void gradients_to_update_f32(float* gradients, float* first, float* secon
             }
             continue;
         }
+        // Norms of a row of C = 4096 elements are short enough for fp32; they are combined over rows in fp64.
         float of_values = 0.0f, of_update = 0.0f;
 #pragma omp simd reduction(+ : of_values, of_update)
         for (long c = 0; c < C; ++c) {
@@ -40,7 +41,7 @@ EXPORT void gradients_to_update_f32(float* gradients, float* first, float* secon
     }
 }
 
-// sums += x, for a number of elements.
+// sums += x, for a number of elements: a bf16 gradient into its fp32 main_grad, in one pass over both.
 EXPORT void add_to_bf16(float* __restrict sums, const bf16* __restrict x, long count, int threads) {
     constexpr long BLOCK = 4096;
     PARALLEL_FOR(threads)
