@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from bert_trainer.model.backends.gpu.compilation import find_obstacle
+from bert_trainer.model.backends.gpu.compilation import why_not_compiled
 
 
 @pytest.fixture
 def compiled_anew() -> Iterator[None]:
     """Forget what was compiled, and whether that works, before a test and after it."""
-    find_obstacle.cache_clear()
+    why_not_compiled.cache_clear()
     torch._dynamo.reset()
     counters.clear()
     yield
-    find_obstacle.cache_clear()
+    why_not_compiled.cache_clear()
     torch._dynamo.reset()

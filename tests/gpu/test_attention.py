@@ -85,7 +85,7 @@ def _missing(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        (_across_rows, "attention padded is off: values by"),
+        (_across_rows, "attention padded failed its self-test: values differ by"),
         (_bits_of_its_own_in_the_backward_pass, "its backward pass drops other weights"),
         (_missing, "attention padded does not run: no kernel image is available"),
     ],
@@ -152,15 +152,15 @@ def test_a_faulty_way_is_replaced_by_padding_which_is_tried_too(
 
     def fault_of(attention: Attention, *_: object) -> str | None:
         tried.append(attention)
-        return f"{attention} is off" if attention in faults else None
+        return f"{attention} failed" if attention in faults else None
 
     monkeypatch.setattr(encoder, "choose_attention", lambda *_: "flash")
     monkeypatch.setattr(encoder, "find_fault", fault_of)
-    monkeypatch.setattr(encoder, "find_obstacle", lambda _: "not wanted")
+    monkeypatch.setattr(encoder, "why_not_compiled", lambda _: "not wanted")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     find = encoder.find.__wrapped__
     if "padded" in faults:
-        with pytest.raises(TrainerError, match="padded is off"):
+        with pytest.raises(TrainerError, match="padded failed"):
             find(CPU, torch.bfloat16, 64)
     else:
         assert find(CPU, torch.bfloat16, 64).attention == "padded"

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from bert_trainer.model.backends.gpu import compilation, functions
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
-from bert_trainer.model.backends.gpu.compilation import find_obstacle, let_vary
+from bert_trainer.model.backends.gpu.compilation import mark_dynamic, why_not_compiled
 from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend, _keys_at, _weights_of
 from bert_trainer.model.backends.gpu.functions import LayerSettings
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
@@ -36,9 +36,9 @@ def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_featur
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    obstacle = find_obstacle(CPU)
-    if obstacle is not None:
-        pytest.skip(f"nothing can be compiled here: {obstacle}")
+    reason = why_not_compiled(CPU)
+    if reason is not None:
+        pytest.skip(f"nothing can be compiled here: {reason}")
     model = make_model(torch.float32, hidden_dropout_prob=0.1)
     counters.clear()
     compiled = GpuBackend("padded", torch.float32, Functions.compiled(), not_compiled=None)
@@ -79,10 +79,14 @@ def test_a_layer_is_one_graph_for_all_layers_and_token_counts(attention: Attenti
         x_ND: Tensor = torch.empty(len(batch.tokens_N), 64, dtype=dtype, device=META, requires_grad=True)
         y_ND = x_ND
         for layer in model.layers:
-            rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
+            rows = Rows(
+                mark_dynamic(batch.row_bounds), mark_dynamic(batch.padded_index_N), mark_dynamic(batch.row_mask_BT)
+            )
             keys = _keys_at(batch.dropout_keys(1, 2), layer.first_site, 64)
-            output_index_K = let_vary(torch.cat([batch.masked_index_M, batch.row_starts_B])) if layer is last else None
-            y_ND = compiled(let_vary(y_ND), rows, _weights_of(layer), keys, output_index_K, settings)
+            output_index_K = (
+                mark_dynamic(torch.cat([batch.masked_index_M, batch.row_starts_B])) if layer is last else None
+            )
+            y_ND = compiled(mark_dynamic(y_ND), rows, _weights_of(layer), keys, output_index_K, settings)
         assert (y_ND.shape, y_ND.dtype) == ((len(output_index_K), 64), dtype)
         parameters = list(model.layers.parameters())
         gradients = torch.autograd.grad(y_ND.float().sum(), [x_ND, *parameters])
@@ -93,12 +97,12 @@ def test_a_layer_is_one_graph_for_all_layers_and_token_counts(attention: Attenti
 
 def test_a_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compilation.SWITCH, "off")
-    assert find_obstacle(CPU) == "BERT_TRAINER_COMPILE=off"
+    assert why_not_compiled(CPU) == "BERT_TRAINER_COMPILE=off"
 
 
 def test_cards_that_triton_does_not_know_run_the_plain_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
-    assert find_obstacle(torch.device("cuda", 0)) == "Triton needs sm_70 or newer"
+    assert why_not_compiled(torch.device("cuda", 0)) == "Triton needs sm_70 or newer"
 
 
 def test_a_machine_without_a_compiler_runs_the_plain_functions_and_says_why(
@@ -109,7 +113,7 @@ def test_a_machine_without_a_compiler_runs_the_plain_functions_and_says_why(
 
     monkeypatch.setattr(torch, "compile", no_compiler)
     expected = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable"
-    assert find_obstacle(CPU) == expected
+    assert why_not_compiled(CPU) == expected
 
 
 def test_a_compiler_that_gives_other_values_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +121,7 @@ def test_a_compiler_that_gives_other_values_is_not_used(monkeypatch: pytest.Monk
         return lambda x: function(x) * 1.01  # type: ignore[operator]
 
     monkeypatch.setattr(torch, "compile", wrong)
-    assert find_obstacle(CPU) == "a compiled function gave other values than the plain one"
+    assert why_not_compiled(CPU) == "a compiled function gave other values than the plain one"
 
 
 def test_a_second_sequence_length_is_compiled_once_more_and_a_third_is_not() -> None:
@@ -132,7 +136,7 @@ def test_a_second_sequence_length_is_compiled_once_more_and_a_third_is_not() -> 
     for longest in (40, 64, 128, 512):
         batch = pad_to_bucket(make_batch(), MicroBatchShape(longest, rows=12)).to(META)
         x_ND = torch.empty(len(batch.tokens_N), 64, dtype=torch.bfloat16, device=META)
-        rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
+        rows = Rows(mark_dynamic(batch.row_bounds), mark_dynamic(batch.padded_index_N), mark_dynamic(batch.row_mask_BT))
         settings = LayerSettings(WAYS["flash"], 2, longest, 0.1, 0.1, True, "none", 1e-12)
-        compiled(let_vary(x_ND), rows, _weights_of(model.layers[0]), None, None, settings)
+        compiled(mark_dynamic(x_ND), rows, _weights_of(model.layers[0]), None, None, settings)
     assert len(graphs) == 2

@@ -23,7 +23,7 @@ from bert_trainer.model.backends.gpu.attention import (
     seed_generator,
 )
 from bert_trainer.model.backends.gpu.bucket_padding import Staging, pad_to_bucket
-from bert_trainer.model.backends.gpu.compilation import find_obstacle
+from bert_trainer.model.backends.gpu.compilation import why_not_compiled
 from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend
 from bert_trainer.model.backends.gpu.self_test import find_fault, make_rows
 from confidence import FIVE_SIGMA, share_z
@@ -80,8 +80,8 @@ def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
     monkeypatch: pytest.MonkeyPatch, way: tuple[Attention, torch.dtype], compiled: bool
 ) -> None:
     attention, dtype = way
-    if compiled and (obstacle := find_obstacle(GPU)) is not None:
-        pytest.fail(obstacle)
+    if compiled and (reason := why_not_compiled(GPU)) is not None:
+        pytest.fail(reason)
     batch = make_batch()
     expected = run(monkeypatch, make_model(hidden_dropout_prob=0.1), batch, EagerBackend(), step=3)
     backend = GpuBackend(attention, dtype, Functions.compiled() if compiled else Functions())
@@ -161,7 +161,7 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
     """Without attention dropout, so that both drop the same features; fp32, 20 steps, with an evaluation."""
     if not compiled:
         monkeypatch.setenv("BERT_TRAINER_COMPILE", "off")
-    find_obstacle.cache_clear()
+    why_not_compiled.cache_clear()
     gpu_encoder.find.cache_clear()
     dataset = write_dataset(tmp_path / "data")
     stage = pretrain_stage(length={"steps": 20}, micro_batch_size=5)
@@ -175,7 +175,7 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
         assert session.device.type == device
         curves.append(losses(tmp_path / device))
     assert curves[1] == pytest.approx(curves[0], rel=2e-3)
-    find_obstacle.cache_clear()
+    why_not_compiled.cache_clear()
     gpu_encoder.find.cache_clear()
 
 

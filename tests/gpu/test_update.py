@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle
+from bert_trainer.model.backends.gpu.compilation import compile_function, why_not_compiled
 from bert_trainer.optim import update
 from bert_trainer.parallel.flat_parameters import ROW
 from whole_configs import optimizer_settings
@@ -44,9 +44,9 @@ def test_it_is_compiled_once_and_gives_what_the_plain_operations_give(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    obstacle = find_obstacle(torch.device("cpu"))
-    if obstacle is not None:
-        pytest.skip(f"nothing can be compiled here: {obstacle}")
+    reason = why_not_compiled(torch.device("cpu"))
+    if reason is not None:
+        pytest.skip(f"nothing can be compiled here: {reason}")
     expected = steps(monkeypatch, PLAIN)
     counters.clear()
     found = steps(monkeypatch, (compile_function(PLAIN[0]), compile_function(PLAIN[1])))

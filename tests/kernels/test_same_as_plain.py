@@ -1,6 +1,6 @@
 """Kernels compute what the plain operations of torch compute, forward and backward, and drop the same elements.
 
-Inputs: rows of 1 to 70 tokens, heads of 16 and 32 features, both GELUs. Reference: the plain path in fp64. Measured:
+Inputs: rows of 1 to 70 tokens, heads of 16 and 32 features, both GELUs. Reference: the eager backend in fp64. Measured:
 fp32 within 3e-6 of the largest gradient, bf16 within 2 %.
 """
 

@@ -50,7 +50,7 @@ def test_a_xeon_with_amx_has_them_all_without_a_warning(precision: str) -> None:
 @pytest.mark.parametrize(
     ("precision", "flags", "words"),
     [
-        ("bf32", EPYC, "allowed: fp32, which it would be in fact, or bf16, since this processor has no amx_bf16"),
+        ("bf32", EPYC, "allowed: fp32, to which it would fall back, or bf16, since this processor has no amx_bf16"),
         ("bf32", frozenset(), "no amx_bf16"),
         ("avx-fp32", frozenset({"asimd"}), "no avx2 or avx512f"),
     ],

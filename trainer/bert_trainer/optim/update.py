@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bert_trainer.config.run_config import OptimizerConfig
 from bert_trainer.model.backends.cpu.library import Library, usable
-from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle
+from bert_trainer.model.backends.gpu.compilation import compile_function, why_not_compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def plain_apply_update_(values: Tensor, update: Tensor, rate: Tensor, ratios: Te
 @cache
 def _functions(device: torch.device) -> tuple[Callable[..., Tensor], Callable[..., None]]:
     """Return both functions, compiled where the device is a GPU for which that works."""
-    if device.type == "cuda" and find_obstacle(device) is None:
+    if device.type == "cuda" and why_not_compiled(device) is None:
         return compile_function(plain_gradients_to_update_), compile_function(plain_apply_update_)
     return plain_gradients_to_update_, plain_apply_update_
 

@@ -20,7 +20,7 @@ from bert_trainer.system.processor import ALLOCATORS, OPENMP, find_library, keep
 
 _NEEDED: dict[str, tuple[tuple[str, ...], str]] = {
     # On a processor with AVX-512 BF16 alone oneDNN 3.13 computes fp32 products in fp32, whatever is allowed to it.
-    "bf32": (("amx_bf16",), "fp32, which it would be in fact, or bf16"),
+    "bf32": (("amx_bf16",), "fp32, to which it would fall back, or bf16"),
     "avx-fp32": (("avx2", "avx512f"), "fp32"),
 }
 """Flags of which the processor must have one, and what to use instead."""
@@ -64,7 +64,7 @@ def prepare_processor(precision: str) -> str | None:
 
 
 def describe_processor(rank: int, precision: str) -> str:
-    """Return what a rank has really got, in one line."""
+    """Return what a rank computes with, in one line."""
     processors, maps = bound_processors(), read_text("/proc/self/maps")
     cores = read_machine().count_cores(processors)
     words = [

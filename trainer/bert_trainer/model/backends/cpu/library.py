@@ -83,8 +83,8 @@ def find() -> tuple[Library | None, str]:
             return Library(build.library_path(flavour), flavour), ""
         except (OSError, AttributeError):
             remedy = "python -m bert_trainer.model.backends.cpu.build, which needs a C++ compiler"
-            return None, f"that for {flavour} is not built: {remedy}"
-    return None, f"none for this processor; there are {', '.join(build.flavours())}"
+            return None, f"the {flavour} library is not built: run {remedy}"
+    return None, f"this processor supports none of {', '.join(build.flavours())}"
 
 
 def identity() -> str:
@@ -103,7 +103,7 @@ def usable(device: torch.device, dtype: torch.dtype) -> Library | None:
 
 @cache
 def processor_flags() -> frozenset[str]:
-    """Return what this processor can do, in the words of /proc/cpuinfo."""
+    """Return this processor's instruction sets, as /proc/cpuinfo names them."""
     return read_flags(_CPUINFO.read_text() if _CPUINFO.exists() else "")
 
 

@@ -28,7 +28,7 @@ _NO_MASK = 0  # of the memory-efficient operator: neither causal nor given
 
 
 class Rows(NamedTuple):
-    """Where the rows of a flat micro-batch are, in the words of each way."""
+    """Where the rows of a padding-free micro-batch are, as each of the three takes it."""
 
     bounds: Tensor
     """int32 (B + 1,): where rows begin, and the end."""

@@ -1,7 +1,7 @@
 """Whether an NVIDIA GPU can compute as asked.
 
 CUDA does not refuse: without tf32 units PyTorch computes in fp32, and below compute capability 8.0 it emulates bf16
-slower than fp32, both without a word. So what a card cannot do is refused here, by name.
+slower than fp32, both without a warning. So what a card cannot do is rejected here, by name.
 """
 
 from __future__ import annotations

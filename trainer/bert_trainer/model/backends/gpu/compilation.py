@@ -1,8 +1,7 @@
 """torch.compile for the step on a GPU: whether it works here, and how it is set up.
 
-It needs Triton, a C compiler, Python's headers and a folder that programs may be run from, and says nothing of them
-before the first step. So it is tried on a small function; where that fails the step runs operation by operation, and
-the log says why.
+It needs Triton, a C compiler, Python's headers and a folder that programs may be run from, and checks none of them
+before the first step. So it is tried on a small function; where that fails the step runs eagerly, and the log says why.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 
 @cache
-def find_obstacle(device: torch.device) -> str | None:
+def why_not_compiled(device: torch.device) -> str | None:
     """Return why nothing can be compiled for a device, in one line; None where it works. Takes seconds."""
     if os.environ.get(SWITCH) == "off":
         return f"{SWITCH}=off"
@@ -45,11 +44,11 @@ def find_obstacle(device: torch.device) -> str | None:
 
 
 def compile_function(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that is compiled at its first call, once for all sizes of dimensions marked by ``let_vary``."""
+    """Return a function compiled at its first call, once for all sizes of dimensions that ``mark_dynamic`` marks."""
     return torch.compile(function)
 
 
-def let_vary(tensor: Tensor) -> Tensor:
+def mark_dynamic(tensor: Tensor) -> Tensor:
     """Mark a tensor's first dimension as one that differs between calls, so that no size is compiled for itself."""
     torch._dynamo.maybe_mark_dynamic(tensor, 0)
     return tensor

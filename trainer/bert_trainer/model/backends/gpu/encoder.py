@@ -1,4 +1,4 @@
-"""The model's step on a GPU: flat tokens, attention inside rows, compiled parts; and which of them a card has got."""
+"""The model's step on a GPU: padding-free batches, attention inside rows, compiled parts, and a choice of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.backends.gpu import functions
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
-from bert_trainer.model.backends.gpu.compilation import compile_function, find_obstacle, let_vary
+from bert_trainer.model.backends.gpu.compilation import compile_function, mark_dynamic, why_not_compiled
 from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, LayerWeights, Linear, Norm
 from bert_trainer.model.backends.gpu.self_test import find_fault
 from bert_trainer.model.batch import Batch
@@ -62,13 +62,13 @@ class GpuBackend:
         """Return the sum of embeddings, normalised and dropped, (N, D)."""
         embeddings, config = model.embeddings, model.config
         summed = (
-            let_vary(F.embedding(batch.tokens_N, embeddings.tokens.weight)),
-            let_vary(F.embedding(batch.positions_N, embeddings.positions.weight)),
+            mark_dynamic(F.embedding(batch.tokens_N, embeddings.tokens.weight)),
+            mark_dynamic(F.embedding(batch.positions_N, embeddings.positions.weight)),
         )
         segments = None
         if embeddings.segments is not None:
-            segments = (let_vary(batch.segments_N), embeddings.segments.weight)
-        with _given_types(summed[0].device):
+            segments = (mark_dynamic(batch.segments_N), embeddings.segments.weight)
+        with _autocast_off(summed[0].device):
             return self.functions.embed(
                 summed,
                 segments,
@@ -93,21 +93,23 @@ class GpuBackend:
             approximate=layer.approximate,
             epsilon=layer.attention_norm.eps,
         )
-        rows = Rows(let_vary(batch.row_bounds), let_vary(batch.padded_index_N), let_vary(batch.row_mask_BT))
+        rows = Rows(mark_dynamic(batch.row_bounds), mark_dynamic(batch.padded_index_N), mark_dynamic(batch.row_mask_BT))
         if dropout is not None and layer.attention_dropout > 0:
             # For every layer: activation checkpointing computes a layer again, after others have drawn their bits.
             seed_generator(x_ND.device, dropout.site_seed(layer.first_site))
         keys = _keys_at(dropout, layer.first_site, x_ND.shape[1])
-        with _given_types(x_ND.device):
-            output_index_K = output_index_K if output_index_K is None else let_vary(output_index_K)
-            return self.functions.encode_layer(let_vary(x_ND), rows, _weights_of(layer), keys, output_index_K, settings)
+        with _autocast_off(x_ND.device):
+            output_index_K = output_index_K if output_index_K is None else mark_dynamic(output_index_K)
+            return self.functions.encode_layer(
+                mark_dynamic(x_ND), rows, _weights_of(layer), keys, output_index_K, settings
+            )
 
     def masked_lm(self, model: BertParameters, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
-        with _given_types(x_MD.device):
+        with _autocast_off(x_MD.device):
             return self.functions.masked_lm(
-                let_vary(x_MD),
-                let_vary(labels_M),
+                mark_dynamic(x_MD),
+                mark_dynamic(labels_M),
                 _linear_of(model.mlm_transform),
                 _norm_of(model.mlm_norm),
                 Linear(model.embeddings.tokens.weight, model.mlm_bias),
@@ -127,22 +129,22 @@ def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuBackend
     # Cached, since every forward pass asks twice: the self-test and the trial compilation run once per process.
     attention = choose_attention(torch.cuda.get_device_capability(device), dtype, head_size)
     # Called from the middle of a forward pass, which may be an evaluation's.
-    with torch.enable_grad(), _given_types(device):
+    with torch.enable_grad(), _autocast_off(device):
         fault = find_fault(attention, device, dtype, head_size)
         if fault is not None and attention != "padded":
-            logger.warning("%s; rows are padded instead, which is slower", fault)
+            logger.warning("%s; falling back to padded rows, which are slower", fault)
             attention = "padded"
             fault = find_fault(attention, device, dtype, head_size)
     if fault is not None:
         raise TrainerError(f"{device}: {fault}", hint="use another build of PyTorch, another GPU or device 'cpu'")
-    obstacle = find_obstacle(device)
-    if obstacle is not None:
-        return GpuBackend(attention, dtype, not_compiled=obstacle)
+    reason = why_not_compiled(device)
+    if reason is not None:
+        return GpuBackend(attention, dtype, not_compiled=reason)
     return GpuBackend(attention, dtype, Functions.compiled(), not_compiled=None)
 
 
 def describe_gpu(rank: int, device: torch.device, precision: str, backend: GpuBackend) -> str:
-    """Return what a rank has really got, in one line."""
+    """Return what a rank computes with, in one line."""
     card = torch.cuda.get_device_properties(device)
     return render_gpu(
         f"rank {rank} on {socket.gethostname()}: {device}",
@@ -157,7 +159,7 @@ def describe_gpu(rank: int, device: torch.device, precision: str, backend: GpuBa
 def render_gpu(
     place: str, name: str, capability: tuple[int, int], memory_bytes: int, precision: str, backend: GpuBackend
 ) -> str:
-    """Put a GPU, and how it computes, into words."""
+    """Describe a GPU and how it computes, for the log."""
     compiled = "compiled" if backend.not_compiled is None else f"not compiled ({backend.not_compiled})"
     return (
         f"{place} {name} (sm_{capability[0]}{capability[1]}), {memory_bytes / 2**30:.1f} GiB, precision {precision}, "
@@ -165,7 +167,7 @@ def render_gpu(
     )
 
 
-def _given_types(device: torch.device) -> AbstractContextManager[object]:
+def _autocast_off(device: torch.device) -> AbstractContextManager[object]:
     """Return the context in which types are those that the functions name, whatever the caller's autocast says."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
@@ -187,9 +189,9 @@ def _keys_at(dropout: DropoutKeys | None, first_site: int, features: int) -> Key
         return None
     device = dropout.rows_B.device
     return Keys(
-        let_vary(dropout.rows_B),
-        let_vary(dropout.token_row_N),
-        let_vary(dropout.token_position_N),
+        mark_dynamic(dropout.rows_B),
+        mark_dynamic(dropout.token_row_N),
+        mark_dynamic(dropout.token_position_N),
         _sites(first_site, device),
         _places(features, device),
     )

@@ -1,7 +1,7 @@
 """Whether a way of attention computes what it should on the card at hand: tried on a few rows before it is used.
 
-Kernels differ between cards, drivers and releases of PyTorch. A wrong one would train a model that learns less, and
-nobody would know; one that is missing would end the run in its first step.
+Kernels differ between cards, drivers and releases of PyTorch. A wrong one would train a worse model without any error;
+one that is missing would end the run in its first step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _compare(name: Attention, device: torch.device, dtype: torch.dtype, head_siz
     for what, got, wanted in (("values", found, expected), ("gradients", gradient, expected_gradient)):
         error = _share((got - wanted).abs().amax(), wanted.abs().amax())
         if not error <= _TOLERANCES[dtype]:
-            return f"attention {name} is off: {what} by {error:.1e} of the largest"
+            return f"attention {name} failed its self-test: {what} differ by {error:.1e} of the largest from fp64"
     seed_generator(device, 1)
     found, gradient = _attend(name, qkv, rows, weights, _DROPOUT)
     # No reference has the operator's random bits. But with given bits the result is linear in the values: sum(dL/dv *
@@ -72,7 +72,7 @@ def _compare(name: Attention, device: torch.device, dtype: torch.dtype, head_siz
     loss, by_values = (found * weights).sum(), (gradient[:, 2] * qkv[:, 2].double()).sum()
     error = _share((loss - by_values).abs(), (found * weights).abs().sum())
     if not error <= _TOLERANCES[dtype]:
-        return f"attention {name} is off: its backward pass drops other weights than its forward pass"
+        return f"attention {name} failed its self-test: its backward pass drops other weights than its forward pass"
     return None
 
 
