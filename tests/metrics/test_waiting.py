@@ -26,14 +26,14 @@ def test_only_waiting_for_a_batch_that_is_not_there_counts(tmp_path: Path, monke
         vocabulary=None,
     )
     released = threading.Event()
-    read = StageReader._read_step
+    read = StageReader.read_step
 
     def read_late(self: StageReader, step: int) -> tuple[list[Batch], int]:
         if step == 0:
             released.wait(10)
         return read(self, step)
 
-    monkeypatch.setattr(StageReader, "_read_step", read_late)
+    monkeypatch.setattr(StageReader, "read_step", read_late)
     order = SampleOrder(folder.rows, seed=3)
     with StageReader(folder, order, global_batch_size=8, micro_batch_size=8, rank=0, world_size=1,
                      first_step=0, last_step=2) as reader:  # fmt: skip

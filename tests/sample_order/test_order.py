@@ -101,7 +101,7 @@ def test_the_ranks_rows_together_are_the_steps_samples_each_in_their_order(
     for step in (0, 8, 9):  # step 8 runs over the end of the first epoch
         wanted = order.sample_numbers(13 * step, 13 * step + 13).tolist()
         by_rank = [
-            [int(n) for batch in reader(folder, rank, world_size).read_step(step) for n in batch.sample_numbers_B]
+            [int(n) for batch in reader(folder, rank, world_size).read_step(step)[0] for n in batch.sample_numbers_B]
             for rank in range(world_size)
         ]
         assert sorted(number for numbers in by_rank for number in numbers) == sorted(wanted)
@@ -112,14 +112,14 @@ def test_unbalanced_the_ranks_rows_laid_end_to_end_are_the_order(folder: ShardFo
     order = SampleOrder(folder.rows, seed=3)
     for step in (0, 8, 9):
         readers = [reader(folder, rank, 5, balanced=False) for rank in range(5)]
-        numbers = np.concatenate([batch.sample_numbers_B for part in readers for batch in part.read_step(step)])
+        numbers = np.concatenate([batch.sample_numbers_B for part in readers for batch in part.read_step(step)[0]])
         assert numbers.tolist() == order.sample_numbers(13 * step, 13 * step + 13).tolist()
 
 
 def test_rows_hold_the_samples_that_their_numbers_name(folder: ShardFolder) -> None:
     padded = [folder.read_ragged(shard).to_padded(SEQUENCE_LENGTH, PREDICTIONS) for shard in range(3)]
     ids = np.concatenate([samples.input_ids for samples in padded])
-    for batch in reader(folder, 0, 1).read_step(4):
+    for batch in reader(folder, 0, 1).read_step(4)[0]:
         for row, number in enumerate(batch.sample_numbers_B):
             tokens = batch.tokens_N[batch.token_row_N == row].numpy()
             assert tokens.tolist() == ids[number][ids[number] > 0].tolist()
@@ -128,7 +128,7 @@ def test_rows_hold_the_samples_that_their_numbers_name(folder: ShardFolder) -> N
 def test_reading_ahead_gives_the_steps_in_order_and_ends_with_the_stage(folder: ShardFolder) -> None:
     with reader(folder, 0, 1, first_step=5, last_step=9) as ahead:
         for step in range(5, 9):
-            expected = reader(folder, 0, 1).read_step(step)
+            expected = reader(folder, 0, 1).read_step(step)[0]
             found = ahead.next_step()
             assert [b.sample_numbers_B.tolist() for b in found] == [b.sample_numbers_B.tolist() for b in expected]
     assert not ahead._thread.is_alive()

@@ -84,7 +84,7 @@ def step_of(data: StageData, step: int, *, ranks: int = 1) -> list[tuple[list[in
             data.folder, data.order, global_batch_size=BATCH, micro_batch_size=3, rank=rank, world_size=ranks,
             first_step=0, last_step=STEPS, masking=data.masking,
         )  # fmt: skip
-        samples, numbers = reader.read_rows(step)
+        samples, numbers, _ = reader.read_rows(step * reader.global_batch_size)
         for row, number in enumerate(numbers.tolist()):
             one = samples.take(slice(row, row + 1))
             rows.append(([number], one.tokens.tolist(), one.masked_lm_positions.tolist(), one.masked_lm_ids.tolist()))

@@ -19,7 +19,7 @@ CONTRACT_VERSION: Final = 1
 
 
 class JobIdentity(Section):
-    """Whose run this is; the output folder belongs to this uid alone."""
+    """The job that this run belongs to; its uid owns the output folder."""
 
     name: str
     namespace: str
@@ -88,7 +88,7 @@ class ReductionConfig(Section):
     compression: Literal["none", "fp16"]
     """``fp16``: half the bytes; buckets are scaled by powers of two so that nothing overflows."""
     overlap: bool
-    """Reduce while the last backward pass still runs; the sums are the same without."""
+    """All-reduce buckets while the last backward pass still runs; the sums are the same without."""
 
 
 class DatasetConfig(Section):
@@ -102,10 +102,10 @@ class DatasetConfig(Section):
 
 
 class InitialCheckpoint(Section):
-    """Where the first pretraining stage starts if the run has no checkpoint of its own to go on from."""
+    """Where the first pretraining stage starts if the run has no checkpoint of its own to resume from."""
 
     path: str
-    """``bert-trainer``: a checkpoint, or a checkpoints folder or output folder, of which the newest whole one is
+    """``bert-trainer``: a checkpoint, or a checkpoints folder or output folder, of which the latest valid one is
     taken. ``huggingface``: a folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``)."""
     format: Literal["bert-trainer", "huggingface"]
     load: Literal["weights", "weights_and_optimizer", "none"]
@@ -128,7 +128,7 @@ class CheckpointConfig(Section):
     delete_after_success: bool
     """Whether all of them are deleted once every stage is done."""
     keep: Positive
-    """Newest whole ones kept; the last one of every finished stage stays as well."""
+    """How many of the latest valid ones are kept; the last one of every finished stage stays as well."""
 
 
 class LoggingConfig(Section):
@@ -177,13 +177,13 @@ class RunConfig(Section):
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
     activation_checkpointing: bool
-    """Compute every layer a second time in the backward pass instead of keeping its activations; the same result."""
+    """Recompute every layer in the backward pass instead of keeping its activations; the same result."""
     model: ModelConfig
     optimizer: OptimizerConfig
     reduction: ReductionConfig
     dataset: DatasetConfig
     initial_checkpoint: InitialCheckpoint | None
-    """Empty: weights are drawn at random. A run that goes on from its own checkpoint does not look at it."""
+    """Empty: weights are initialized at random. A run that resumes from its own checkpoint ignores it."""
     gpu_memory_limit_gib: PositiveFloat | None
     """Most memory, in GiB, that a rank's tensors take of its GPU, at most the GPU's own; empty: no limit. No effect
     on a CPU."""

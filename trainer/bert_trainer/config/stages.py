@@ -138,11 +138,12 @@ class PretrainStage(Section):
     global_batch_size: Positive
     """Sequences per optimizer step, over all ranks and accumulation passes."""
     micro_batch_size: Positive | Literal["auto"]
-    """Sequences of one forward and backward pass on one rank, at most; ``auto``: found at the start, by trying."""
+    """Sequences of one forward and backward pass on one rank, at most; ``auto``: measured at the start of the run."""
     length: Length
     schedule: Schedule
     optimizer_state: Literal["keep", "keepWithStepCount", "reset"]
-    """``keep``: the moments of the stage before, as published; ``keepWithStepCount``: bias correction counts on."""
+    """``keep``: the moments of the stage before, as published; ``keepWithStepCount``: bias correction continues its
+    step count as well; ``reset``: moments start at 0."""
     loss_normalization: Literal["global", "microBatchMean"]
     """``global``: divided by the step's masked tokens and sequences over all ranks; ``microBatchMean``: the
     mean of each micro-batch's mean, as in the original scripts."""
@@ -173,7 +174,7 @@ class EvaluateStage(Section):
 
 
 class ExportStage(Section):
-    """The trained model in a form that other programs load."""
+    """The trained model in a format that other programs load."""
 
     kind: Literal["export"] = "export"
     name: str

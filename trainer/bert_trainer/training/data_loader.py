@@ -239,21 +239,13 @@ class StageReader:
             for step in range(first_step, last_step):
                 if self._closed.is_set():
                     return
-                self._queue.put(self._read_step(step))
+                self._queue.put(self.read_step(step))
         except BaseException as error:  # noqa: BLE001 - raised in the training thread by next_step
             self._queue.put(error)
 
-    def read_step(self, step: int) -> list[Batch]:
-        """Return this rank's micro-batches of one step."""
-        return self._read_step(step)[0]
-
-    def read_rows(self, step: int) -> tuple[RaggedSamples, NDArray[np.int64]]:
-        """Read this rank's rows of one step, masked, and their numbers in the data set."""
-        return self._read(step * self.global_batch_size)[:2]
-
-    def _read_step(self, step: int) -> tuple[list[Batch], int]:
+    def read_step(self, step: int) -> tuple[list[Batch], int]:
         """Return this rank's micro-batches, and the real tokens of the busiest rank."""
-        samples, numbers, loads = self._read(step * self.global_batch_size)
+        samples, numbers, loads = self.read_rows(step * self.global_batch_size)
         bounds = range(0, len(numbers), self.micro_batch_size)
         batches = [
             make_batch(samples.take(slice(at, at + self.micro_batch_size)), numbers[at : at + self.micro_batch_size])
@@ -263,7 +255,7 @@ class StageReader:
             batches = [self.staged(batch) for batch in batches]
         return batches, int(loads.max())
 
-    def _read(self, start: int) -> tuple[RaggedSamples, NDArray[np.int64], NDArray[np.int64]]:
+    def read_rows(self, start: int) -> tuple[RaggedSamples, NDArray[np.int64], NDArray[np.int64]]:
         """Return this rank's rows of the step that begins at ``start``, their numbers, and all ranks' tokens."""
         parts, numbers = [], []
         loads, num_assigned = np.zeros(self.world_size, np.int64), 0
