@@ -144,7 +144,9 @@ DAMAGE = [b"{", b"", b"[1]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000]
 def test_a_damaged_file_is_named_with_a_remedy_that_works(tmp_path: Path, name: str, damage: bytes) -> None:
     RunFolder.claim(config(tmp_path), attempt=1)
     (tmp_path / name).write_bytes(damage)
-    with pytest.raises(InputError, match=rf"{name}: (cannot be read|does not say)[\s\S]*hint: .*delete it") as error:
+    with pytest.raises(
+        InputError, match=rf"{name}: (cannot be read|does not name)[\s\S]*hint: .*delete the file"
+    ) as error:
         RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume"), attempt=1)
     assert "restore" not in str(error.value)
     (tmp_path / name).unlink()
@@ -178,7 +180,7 @@ def test_a_frozen_configuration_of_another_shape_is_other_settings(tmp_path: Pat
 def test_an_owner_record_that_names_no_owner_is_named(tmp_path: Path, record: str) -> None:
     before = RunFolder.claim(config(tmp_path), attempt=1)
     (tmp_path / "run.json").write_text(record)
-    with pytest.raises(InputError, match=r"run\.json: does not say whose folder this is"):
+    with pytest.raises(InputError, match=r"run\.json: does not name the folder's owner"):
         RunFolder.claim(config(tmp_path), attempt=2)
-    with pytest.raises(InputError, match=r"run\.json: does not say whose folder this is"):
+    with pytest.raises(InputError, match=r"run\.json: does not name the folder's owner"):
         before.check_fence()

@@ -26,6 +26,7 @@ from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
+from whole_configs import whole_document
 
 STEPS = 6
 FINAL = f"phase1-{STEPS:08d}"
@@ -130,7 +131,7 @@ def test_a_second_run_takes_over_weights_and_moments(tmp_path: Path, dataset: Pa
     start = {"path": str(tmp_path / "first"), "load": "weights_and_optimizer"}
     for partitioning in ("none", "zero1"):
         run = document(tmp_path / partitioning, dataset, ranks=2, partitioning=partitioning)
-        train({**run, "initial_checkpoint": start})
+        train(whole_document({**run, "initial_checkpoint": start}))
     assert_equal(state(tmp_path / "none"), state(tmp_path / "zero1"))
 
 
@@ -168,7 +169,8 @@ def horovod_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Call
     def run(partitioning: str, compression: str) -> Path:
         folder = tmp_path_factory.mktemp("horovod")
         settings = document(folder / "out", dataset, ranks=2, partitioning=partitioning)
-        finished = run_trainer({**settings, "reduction": {"compression": compression}}, folder / "run.json")
+        compressed = whole_document({**settings, "reduction": {"compression": compression}})
+        finished = run_trainer(compressed, folder / "run.json")
         assert finished.returncode == 0, finished.stderr
         return folder / "out"
 
