@@ -76,7 +76,7 @@ def render_conditions_page() -> str:
     from bert_operator.api.schema import conditions
 
     parts = ["# Conditions and reasons", MARK, "Names are for machines and stay; sentences may get clearer."]
-    for table in (conditions.ConditionType, conditions.Reason, conditions.ObstacleReason, conditions.FailureReason):
+    for table in (conditions.ConditionType, conditions.Reason, conditions.BlockerReason, conditions.FailureReason):
         rows = [f"| `{member.value}` | {member.sentence} |" for member in table]
         heading = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", table.__name__).capitalize()
         parts += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.children import Refusal
 from bert_operator.cluster.client import ApiClient
@@ -42,7 +42,7 @@ def summary_of(uid: str) -> JobSummary:
 def test_neither_progress_nor_checkpoint_nor_blocker_is_inherited() -> None:
     recorded, job = TellsOfTheFirst(), sample_job()
     reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), recorded, recorded, recorded)
-    blocker = Blocker(reason=ObstacleReason.REJECTED, message="no")
+    blocker = Blocker(reason=BlockerReason.REJECTED, message="no")
     reconciler._children._refusals[job.ref] = Refusal("first", blocker, pause_s=60, again_at_s=1e12)
     first, second = (reconciler._observe(job, summary_of(uid), JobStatus()) for uid in ("first", "second"))
     assert None not in (first.progress, first.checkpoint, first.blocker)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import plan
@@ -150,7 +150,7 @@ def test_a_start_deadline_requeues_the_job_and_ends_it() -> None:
     job = with_policy(startDeadlineSeconds=60)
     written = plan(job, Observed(), NOW_S).status
     assert plan(job, Observed(status=written, children=(waiting(),)), NOW_S + 20).requeue_after_s == 40
-    unschedulable = Blocker(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits")
+    unschedulable = Blocker(reason=BlockerReason.UNSCHEDULABLE, message="no node fits")
     late = waiting(blocker=unschedulable)
     step = plan(job, Observed(status=written, children=(late,)), NOW_S + 60)
     assert (step.stop, step.status.reason) == ((late,), "StoppingAtStartDeadline")
@@ -196,7 +196,7 @@ def test_a_queue_may_take_a_running_child_back() -> None:
 
 def test_a_blocker_is_reported_and_cleared() -> None:
     written = plan(TRAINING_ONLY, Observed(), NOW_S).status
-    blocker = Blocker(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota. Next: ask for more")
+    blocker = Blocker(reason=BlockerReason.QUOTA_EXCEEDED, message="quota. Next: ask for more")
     status = settled(TRAINING_ONLY, Observed(status=written, blocker=blocker))
     assert (status.phase, status.reason, status.message) == ("Pending", "QuotaExceeded", "quota. Next: ask for more")
     assert reason_of(status, "Blocked") == "QuotaExceeded"
@@ -206,7 +206,7 @@ def test_a_blocker_is_reported_and_cleared() -> None:
 
 def test_a_refused_creation_is_no_blocker_while_the_job_is_suspended() -> None:
     children = (child(1, signal=9), child(2, signal=9))
-    blocker = Blocker(reason=ObstacleReason.QUOTA_EXCEEDED, message="quota")
+    blocker = Blocker(reason=BlockerReason.QUOTA_EXCEEDED, message="quota")
     status = settled(TRAINING_ONLY, replace(observed(*children), blocker=blocker))
     assert status.reason == "BackingOff"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_operator.api.schema.conditions import ObstacleReason, Reason
+from bert_operator.api.schema.conditions import BlockerReason, Reason
 from bert_operator.api.schema.status import ChildRef, Failure, JobStatus
 from bert_operator.state.observed import Blocker, Child, Observed
 from bert_operator.state.plan import plan
@@ -95,7 +95,7 @@ def test_the_command_that_follows_the_log_is_named() -> None:
 
 
 def test_a_blocker_is_the_reason_of_a_pending_job() -> None:
-    blocker = Blocker(reason=ObstacleReason.UNSCHEDULABLE, message="no node fits. Next: wait")
+    blocker = Blocker(reason=BlockerReason.UNSCHEDULABLE, message="no node fits. Next: wait")
     waits = Verdict(phase="Pending", reason=Reason.WAITING_TO_START)
     status = describe(JobStatus(), facts(blocker=blocker), waits, generation=1, now_s=NOW_S)
     assert (status.reason, status.message) == ("Unschedulable", "no node fits. Next: wait")

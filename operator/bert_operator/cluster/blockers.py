@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
 from bert_operator.state.observed import Blocker
 
@@ -98,7 +98,7 @@ def find_blocker(
                 return classify_refusal(warning.message, warning.reason)
     if child.kind == "MPIJob" and not child.has_status and now_s - child.created_at_s >= SILENCE_S:
         return Blocker(
-            reason=ObstacleReason.MPI_OPERATOR_SILENT,
+            reason=BlockerReason.MPI_OPERATOR_SILENT,
             # Without its age: a message that changes at every reconcile would be a status write each time.
             message=f"MPIJob {child.name} has no status after {SILENCE_S:.0f} s: mpi-operator does not run, or does "
             "not watch this namespace. Next: kubectl get deployments -A | grep mpi-operator",
@@ -121,7 +121,7 @@ def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
     pod = min(found, key=lambda pod: (pod.unready_since_s or 0.0, pod.name))
     # Without its age, as above.
     return Blocker(
-        reason=ObstacleReason.POD_NOT_READY,
+        reason=BlockerReason.POD_NOT_READY,
         message=f"Pod {pod.name} on node {pod.node} runs and has not been ready for {SILENCE_S:.0f} s. Next: "
         f"kubectl get node {pod.node}, and kubectl describe pod {pod.name}",
     )
@@ -145,28 +145,28 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     """
     lower = message.lower()
     if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
-        reason = ObstacleReason.QUOTA_EXCEEDED
+        reason = BlockerReason.QUOTA_EXCEEDED
         remedy = "lower spec.workers or spec.resources, or have the ResourceQuota raised"
     elif "violates podsecurity" in lower:
-        reason = ObstacleReason.POD_SECURITY_VIOLATED
+        reason = BlockerReason.POD_SECURITY_VIOLATED
         remedy = (
             "use a persistentVolumeClaim instead of nfs or hostPath, and a runAsUser other than 0, or label the "
             "namespace pod-security.kubernetes.io/enforce=baseline or privileged"
         )
     elif event == "ErrResourceExists":
-        reason = ObstacleReason.NAME_TAKEN
+        reason = BlockerReason.NAME_TAKEN
         remedy = "delete the object that has the name, or rename the job"
     elif event in ("ValidationError", "MPIJobFailed"):
-        reason = ObstacleReason.MPI_JOB_REJECTED
+        reason = BlockerReason.MPI_JOB_REJECTED
         remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
     elif "because it is being terminated" in lower:
-        reason = ObstacleReason.NAMESPACE_TERMINATING
+        reason = BlockerReason.NAMESPACE_TERMINATING
         remedy = "apply the job in another namespace"
     elif "is forbidden" in lower or "cannot create" in lower:
-        reason = ObstacleReason.FORBIDDEN
+        reason = BlockerReason.FORBIDDEN
         remedy = "have the missing right granted to the service account that is named"
     else:
-        reason, remedy = ObstacleReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
+        reason, remedy = BlockerReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
     return Blocker(reason=reason, message=f"{message}. Next: {remedy}")
 
 
@@ -174,25 +174,25 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
     reason, details = pod.waiting[0], pod.waiting[1] or "no further message"
     if reason in _IMAGE_REASONS:
         return Blocker(
-            reason=ObstacleReason.IMAGE_PULL_FAILED,
+            reason=BlockerReason.IMAGE_PULL_FAILED,
             message=f"Pod {pod.name}: {reason}: {details}. Next: correct spec.image, or name the registry's "
             "credentials in spec.imagePullSecrets",
         )
     if reason in _CONFIG_REASONS:
         return Blocker(
-            reason=ObstacleReason.CONTAINER_CONFIG_INVALID,
+            reason=BlockerReason.CONTAINER_CONFIG_INVALID,
             message=f"Pod {pod.name}: {reason}: {details}. Next: create the Secret or ConfigMap that is "
             "named, or set spec.securityContext.runAsUser to a user other than root",
         )
     if pod.unschedulable:
         return Blocker(
-            reason=ObstacleReason.UNSCHEDULABLE,
+            reason=BlockerReason.UNSCHEDULABLE,
             message=f"Pod {pod.name}: {pod.unschedulable}. Next: {_how_to_fit(pod.unschedulable)}",
         )
     mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
     if mount is not None:
         return Blocker(
-            reason=ObstacleReason.VOLUME_FAILED,
+            reason=BlockerReason.VOLUME_FAILED,
             message=f"Pod {pod.name}: {mount.message}. Next: check the claim or the NFS server and path of dataset, "
             "output and volumes, and that the node can reach it",
         )

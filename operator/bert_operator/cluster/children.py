@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
 from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
@@ -251,7 +251,7 @@ def _name_taken(answer: Document) -> Blocker:
         if leaving
         else f"{what} exists and is not this job's. Next: delete it, or rename the job"
     )
-    return Blocker(reason=ObstacleReason.NAME_TAKEN, message=message)
+    return Blocker(reason=BlockerReason.NAME_TAKEN, message=message)
 
 
 def _pod_left(pod: PodSummary) -> Blocker:
@@ -261,23 +261,23 @@ def _pod_left(pod: PodSummary) -> Blocker:
         if pod.is_deleting
         else f"Pod {pod.name} carries this job's name and belongs to none of its children. Next: delete it"
     )
-    return Blocker(reason=ObstacleReason.NAME_TAKEN, message=message)
+    return Blocker(reason=BlockerReason.NAME_TAKEN, message=message)
 
 
 def _blocker_of(error: ApiError) -> Blocker:
     """Return the blocker behind a refusal; raise it again if it is about the API server and not about the job."""
     if error.status == 404 and any(words in error.message for words in _UNKNOWN_API):
-        reason = ObstacleReason.MPI_JOB_API_MISSING
+        reason = BlockerReason.MPI_JOB_API_MISSING
         message = f"{reason.sentence} Next: kubectl get crd mpijobs.kubeflow.org"
         return Blocker(reason=reason, message=message)
     if error.status == 403:
         return classify_refusal(error.message)
     if error.status == 409 and error.reason == "AlreadyExists":
-        return Blocker(reason=ObstacleReason.NAME_TAKEN, message=error.message)
+        return Blocker(reason=BlockerReason.NAME_TAKEN, message=error.message)
     if error.status == 413 or _TOO_LARGE in error.message:
         message = f"{error.message}. Next: make the spec smaller, delete the job and apply it again"
-        return Blocker(reason=ObstacleReason.REJECTED, message=message)
+        return Blocker(reason=BlockerReason.REJECTED, message=message)
     if error.status in (400, 404, 422):
         message = f"{error.message}. Next: correct the field that is named, or delete the job"
-        return Blocker(reason=ObstacleReason.REJECTED, message=message)
+        return Blocker(reason=BlockerReason.REJECTED, message=message)
     raise error

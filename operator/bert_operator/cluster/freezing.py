@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.images import is_of_same_repository
@@ -195,17 +195,17 @@ def _is_owned(config_map: Document, document: Document) -> bool:
 def _check_owner(config_map: Document, document: Document) -> None:
     if not _is_owned(config_map, document):
         message = f"ConfigMap {_name(document)} exists and is not this job's. Next: delete it, or rename the job"
-        raise Unusable(Blocker(reason=ObstacleReason.NAME_TAKEN, message=message))
+        raise Unusable(Blocker(reason=BlockerReason.NAME_TAKEN, message=message))
 
 
 def _missing(document: Document) -> Blocker:
-    reason = ObstacleReason.FROZEN_CONFIGURATION_MISSING
+    reason = BlockerReason.FROZEN_CONFIGURATION_MISSING
     message = f"{reason.sentence} Next: restore ConfigMap {_name(document)}, or {_START_AGAIN}"
     return Blocker(reason=reason, message=message)
 
 
 def _untrusted(document: Document, status: JobStatus) -> Blocker:
-    reason = ObstacleReason.FROZEN_CONFIGURATION_UNTRUSTED
+    reason = BlockerReason.FROZEN_CONFIGURATION_UNTRUSTED
     name = _name(document)
     if status.frozen_hash is None:
         found = (
@@ -219,11 +219,11 @@ def _untrusted(document: Document, status: JobStatus) -> Blocker:
 
 
 def _unreadable(document: Document, error: Exception) -> Blocker:
-    reason = ObstacleReason.FROZEN_CONFIGURATION_UNREADABLE
+    reason = BlockerReason.FROZEN_CONFIGURATION_UNREADABLE
     cause = "; ".join(map(str, error.problems)) if isinstance(error, InvalidJob) else str(error)
     message = f"{reason.sentence} Next: run the release of the operator that has started it, or {_START_AGAIN}. {cause}"
     return Blocker(reason=reason, message=f"{_name(document)}: {message}")
 
 
 def _rejected(invalid: InvalidJob) -> Blocker:
-    return Blocker(reason=ObstacleReason.REJECTED, message="; ".join(map(str, invalid.problems)))
+    return Blocker(reason=BlockerReason.REJECTED, message="; ".join(map(str, invalid.problems)))

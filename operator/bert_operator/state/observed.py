@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_operator.api.schema.conditions import ObstacleReason
+from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
 from bert_operator.state.progress import ProgressRecord
 
@@ -29,7 +29,7 @@ ChildState = Literal["Pending", "Queued", "Running", "Succeeded", "Failed", "Sto
 class Blocker:
     """What keeps a child from being created or from running."""
 
-    reason: ObstacleReason
+    reason: BlockerReason
     message: str
     """Cause and next step, for people."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.conditions import FailureReason, ObstacleReason, Reason
+from bert_operator.api.schema.conditions import FailureReason, BlockerReason, Reason
 from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
@@ -138,7 +138,7 @@ def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
         return None
     last = failures[-1]
     message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
-    return Blocker(reason=ObstacleReason.STORAGE_FAILED, message=message)
+    return Blocker(reason=BlockerReason.STORAGE_FAILED, message=message)
 
 
 def _without_future(previous: JobStatus, now_s: float) -> JobStatus:

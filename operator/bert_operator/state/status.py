@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bert_operator.api.schema.conditions import ConditionType, ObstacleReason, Reason
+from bert_operator.api.schema.conditions import ConditionType, BlockerReason, Reason
 from bert_operator.api.schema.status import (
     MAX_FAILURES,
     MAX_MESSAGE,
@@ -127,12 +127,12 @@ def _blocker(previous: JobStatus, facts: Facts, verdict: Verdict) -> Blocker | N
         return facts.storage_blocker
     if verdict.reason == Reason.CHILD_RUNNING:
         # A running child can only be blocked by a pod that does not answer.
-        is_unready = facts.blocker is not None and facts.blocker.reason == ObstacleReason.POD_NOT_READY
+        is_unready = facts.blocker is not None and facts.blocker.reason == BlockerReason.POD_NOT_READY
         return facts.blocker if is_unready else None
     if verdict.reason not in (Reason.WAITING_TO_START, Reason.RETRYING_AT_ONCE):
         return None
     # Whether storage has recovered shows only once the next attempt runs.
-    was_reported = any(item.reason == ObstacleReason.STORAGE_FAILED for item in previous.conditions)
+    was_reported = any(item.reason == BlockerReason.STORAGE_FAILED for item in previous.conditions)
     return facts.blocker or (facts.storage_blocker if was_reported else None)
 
 
@@ -239,7 +239,7 @@ class _Conditions:
     def __contains__(self, kind: ConditionType) -> bool:
         return kind in self._known
 
-    def set(self, kind: ConditionType, is_true: bool, reason: Reason | ObstacleReason, message: str = "") -> None:
+    def set(self, kind: ConditionType, is_true: bool, reason: Reason | BlockerReason, message: str = "") -> None:
         status = "True" if is_true else "False"
         before = self._known.get(kind)
         self._known[kind] = Condition(
@@ -278,7 +278,7 @@ def _conditions(
     elif ConditionType.BLOCKED in conditions and not (
         facts.storage_blocker and verdict.reason == Reason.REMOVING_PREVIOUS
     ):
-        conditions.set(ConditionType.BLOCKED, False, ObstacleReason.CLEARED)
+        conditions.set(ConditionType.BLOCKED, False, BlockerReason.CLEARED)
     match verdict.phase:
         case "Stopped":
             conditions.set(ConditionType.STOPPED, True, verdict.reason, verdict.message)

@@ -95,7 +95,7 @@ class Reason(_Described):
     )
 
 
-class ObstacleReason(_Described):
+class BlockerReason(_Described):
     """What keeps a child from running: the reasons of the condition Blocked."""
 
     CLEARED = "Cleared", "What kept the pods from running is gone."
