@@ -120,13 +120,13 @@ def test_no_more_rows_of_variable_length_are_taken_than_a_block_has(
         return values, counts
 
     @dataclass(frozen=True)
-    class CountedRun(variable.Run):
+    class CountedRows(variable.VlenRows):
         def __post_init__(self) -> None:
             written.append(len(self.counts))
 
     source = write(tmp_path / "in" / "part_0.hdf5", 1500, layout)
     monkeypatch.setattr(variable, "read_values", read_and_count)
-    monkeypatch.setattr(variable, "Run", CountedRun)
+    monkeypatch.setattr(variable, "VlenRows", CountedRows)
     convert(source, tmp_path / "back", layout, shape=(T, P), num_processes=1)
     chop(tmp_path / "back", tmp_path / "cut", 2, layout="compact", shape=(T, P), num_processes=1)
     assert max(read) <= 100

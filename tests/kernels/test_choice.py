@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +59,12 @@ def test_a_run_that_goes_on_without_them_is_told_that_its_bits_will_differ(monke
 def test_libraries_of_other_sources_are_not_loaded_and_the_remedy_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    built_before = build.build()
     monkeypatch.setattr(build, "LIBRARIES", tmp_path)
     assert "python -m bert_trainer.model.backends.cpu.build" in describe_kernels("fp32")
     (tmp_path / "kernels-0123456789ab-avx2.so").touch()
+    for library_file in built_before:  # compiling all of them once more takes half a minute
+        shutil.copy(library_file, tmp_path)
     built = build.build()
     assert sorted(tmp_path.iterdir()) == sorted(built)
 

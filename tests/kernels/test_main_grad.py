@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.backends.cpu.linear import main_grad
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
@@ -22,7 +21,7 @@ from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import Alone, Done, Pending
 from random_rows import random_batch
-from whole_configs import optimizer_settings
+from whole_configs import model_settings, optimizer_settings
 
 pytestmark = pytest.mark.usefixtures("flavour")
 VOCABULARY = 101
@@ -30,7 +29,7 @@ VOCABULARY = 101
 
 def make_model() -> Bert:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 176}
-    model = Bert(ModelConfig.model_validate(sizes), VOCABULARY)
+    model = Bert(model_settings(**sizes), VOCABULARY)
     model.initialize(1)
     return model
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from random_rows import random_batch
+from whole_configs import model_settings
 
 VOCABULARY = 101
 pytestmark = pytest.mark.usefixtures("flavour")
@@ -20,8 +20,8 @@ Found = tuple[list[float], int, dict[str, torch.Tensor]]
 
 
 def make_model(**changes: object) -> Bert:
-    config = ModelConfig.model_validate(
-        {
+    config = model_settings(
+        **{
             "hidden_size": 64,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,

@@ -52,7 +52,7 @@ _COLUMNS = (
     ("Stage", "string", ".status.stage", "What is being done", 0),
     ("Phase", "string", ".status.phase", "Where the job stands", 0),
     ("Step", "integer", ".status.progress.step", "Optimizer steps of the stage", 0),
-    ("Loss", "string", ".status.progress.loss", "Training loss, smoothed", 0),
+    ("Loss", "string", ".status.progress.loss", "Training loss, mean of the last logging interval", 0),
     ("Seq/s", "string", ".status.progress.sequencesPerSecond", "Sequences per second over all ranks", 0),
     ("ETA", "string", ".status.progress.eta", "Time left in the stage", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Since the job was created", 0),

@@ -25,7 +25,7 @@ from bert_operator.render.pods import CONTAINER
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 
 READS_PER_SECOND = 10.0
-"""Requests that are begun per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
+"""Requests started per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
 SHORTEST_ROUND_S = 5.0
 """Progress changes a job's status at most this often; every change is a write to etcd."""
 FINAL_READ_S = 5.0
@@ -84,7 +84,7 @@ class LogReader:
     """Keeps the latest records of every running job."""
 
     def __init__(self, api: ApiClient, index: Index, enqueue: Callable[[JobRef], None], metrics: LogMetrics) -> None:
-        """Know nothing yet. enqueue: queues a job whose records are new."""
+        """Start without records. enqueue: queues a job whose records are new."""
         self._api = api
         self._index = index
         self._enqueue = enqueue

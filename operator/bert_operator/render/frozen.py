@@ -61,7 +61,7 @@ def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
 def spec_document(job: BertPretrainJob, *, without: tuple[str, ...] = ()) -> Document:
     """Return a job's spec with its defaults, with YAML's field names and without empty fields.
 
-    A null that has a meaning, such as that gradients are never clipped, is kept: without it the field would be read as
+    A meaningful null (maxGradientNorm: null turns clipping off) is kept: without it the field would be read as
     its default.
     """
     document: Document = _written(job.spec, without)

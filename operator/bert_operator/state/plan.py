@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.conditions import FailureReason, BlockerReason, Reason
+from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Reason
 from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bert_operator.api.schema.conditions import ConditionType, BlockerReason, Reason
+from bert_operator.api.schema.conditions import BlockerReason, ConditionType, Reason
 from bert_operator.api.schema.status import (
     MAX_FAILURES,
     MAX_MESSAGE,

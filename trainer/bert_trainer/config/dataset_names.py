@@ -9,6 +9,6 @@ from __future__ import annotations
 from typing import Literal
 
 LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
-"""One module of ``dataset.shards`` per layout; a new name goes into ``dataset.shards.files`` as well."""
+"""Modules of ``dataset.shards``: ``compact``, ``fixed`` (nvidia, intel, mlperf) and ``variable`` (the others)."""
 RecipeName = Literal["nvidia", "mlperf"]
 """Published ways to build a dataset (``dataset.build.recipes``)."""

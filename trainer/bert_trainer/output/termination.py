@@ -1,8 +1,9 @@
 """How a process reports its end: a message on standard error and a termination record for the executor.
 
-The record goes to the file that ``BERT_TERMINATION_LOG`` names (``/dev/termination-log`` in a pod) as a JSON
-object with ``reason``, ``exitCode``, ``stage``, ``step``, ``checkpoint`` and ``message``. mpirun kills all ranks when
-the first one exits, so a rank that knows the cause has to report it before any other rank can notice.
+The record goes to the file that ``BERT_TERMINATION_LOG`` names (in a pod a scratch file, from which bert-pod writes
+``/dev/termination-log``) as a JSON object with ``reason``, ``exitCode``, ``stage``, ``step``, ``checkpoint`` and
+``message``. mpirun kills all ranks when the first one exits, so a rank that knows the cause has to report it before
+any other rank can notice.
 """
 
 from __future__ import annotations

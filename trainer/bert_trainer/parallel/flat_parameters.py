@@ -28,7 +28,7 @@ class Span:
 
     @property
     def stop(self) -> int:
-        """First element behind it."""
+        """One past its last element."""
         return self.start + self.shape.numel()
 
 

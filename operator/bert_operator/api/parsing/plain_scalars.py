@@ -79,7 +79,7 @@ class Disagreement:
     yaml_1_1: str
     yaml_1_2: str
     unambiguous: str | None
-    """Empty where no plain scalar says it."""
+    """None if no plain scalar is unambiguous."""
 
 
 def disagreement(text: str) -> Disagreement | None:

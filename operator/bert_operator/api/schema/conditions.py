@@ -177,8 +177,8 @@ class FailureReason(_Described):
         "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "
         "first step it counts as infrastructure.",
     )
-    EXITED = "Exited", "The child ended with another exit code than 0, 2 and 3."
-    KILLED = "Killed", "The child ended by a signal."
+    EXITED = "Exited", "The child exited with another code than 0, 2, 3 and 4."
+    KILLED = "Killed", "A process of the child was killed or lost: a signal, exit code 4, or a worker pod that failed."
     STOPPED_UNASKED = (
         "StoppedUnasked",
         "The child left with a checkpoint though nobody asked it to: its machine was drained.",

@@ -1,6 +1,6 @@
 """Recipes: settings, layouts and file names of the dataset builds that NVIDIA and MLPerf published.
 
-Options given beside a recipe override it.
+Explicit options override the recipe's.
 """
 
 from __future__ import annotations

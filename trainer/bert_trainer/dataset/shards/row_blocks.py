@@ -1,4 +1,4 @@
-"""Reads a file's rows in blocks of some thousand, so that memory does not grow with the file."""
+"""Reads a file's rows in blocks of a few thousand, so that memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FileVersion:
 def read_ragged_blocks(
     path: Path, vocabulary_size: int | None = None, rows: slice = slice(None)
 ) -> Iterator[RaggedSamples]:
-    """Yield rows of one file without padding, some thousand at a time, in order. rows: a slice of step 1.
+    """Yield rows of one file without padding, a few thousand at a time, in order. rows: a slice of step 1.
 
     Memory: two blocks, and 16 bytes per block of the file. Checksums of a compact file are compared before the first
     block is yielded, once per process for the last two files.
@@ -60,7 +60,7 @@ def read_ragged_blocks(
 
 
 def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samples]:
-    """Yield all rows of one file, padded, some thousand at a time; a file without samples yields nothing.
+    """Yield all rows of one file, padded, a few thousand at a time; a file without samples yields nothing.
 
     Memory: as ``read_ragged_blocks``, and one padded block.
 

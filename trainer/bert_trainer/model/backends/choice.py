@@ -35,7 +35,7 @@ class Backend(Protocol):
 
 
 def choose_backend(model: BertParameters) -> Backend:
-    """Return the fastest backend for a model on the device where it lies and under the autocast of the moment."""
+    """Return the fastest backend for a model on the device where it lies and under the current autocast."""
     weight = model.embeddings.tokens.weight
     if weight.device.type == "cuda":
         return gpu_backend(model)
