@@ -146,6 +146,24 @@ def test_a_build_interrupted_among_its_shards_does_not_encode_the_text_again(
     assert contents(root) == contents(tmp_path / "whole")
 
 
+def test_token_files_that_are_gone_are_written_again(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
+    """As a finished build leaves them that was killed while it deleted its scratch files."""
+    text, root, dataset = write_corpus(), tmp_path / "data", DatasetConfig(folder=str(tmp_path / "data"))
+    build(text, tmp_path / "whole")
+
+    def stop_at_the_first_shard() -> None:
+        if list(root.rglob("*.hdf5")):
+            raise Halted("stop")
+
+    with pytest.raises(Halted):
+        build_dataset(stage_of(text), dataset, LENGTHS, Silent(), check=stop_at_the_first_shard)
+    (saved,) = root.rglob("prepared.json")
+    for tokens in saved.parent.glob("tokens_*"):
+        tokens.unlink()
+    build(text, root)
+    assert contents(root) == contents(tmp_path / "whole")
+
+
 def test_an_incomplete_dataset_is_not_trained_on(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     dataset = DatasetConfig(folder=str(tmp_path / "data"))
     with pytest.raises(Halted):

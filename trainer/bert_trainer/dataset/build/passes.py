@@ -25,7 +25,7 @@ from bert_trainer.dataset.corpus.corpora import AnyCorpus
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.corpus.weights import count_draws
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts, read_json_object
-from bert_trainer.dataset.tokens.block_files import TextBlock, write_text_blocks
+from bert_trainer.dataset.tokens.block_files import BLOCK_FORMAT, TextBlock, write_text_blocks
 from bert_trainer.dataset.tokens.block_tasks import EncodeTask, Survey, SurveyTask, encode_block, survey_block
 from bert_trainer.dataset.tokens.near_duplicates import NearDuplicates
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary, train_vocabulary
@@ -134,7 +134,11 @@ class CorpusPasses:
             TrainerError: the disk is full.
         """
         # As JSON has it: a tuple would never equal the list that is read back.
-        key: dict[str, Any] = {"settings": settings.model_dump(mode="json"), "fingerprint": self.corpus.fingerprint}
+        key: dict[str, Any] = {
+            "settings": settings.model_dump(mode="json"),
+            "fingerprint": self.corpus.fingerprint,
+            "block_format": BLOCK_FORMAT,
+        }
         earlier = _read_result(self.work_folder, key, self.vocabulary_path)
         if earlier is not None:
             return earlier
@@ -392,11 +396,15 @@ def assign_groups(
 
 
 def _read_result(work_folder: Path, key: dict[str, Any], vocabulary_path: Path) -> EncodedCorpus | None:
-    """Return the saved result of the same settings, text and vocabulary; otherwise None."""
+    """Return the saved result of the same settings, text, vocabulary and block format; otherwise None."""
     document = read_json_object(work_folder / _RESULT_FILE, hint="delete it: the text is then encoded again")
     if document is None or not vocabulary_path.exists():
         return None
     if document.pop("key") != key or document["vocabulary_sha256"] != read_vocabulary(vocabulary_path).sha256:
         return None
     document["counts"] = Counts.model_validate(document["counts"])
-    return EncodedCorpus(**document)
+    encoded = EncodedCorpus(**document)
+    # A finished build deletes the folder; if that was interrupted, this file can outlive the token files.
+    if not all(token_path(work_folder, block).exists() for block in range(encoded.num_blocks)):
+        return None
+    return encoded

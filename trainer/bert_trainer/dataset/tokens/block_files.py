@@ -1,7 +1,7 @@
 """Block files: scratch between the passes over a corpus; its text in blocks, then each block's tokens, sorted by group.
 
 They make memory independent of the size of the corpus: a block is some megabytes, and a group of documents is read out
-of all blocks without the rest. The files belong to one build and carry no version; they are not shards.
+of all blocks without the rest. The files belong to one build, which a newer release may continue.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
 from bert_trainer.system.atomic_files import disk_errors
 
+BLOCK_FORMAT = 1
+"""Raised whenever these files change: a build that another release began then encodes its text again."""
 _FIRST_BLOCK_BYTES = 1 << 18
 _LARGEST_BLOCK_BYTES = 1 << 23
 _BLOCKS_PER_SIZE = 32
