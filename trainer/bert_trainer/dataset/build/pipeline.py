@@ -156,7 +156,7 @@ def _build(
         length if (plan := plan_resharding(stage, info, length, root)) is None else plan.carry_out(pool, progress)
         for length in built
     ]
-    # 5) Complete. The scratch files go after that: a crash in between leaves files that a later build checks or overwrites,
+    # 5) Complete. The scratch files go after that: a crash in between leaves files that a later build checks,
     # while the other order could leave an incomplete dataset that has to encode its text again.
     kept = [old for old in info.lengths if (old.sequence_length, old.max_predictions) not in lengths]
     by_length = sorted([*kept, *built], key=lambda length: (length.sequence_length, length.max_predictions))
