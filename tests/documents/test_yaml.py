@@ -92,9 +92,9 @@ def test_a_scalar_that_readers_take_differently_is_refused_with_its_line(text: s
     ("text", "words"),
     [
         ("on: 1", "true in YAML 1.1"),
-        ("1: 2", "a key has to be text, not 1"),
-        ("[a]: 2", "a key has to be text"),
-        ("{a: 1, b: {c: 1, c: 2}}", "the key 'c' stands twice"),
+        ("1: 2", "keys must be strings, not 1"),
+        ("[a]: 2", "keys must be strings"),
+        ("{a: 1, b: {c: 1, c: 2}}", "duplicate key 'c'"),
         ("base: &b {x: 1}\nd: {<<: *b}", "merge key"),
         ("a: !!int 5", "the tag tag:yaml.org,2002:int is not supported"),
         ("a: !include x", "the tag !include is not supported"),

@@ -134,7 +134,7 @@ def read_frozen(data: Mapping[str, str]) -> Document:
     """Return the spec in a ConfigMap's data. Raises KeyError or ValueError if there is none."""
     document = json.loads(data[SPEC_KEY])
     if not isinstance(document, dict):
-        raise ValueError(f"{SPEC_KEY} holds no object")
+        raise ValueError(f"{SPEC_KEY} is not a JSON object")
     return document
 
 

@@ -55,7 +55,7 @@ def run_placement(spec: JobSpec, run: str) -> RunPlacement:
 
 
 def _whole_cores(spec: JobSpec) -> int:
-    """Return the cores in a worker's resources, rounded down; 1 if there are none or fewer."""
+    """Return the cores in a worker's resources, rounded down; at least 1."""
     match = _CORES.fullmatch(str((spec.worker.resources or spec.resources).cpu))
     if match is None:
         return 1

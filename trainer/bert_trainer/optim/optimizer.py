@@ -158,7 +158,7 @@ class LossScaler:
     """Dynamic loss scale for fp16: halved at an overflow, doubled after a run of finite steps."""
 
     def __init__(self, *, enabled: bool, scale: float = 2.0**16, growth_interval: int = 2000) -> None:
-        """enabled: otherwise the scale is 1 for ever. growth_interval: finite steps before doubling."""
+        """enabled: otherwise the scale is 1 always. growth_interval: finite steps before doubling."""
         self.enabled = enabled
         self.scale = scale if enabled else 1.0
         self.growth_interval = growth_interval

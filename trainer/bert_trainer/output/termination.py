@@ -31,7 +31,7 @@ def report_error(program: str, error: TrainerError) -> None:
 
 
 def render_error(program: str, error: TrainerError) -> str:
-    """Return the error's message; a last line names the reason where the exit code does not say it all.
+    """Return the error's message; errors in ``NAMED`` end with a ``reason:`` line.
 
     A launcher in another pod sees nothing but these lines.
     """

@@ -22,7 +22,7 @@ class Span:
     name: str
     parameter: nn.Parameter
     place_in_model: int
-    """Among the model's parameters, counted from its input side."""
+    """Index in ``model.named_parameters()``."""
     start: int
     shape: torch.Size
 
@@ -62,7 +62,7 @@ class FlatParameters:
         for span in self.spans:
             self.view(self.values, span).copy_(span.parameter.data)
             span.parameter.data = self.view(self.values, span)
-            # Autograd accumulates into a gradient that is there. It must never be set to None, as ``zero_grad`` does:
+            # Autograd accumulates into an existing gradient. It must never be set to None, as ``zero_grad`` does:
             # the next backward pass would allocate one elsewhere.
             span.parameter.grad = self.view(self.gradients, span)
             attach_main_grad(span.parameter, span.parameter.grad)
@@ -82,7 +82,7 @@ class FlatParameters:
         return {span.name: self.view(flat, span) for span in self.spans}
 
     def decayed_tensor_of_row(self) -> Tensor:
-        """Return the number of the decayed tensor that each of the decayed rows belongs to; int64."""
+        """Return the index of the decayed tensor that each of the decayed rows belongs to; int64."""
         decayed = [span for span in self.spans if span.stop <= self.num_decayed]
         counts = torch.tensor([-(-span.shape.numel() // ROW) for span in decayed], dtype=torch.int64)
         return torch.repeat_interleave(torch.arange(len(decayed)), counts).to(self.values.device)

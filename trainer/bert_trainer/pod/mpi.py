@@ -210,7 +210,7 @@ def find_launcher(mpi: Mpi, environment: Mapping[str, str] | None = None) -> Lau
         )
     installed = ", ".join(f"{found.name} ({found.program})" for found in others.values())
     raise WrongMPI(
-        f"--mpi {mpi}: is not installed; found: {installed}",
+        f"--mpi {mpi}: not installed; found: {installed}",
         hint=f"write spec.mpi.implementation: {next(iter(others.values())).mpi}, or use an image that has {mpi}",
     )
 

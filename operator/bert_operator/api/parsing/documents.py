@@ -33,7 +33,7 @@ from bert_operator.api.parsing import plain_scalars
 from bert_operator.errors import DocumentError, render_path
 
 MAX_BYTES = 1_048_576
-"""Longest file. The API server takes objects of 1.5 MiB; a job has a few kilobytes."""
+"""Longest file. The API server takes objects of 1.5 MiB; a job is a few kilobytes."""
 _MAX_NODES = 20_000
 _MAX_DEPTH = 50
 
@@ -148,9 +148,9 @@ class _Builder:
                 raise self._error(event, "the merge key '<<' is read by some YAML versions only; write the fields out")
             key = self._value(event, depth + 1)
             if not isinstance(key, str):
-                raise self._error(event, f"a key has to be text, not {key!r}; quote it")
+                raise self._error(event, f"keys must be strings, not {key!r}; quote it")
             if key in mapping:
-                raise self._error(event, f"the key {key!r} stands twice in one object; keep one of them")
+                raise self._error(event, f"duplicate key {key!r} in one object; keep one")
             self._path.append(key)
             mapping[key] = self._value(next(self._events), depth + 1)
             self._path.pop()
@@ -182,7 +182,7 @@ class _Builder:
     def _count(self, event: Event, nodes: int) -> None:
         self._nodes += nodes
         if self._nodes > _MAX_NODES:
-            raise self._error(event, f"more than {_MAX_NODES} values, aliases written out; a job has some dozens")
+            raise self._error(event, f"more than {_MAX_NODES} values, aliases expanded; a job has a few dozen")
 
     def _refuse_tag(self, event: ScalarEvent | SequenceStartEvent | MappingStartEvent) -> None:
         is_text = isinstance(event, ScalarEvent) and event.tag == "tag:yaml.org,2002:str"

@@ -78,7 +78,7 @@ class Condition(_Part):
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Word
-    """Name from ``Reason``."""
+    """Name from ``Reason``; while a blocker is reported, from ``BlockerReason``."""
     message: Message
     """A sentence for people."""
     last_transition_time: Time

@@ -53,7 +53,7 @@ class ReshardingPlan:
 
 
 def num_balanced(stage: PrepareStage) -> int:
-    """Return the number of files that a length's parts are resharded into; 0: they are not."""
+    """Return the number of files that a length's parts are resharded into; 0 without resharding."""
     target = resharding(stage)
     return target.num_shards if target else 0
 
@@ -72,7 +72,7 @@ def plan_resharding(stage: PrepareStage, info: DatasetInfo, length: LengthInfo, 
             f"{root / length.folder}: got {length.samples_training} training samples for {wanted.num_shards} shards; "
             "allowed: at least one sample for each",
             hint=f"ask for fewer shards (--balanced-shards, SHARD_NUM, numBalancedShards), {length.samples_training} "
-            "at most, or take more text",
+            "at most, or use more text",
         )
     folder = wanted.folder_name.format(tokens=length.sequence_length)
     target = root / folder

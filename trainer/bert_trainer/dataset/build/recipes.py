@@ -75,7 +75,7 @@ RECIPES: dict[RecipeName, Recipe] = {
 
 
 def corpus_name(paths: Sequence[str]) -> str:
-    """Return a name for a text, from the names of its files: letters, digits and underscores.
+    """Return a corpus name made from its file names: letters, digits and underscores.
 
     It holds no word that names a split: NVIDIA's loader trains on every file with "training" in its name.
     """
@@ -126,7 +126,7 @@ def loader_layout(stage: PrepareStage) -> LayoutName:
 
 
 def shard_layout(stage: PrepareStage) -> LayoutName:
-    """Return the layout of the files that are built from text; parts that are resharded are read by nothing else."""
+    """Return the layout of the files that are built from text; parts that are resharded are read by the resharding only."""
     return loader_layout(stage) if _recipe(stage).resharding is None else "compact"
 
 

@@ -38,7 +38,7 @@ class FileVersion:
 def read_ragged_blocks(
     path: Path, vocabulary_size: int | None = None, rows: slice = slice(None)
 ) -> Iterator[RaggedSamples]:
-    """Yield rows of one file without padding, a few thousand at a time, in order. rows: a slice of step 1.
+    """Yield rows of one file without padding, a few thousand at a time, in order. rows: a contiguous slice.
 
     Memory: two blocks, and 16 bytes per block of the file. Checksums of a compact file are compared before the first
     block is yielded, once per process for the last two files.

@@ -93,7 +93,7 @@ def format_by_content(path: Path) -> FileFormat:
 
 
 def find_files(root: Path, wanted: Format | None) -> FoundFiles:
-    """Find what to read below a folder, or take one file. wanted: as the user said; empty: recognised.
+    """Find what to read below a folder, or take one file. wanted: as the user said; None: detected.
 
     Raises:
         InputError: nothing is there that can be read, or a folder may not be looked into.
