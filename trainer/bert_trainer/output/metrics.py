@@ -38,7 +38,7 @@ _GAUGES = {
     "sequences_per_s": "Sequences trained per second, over all ranks.",
     "real_tokens_per_s": "Tokens without padding trained per second, over all ranks.",
     "reduction_s": "Seconds that summing gradients over ranks took per step, the slowest rank's.",
-    "reduction_exposed_s": "Seconds per step of gradient reduction after the backward pass, not hidden behind it, which the step waits for.",
+    "reduction_exposed_s": "Seconds per step that gradient reduction took after the backward pass, the slowest rank's.",
     "token_imbalance": "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal.",
     "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
     "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",

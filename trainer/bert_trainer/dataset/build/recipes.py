@@ -126,7 +126,7 @@ def loader_layout(stage: PrepareStage) -> LayoutName:
 
 
 def shard_layout(stage: PrepareStage) -> LayoutName:
-    """Return the layout of the files that are built from text; parts that are resharded are read by the resharding only."""
+    """Return the layout of files that are built from text; the resharding alone reads those of resharded parts."""
     return loader_layout(stage) if _recipe(stage).resharding is None else "compact"
 
 
