@@ -133,7 +133,7 @@ def restless_pod(api: Api, namespace: str) -> Iterator[None]:
 def test_it_is_not_ready_while_a_watch_on_pods_stays_silent(
     make_operator: Any, proxy: FlakyProxy, api: Api, namespace: str
 ) -> None:
-    complaint = "the watch on Pod has owed"
+    complaint = "the watch on Pod lags by"
     with make_operator(watchSilenceSeconds=1, maxWatchLagSeconds=1) as operator, restless_pod(api, namespace):
         began = operator.figure('watch_events_total{kind="Pod"}')
         wait_until(lambda: operator.figure('watch_events_total{kind="Pod"}') > began + 15, 10, "four seconds")
