@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bert_trainer.errors import UnsupportedPrecision
-from bert_trainer.model.backends.cpu import capability
+from bert_trainer.model.backends.cpu import capability, library
 from bert_trainer.model.backends.cpu.capability import ask_kernel, check_flags, describe_processor
 from bert_trainer.system import processor
 from bert_trainer.system.processor import find_library, read_flags
@@ -69,7 +69,7 @@ def test_what_is_merely_slow_is_told() -> None:
 
 def test_bf32_is_a_switch_that_others_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = f"flags : {' '.join(XEON_4)}\n"
-    monkeypatch.setattr(capability, "read_text", lambda path: flags)
+    monkeypatch.setattr(library, "processor_flags", lambda: read_flags(flags))
     capability.prepare_processor("bf32")
     assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
     # oneDNN is asked now, and told that it may round.

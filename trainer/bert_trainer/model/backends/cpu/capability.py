@@ -16,7 +16,7 @@ from torch import Tensor
 from bert_trainer.errors import UnsupportedPrecision
 from bert_trainer.model.backends.cpu import library
 from bert_trainer.system.machine import bound_processors, read_machine, render_processors
-from bert_trainer.system.processor import ALLOCATORS, OPENMP, find_library, keep_freed_memory, read_flags, read_text
+from bert_trainer.system.processor import ALLOCATORS, OPENMP, find_library, keep_freed_memory, read_text
 
 _NEEDED: dict[str, tuple[tuple[str, ...], str]] = {
     # On a processor with AVX-512 BF16 alone oneDNN 3.13 computes fp32 products in fp32, whatever is allowed to it.
@@ -57,7 +57,7 @@ def prepare_processor(precision: str) -> str | None:
     Raises:
         UnsupportedPrecision: this processor cannot.
     """
-    warning = check_flags(precision, read_flags(read_text("/proc/cpuinfo")))
+    warning = check_flags(precision, library.processor_flags())
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if precision == "bf32" else "ieee"  # type: ignore[attr-defined]
     keep_freed_memory()
     return warning

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from bert_trainer.model.backends.cpu import build
-from bert_trainer.system.processor import read_flags
+from bert_trainer.system.processor import read_flags, read_text
 
 SWITCH = "BERT_TRAINER_KERNELS"
 """Environment variable: ``off`` runs the plain operations of torch in their place."""
 
-_CPUINFO = Path("/proc/cpuinfo")
+_CPUINFO = "/proc/cpuinfo"
 _POINTER, _FLOAT, _INT, _LONG = ctypes.c_void_p, ctypes.c_float, ctypes.c_int, ctypes.c_long
 # As the C++ declares them; a mistake here is no error but wrong memory.
 _DROPOUT = [_POINTER, ctypes.c_int32, _FLOAT]
@@ -104,7 +104,7 @@ def usable(device: torch.device, dtype: torch.dtype) -> Library | None:
 @cache
 def processor_flags() -> frozenset[str]:
     """Return this processor's instruction sets, as /proc/cpuinfo names them."""
-    return read_flags(_CPUINFO.read_text() if _CPUINFO.exists() else "")
+    return read_flags(read_text(_CPUINFO))
 
 
 @cache
@@ -112,5 +112,4 @@ def prefers_onednn() -> bool:
     """Return whether fp32 products are computed by oneDNN instead of what torch takes for them, MKL."""
     # MKL uses half of an AMD processor's width. By the maker's name and not by a measurement, which could differ
     # between ranks and so between their sums.
-    text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
-    return "AuthenticAMD" in text and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return "AuthenticAMD" in read_text(_CPUINFO) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
