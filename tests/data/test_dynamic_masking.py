@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.sampling.masking import MaskingRule
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 
 N, LENGTH, P = 400, 103, 20
@@ -12,8 +13,7 @@ N, LENGTH, P = 400, 103, 20
 
 def rule(whole_words: bool = False) -> DynamicMasking:
     going_on = np.arange(1000) % 2 == 1
-    return DynamicMasking(
-        seed=7,
+    masking = MaskingRule(
         probability=0.15,
         max_predictions=P,
         vocabulary_size=1000,
@@ -22,6 +22,7 @@ def rule(whole_words: bool = False) -> DynamicMasking:
         mask_id=4,
         continuations=going_on if whole_words else None,
     )
+    return DynamicMasking(seed=7, rule=masking)
 
 
 def bare() -> RaggedSamples:

@@ -275,15 +275,11 @@ def _shard_tasks(
     sequence_length, max_predictions = length
     folder = root / folder_name(stage, length, corpus_name)
     make_shard_folder(folder)
-    rule = MaskingRule(
+    rule = MaskingRule.of(
+        vocabulary,
         probability=stage.masked_lm_probability,
         max_predictions=max_predictions,
-        vocabulary_size=vocabulary.size,
-        cls_id=vocabulary.cls_id,
-        sep_id=vocabulary.sep_id,
-        mask_id=vocabulary.mask_id,
-        unk_id=vocabulary.unk_id,
-        continuations=vocabulary.continuations if stage.whole_word_masking else None,
+        whole_words=stage.whole_word_masking,
     )
     num_training = encoded.num_training_shards
     # A training shard takes one group per pass; held-out documents are used once, so a held-out shard is one group.

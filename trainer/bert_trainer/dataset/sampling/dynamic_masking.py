@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.sampling.masking import KEEP_SHARE, MASK_SHARE
+from bert_trainer.dataset.sampling.masking import KEEP_SHARE, MASK_SHARE, MaskingRule
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples, smallest_ids
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
@@ -29,34 +29,17 @@ class DynamicMasking:
     """The masking of one stage."""
 
     seed: int
-    probability: float
-    """Share of a row's tokens to predict, [CLS] and [SEP] counted; in (0, 1)."""
-    max_predictions: int
-    vocabulary_size: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    unk_id: int | None = None
-    """Never predicted, since it stands for any word; None: it may be."""
-    continuations: NDArray[np.bool_] | None = None
-    """(vocabulary,): entries that continue a word ("##ing"), for whole-word masking; None: tokens are masked singly."""
+    rule: MaskingRule
 
     @classmethod
     def of(
         cls, vocabulary: Vocabulary, *, seed: int, probability: float, max_predictions: int, whole_words: bool
     ) -> DynamicMasking:
         """Return the masking with the ids of a vocabulary."""
-        return cls(
-            seed=seed,
-            probability=probability,
-            max_predictions=max_predictions,
-            vocabulary_size=vocabulary.size,
-            cls_id=vocabulary.cls_id,
-            sep_id=vocabulary.sep_id,
-            mask_id=vocabulary.mask_id,
-            unk_id=vocabulary.unk_id,
-            continuations=vocabulary.continuations if whole_words else None,
+        rule = MaskingRule.of(
+            vocabulary, probability=probability, max_predictions=max_predictions, whole_words=whole_words
         )
+        return cls(seed=seed, rule=rule)
 
     def check(self, folder: ShardFolder) -> None:
         """Check before training that the original tokens of the folder's rows are known.
@@ -76,7 +59,7 @@ class DynamicMasking:
             InputError: as ``ShardFolder.read_ragged``, or the file does not hold the original tokens.
         """
         unmasked = folder.read_ragged(shard, rows).unmasked()
-        left = int((unmasked.tokens == self.mask_id).sum())
+        left = int((unmasked.tokens == self.rule.mask_id).sum())
         if left > _MAX_MASK_SHARE * len(unmasked.tokens):
             raise InputError(
                 f"{folder.paths[shard]}: {left} of {len(unmasked.tokens)} tokens are [MASK] and their originals "
@@ -98,8 +81,10 @@ class DynamicMasking:
         bits = mix64(keys[chosen] + (position[chosen].astype(np.uint64) << np.uint64(1)) + np.uint64(1))
         # The upper half decides what is shown, the lower half which entry: multiply and shift, no modulo.
         share = (bits >> np.uint64(32)).astype(np.float64) / 2**32
-        entry = (((bits & np.uint64(0xFFFFFFFF)) * np.uint64(self.vocabulary_size)) >> np.uint64(32)).astype(np.int32)
-        shown = np.where(share < MASK_SHARE, self.mask_id, np.where(share < 1 - KEEP_SHARE, entry, originals))
+        entry = (((bits & np.uint64(0xFFFFFFFF)) * np.uint64(self.rule.vocabulary_size)) >> np.uint64(32)).astype(
+            np.int32
+        )
+        shown = np.where(share < MASK_SHARE, self.rule.mask_id, np.where(share < 1 - KEEP_SHARE, entry, originals))
         # A replacement may need the wider type: an id above 65535 in a row of smaller ones.
         dtype = np.promote_types(samples.tokens.dtype, smallest_ids(shown).dtype)
         tokens = samples.tokens.astype(dtype)
@@ -123,13 +108,13 @@ class DynamicMasking:
 
         row_of, position: (S,), row and position of every token. keys: (S,), the key of its row.
         """
-        candidate = (samples.tokens != self.cls_id) & (samples.tokens != self.sep_id)
-        if self.unk_id is not None:
-            candidate &= samples.tokens != self.unk_id
+        candidate = (samples.tokens != self.rule.cls_id) & (samples.tokens != self.rule.sep_id)
+        if self.rule.unk_id is not None:
+            candidate &= samples.tokens != self.rule.unk_id
         # [CLS] and [SEP] count here, as in create_pretraining_data; .5 rounds to even, as in ``masking``.
-        wanted = np.rint(samples.token_counts * self.probability).astype(np.int64)
-        wanted = np.minimum(np.maximum(wanted, 1), self.max_predictions)
-        if self.continuations is None:
+        wanted = np.rint(samples.token_counts * self.rule.probability).astype(np.int64)
+        wanted = np.minimum(np.maximum(wanted, 1), self.rule.max_predictions)
+        if self.rule.continuations is None:
             starts_at = np.flatnonzero(candidate)
             sizes = np.ones(len(starts_at), np.int64)
         else:
@@ -137,12 +122,12 @@ class DynamicMasking:
             # special token or [UNK] a continuation begins a word of its own.
             follows = np.zeros(len(candidate), np.bool_)
             follows[1:] = candidate[:-1] & candidate[1:] & (row_of[1:] == row_of[:-1])
-            starts = candidate & ~(follows & self.continuations[samples.tokens])
+            starts = candidate & ~(follows & self.rule.continuations[samples.tokens])
             starts_at = np.flatnonzero(starts)
             sizes = np.bincount(np.cumsum(starts)[candidate] - 1, minlength=len(starts_at))
         draws = mix64(keys[starts_at] + (position[starts_at].astype(np.uint64) << np.uint64(1)))
         # Words that no row can take come last, so that they never block the first place.
-        draws[sizes > self.max_predictions] = np.iinfo(np.uint64).max
+        draws[sizes > self.rule.max_predictions] = np.iinfo(np.uint64).max
         rows = row_of[starts_at]
         # Rows in order, the words of each in random order.
         order = np.lexsort((draws, rows)) if len(starts_at) else starts_at
@@ -153,8 +138,8 @@ class DynamicMasking:
         # ``before - base``: tokens of the earlier words of the same row. Words are taken while they fit in the number
         # wanted; the first may be longer, so that every row with a word of at most P tokens has a prediction.
         offset, limit = before - base[rows[order]], wanted[rows[order]]
-        taken = order[(offset + ordered <= limit) | ((offset == 0) & (ordered <= self.max_predictions))]
-        if self.continuations is None:
+        taken = order[(offset + ordered <= limit) | ((offset == 0) & (ordered <= self.rule.max_predictions))]
+        if self.rule.continuations is None:
             return np.sort(starts_at[taken])
         picked = np.zeros(len(starts_at), np.bool_)
         picked[taken] = True

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.system.random_bits import RandomBits, scaled
 
 MASK_SHARE = 0.8
@@ -23,7 +24,7 @@ _NOT_CHOSEN = np.uint32(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskingRule:
-    """The masking of one shard."""
+    """What is masked: in the shards of a build, or by the data loader of a stage."""
 
     probability: float
     """Share of a sequence's tokens to predict, [CLS] and [SEP] counted; in (0, 1)."""
@@ -37,6 +38,20 @@ class MaskingRule:
     """Never predicted, since it stands for any word; None: it may be."""
     continuations: NDArray[np.bool_] | None = None
     """(vocabulary,): entries that continue a word ("##ing"), for whole-word masking; None: tokens are masked singly."""
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, *, probability: float, max_predictions: int, whole_words: bool) -> MaskingRule:
+        """Return the rule with the ids of a vocabulary."""
+        return cls(
+            probability=probability,
+            max_predictions=max_predictions,
+            vocabulary_size=vocabulary.size,
+            cls_id=vocabulary.cls_id,
+            sep_id=vocabulary.sep_id,
+            mask_id=vocabulary.mask_id,
+            unk_id=vocabulary.unk_id,
+            continuations=vocabulary.continuations if whole_words else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
