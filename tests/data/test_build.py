@@ -126,21 +126,25 @@ def test_an_interrupted_build_resumes_to_the_same_bytes(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+def interrupt_at_the_first_shard(text: Path, root: Path) -> None:
+    def stop() -> None:
+        if list(root.rglob("*.hdf5")):
+            raise Halted("stop")
+
+    with pytest.raises(Halted):
+        build_dataset(stage_of(text), DatasetConfig(folder=str(root)), LENGTHS, Silent(), check=stop)
+
+
 def test_a_build_interrupted_among_its_shards_does_not_encode_the_text_again(
     tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, root, dataset = write_corpus(), tmp_path / "data", DatasetConfig(folder=str(tmp_path / "data"))
+    text, root = write_corpus(), tmp_path / "data"
     build(text, tmp_path / "whole")
-
-    def stop_at_the_first_shard() -> None:
-        if list(root.rglob("*.hdf5")):
-            raise Halted("stop")
 
     def encode_again(self: CorpusPasses) -> None:
         pytest.fail("the text was read again")
 
-    with pytest.raises(Halted):
-        build_dataset(stage_of(text), dataset, LENGTHS, Silent(), check=stop_at_the_first_shard)
+    interrupt_at_the_first_shard(text, root)
     monkeypatch.setattr(CorpusPasses, "_read_texts", encode_again)
     build(text, root)
     assert contents(root) == contents(tmp_path / "whole")
@@ -148,15 +152,9 @@ def test_a_build_interrupted_among_its_shards_does_not_encode_the_text_again(
 
 def test_token_files_that_are_gone_are_written_again(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:
     """As a finished build leaves them that was killed while it deleted its scratch files."""
-    text, root, dataset = write_corpus(), tmp_path / "data", DatasetConfig(folder=str(tmp_path / "data"))
+    text, root = write_corpus(), tmp_path / "data"
     build(text, tmp_path / "whole")
-
-    def stop_at_the_first_shard() -> None:
-        if list(root.rglob("*.hdf5")):
-            raise Halted("stop")
-
-    with pytest.raises(Halted):
-        build_dataset(stage_of(text), dataset, LENGTHS, Silent(), check=stop_at_the_first_shard)
+    interrupt_at_the_first_shard(text, root)
     (saved,) = root.rglob("prepared.json")
     for tokens in saved.parent.glob("tokens_*"):
         tokens.unlink()
