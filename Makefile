@@ -60,6 +60,9 @@ test-long: setup ## Run the tests that make test leaves out for the time they ta
 test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, per MPI (CONTRIBUTING.md; 40 minutes)
 	@BERT_TEST_STOPS=40 BERT_TEST_KILLS=100 $(BIN)/pytest -rA tests/pod/test_early_stop.py tests/pod/test_kills.py $(PYTEST_ARGS)
 
+test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a cluster of one node (10 minutes)
+	@BERT_TEST_STOPS=40 $(BIN)/pytest -m cluster tests/cluster/test_early_stop.py $(PYTEST_ARGS)
+
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
 	@$(BIN)/pytest -m api_server tests/api_server tests/planning $(PYTEST_ARGS)
 
@@ -107,4 +110,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-manifests check lint types layers structure generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-manifests check lint types layers structure generated generate format lock clean bench-gpu
