@@ -85,6 +85,7 @@ def find_blocker(
         if pod.phase == "Pending" and (blocker := _pod_blocker(pod, _about(pod.uid, warnings.get(pod.name, ())))):
             return blocker
     expected = 1 if child.kind == "Job" else workers + 1
+    # Not once they are there: the Warning of a refusal outlives the next try, which has succeeded.
     if len(pods) < expected:
         launcher = warnings.get(f"{child.name}-launcher", ())
         found = (
@@ -144,6 +145,7 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     Quota, Pod Security and RBAC all refuse with status 403 and reason Forbidden: only the message tells them apart.
     """
     lower = message.lower()
+    # "failed quota: NAME: must specify limits.memory": a quota on limits refuses pods that have none.
     if "exceeded quota" in lower or "must specify" in lower and "quota" in lower:
         reason = BlockerReason.QUOTA_EXCEEDED
         remedy = "lower spec.workers or spec.resources, or have the ResourceQuota raised"
@@ -159,6 +161,7 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     elif event in ("ValidationError", "MPIJobFailed"):
         reason = BlockerReason.MPI_JOB_REJECTED
         remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
+    # Before the next branch: this message says "is forbidden" as well.
     elif "because it is being terminated" in lower:
         reason = BlockerReason.NAMESPACE_TERMINATING
         remedy = "apply the job in another namespace"

@@ -122,9 +122,12 @@ class Children:
                     path_of(kind, ref.namespace), labelSelector=f"{names.JOB_LABEL}={ref.name}"
                 )
             except ApiError as error:
+                # Not served before mpi-operator is installed, and jobs with one worker do not need it.
                 if kind == "MPIJob" and error.status == 404:
                     continue
                 raise
+            # Only adds. Children that are missing here are dropped by the reflector, whose list has a version to
+            # compare.
             for item in answer.get("items", ()):
                 # Items of a list carry no kind.
                 self._index.put_child({**item, "kind": kind})
@@ -141,6 +144,7 @@ class Children:
         if answer is None:
             self._index.drop_uid(child.ref.kind, ref.namespace, child.ref.name, child.ref.uid)
             raise Requeue(0.0)
+        # It has a deletionTimestamp now, so the child counts as stopping and is not deleted again.
         self._index.put_child(answer)
 
     async def create(self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None) -> None:
@@ -214,6 +218,7 @@ class Children:
         self._index.put_child(answer)
         metadata = answer["metadata"]
         made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
+        # For plan: a child that is gone before any watch has shown it is lost, and its number must not be used again.
         self._created[job.ref] = (summary.uid, made)
         return None
 
@@ -277,6 +282,7 @@ def _blocker_of(error: ApiError) -> Blocker:
     if error.status == 413 or _TOO_LARGE in error.message:
         message = f"{error.message}. Next: make the spec smaller, delete the job and apply it again"
         return Blocker(reason=BlockerReason.REJECTED, message=message)
+    # 404: the namespace is gone; an unknown API was told apart above.
     if error.status in (400, 404, 422):
         message = f"{error.message}. Next: correct the field that is named, or delete the job"
         return Blocker(reason=BlockerReason.REJECTED, message=message)

@@ -75,6 +75,8 @@ class ApiClient:
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
         # No limit: watches keep a connection each for minutes, and MAX_REQUESTS bounds everything else.
+        # While all shared a pool of 32, the watches of eight namespaces left requests no connection, and the operator
+        # never became ready.
         configuration.connection_pool_maxsize = 0
         configuration.retries = None
         self._configuration = configuration
@@ -104,6 +106,7 @@ class ApiClient:
         answer, data = await self._exchange(request, LOG_TIMEOUT_S)
         if answer.status >= 400:
             raise _error_of(answer, data)
+        # limitBytes cuts where it cuts, also inside a character, and programs print any bytes.
         return data.decode(errors="replace")
 
     async def list_metadata(self, path: str, *, limit: int, resume: str = "") -> Document:
@@ -153,6 +156,8 @@ class ApiClient:
 
     async def _request(self, request: _Request) -> Document:
         async with self._request_slots:
+            # Inside the slot: waiting in line is no part of the timeout, and would widen the bounds of the server's
+            # clock.
             sent_s = time.monotonic()
             answer, data = await self._exchange(request, REQUEST_TIMEOUT_S)
         if answer.status >= 400:

@@ -36,6 +36,7 @@ def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     if after.attempt > before.attempt:
         yield JobEvent("Normal", "AttemptStarted", f"Created attempt {after.attempt} ({after.run})")
     blocked, was_blocked = _condition(after, ConditionType.BLOCKED), _condition(before, ConditionType.BLOCKED)
+    # By reason alone: the message may name another pod each time, and each Event is a write.
     if blocked is not None and blocked.status == "True" and blocked.reason != (was_blocked and was_blocked.reason):
         yield JobEvent("Warning", blocked.reason, blocked.message)
     if after.phase != before.phase:

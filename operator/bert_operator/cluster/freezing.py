@@ -87,6 +87,7 @@ class Freezer:
             Unusable: Nothing may be run.
             ApiError: The API server refused, or did not answer.
         """
+        # With a draft only a crash can have left one already, which create_or_get finds.
         config_map = None if draft else await self._get(document)
         if config_map is None:
             if _has_run(status):
@@ -142,6 +143,7 @@ class Freezer:
             job = read_cluster_job(document, self._settings)
         except InvalidJob as invalid:
             raise Unusable(_untrusted(document, status)) from invalid
+        # Only an image that came from the settings may differ: they may have moved to another tag since.
         takes_default = job.spec.image is None and status.frozen_hash is None
         if not agrees(config_map, self.draft(job).frozen, lambda image: takes_default and self._was_default(image)):
             raise Unusable(_untrusted(document, status))

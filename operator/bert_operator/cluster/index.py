@@ -112,6 +112,7 @@ class Index:
 
     def drop_uid(self, kind: str, namespace: str, name: str, uid: str) -> JobRef | None:
         """Drop an object by its uid; another one of the same name stays."""
+        # Events expire in any number; their uids would push out those that matter.
         if kind != "Event":
             self._tombstones[uid] = None
             if len(self._tombstones) > _MAX_TOMBSTONES:
@@ -134,6 +135,7 @@ class Index:
                     del table[ref]
                     if ref not in self._children and ref not in self._pods:
                         self._by_prefix.pop(_prefix(ref), None)
+                # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
                 self._warnings.pop((namespace, name), None)
                 return ref
         return None

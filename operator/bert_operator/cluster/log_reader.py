@@ -188,6 +188,7 @@ def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords
     for line in text.split("\n"):
         record = parse_progress_line(line)
         if record is None and starts_like_record(line):
+            # Python's hash of texts differs between processes; these are compared within one.
             refused.add(hash(line))
         # Ranks may print the log of another job, and a resumed run that of its predecessor.
         if record is None or (record.job, record.attempt) != (uid, attempt):

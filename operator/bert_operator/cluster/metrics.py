@@ -62,6 +62,7 @@ class Metrics:
             "bert_operator_watch_events", "Objects that watches delivered.", ["kind"], registry=self.registry
         )
         self._resyncs = Gauge(
+            # The name is public, the alerts use it: it stays although a sweep is called a resync now.
             "bert_operator_last_sweep_timestamp_seconds",
             "When the last resync finished: a comparison of known jobs with a fresh list.",
             registry=self.registry,

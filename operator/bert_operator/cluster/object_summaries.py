@@ -191,11 +191,13 @@ def read_pod(body: Document) -> tuple[str, PodSummary] | None:
     scheduled = conditions.get("PodScheduled", {})
     disruption = conditions.get("DisruptionTarget", {})
     is_mpi = role != names.SINGLE
+    # 0 is no attempt of any job.
     number = int(attempt) if _is_attempt(attempt) else 0
     return job, PodSummary(
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         version=read_version(body),
+        # By its owner: another release may have made the child, and named it otherwise.
         child=_owner(metadata).get("name", "").removesuffix("-launcher" if role == names.LAUNCHER else "")
         or names.child_name(job, run, number, is_mpi=is_mpi),
         attempt=number,
@@ -224,6 +226,7 @@ def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
     subject = body.get("involvedObject") or {}
     if body.get("type") != "Warning" or subject.get("kind") not in ("Job", "MPIJob", "Pod"):
         return None
+    # Events that were written through events.k8s.io, as the scheduler's are, have no lastTimestamp.
     when = body.get("lastTimestamp") or body.get("eventTime") or body.get("metadata", {}).get("creationTimestamp")
     warning = WarningSummary(
         reason=sys.intern(body.get("reason") or ""),

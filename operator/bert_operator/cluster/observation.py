@@ -144,6 +144,7 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
             message=_describe_cause(reason, blamed),
             pod=blamed.name if blamed else None,
             node=(blamed.node or None) if blamed else None,
+            # The OOM killer's SIGKILL, for messages. Without an exit code each of these causes is infrastructure (plan).
             signal=9 if reason is FailureReason.OUT_OF_MEMORY else None,
         )
     if main is None or main.exit_code is None:
@@ -151,6 +152,7 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
             base, state="Failed", reason=FailureReason.POD_DELETED.value, message=FailureReason.POD_DELETED.sentence
         )
     record, text = _parse_termination_message(main.message)
+    # The child has failed: its pod's exit code 0 must not make a success of it.
     outcome = read_outcome(main.exit_code or 1, record)
     blamed = first or main
     failed = _first_failed_worker(record, child)

@@ -95,6 +95,8 @@ class Reconciler:
         self._freezer = Freezer(api, settings)
         self._statuses = StatusWriter(api, index, recorder, metrics)
         self._children = Children(api, index, self._freezer, self._statuses, metrics, clock)
+        # A restart loses this and emits the Event again. Its name is a hash of its text (recorder), so only a count
+        # goes up.
         self._left_alone: dict[JobRef, tuple[str, str]] = {}
 
     async def reconcile(self, ref: JobRef) -> None:
@@ -105,10 +107,12 @@ class Reconciler:
             ApiError: The API server refused, or could not be reached.
         """
         summary = self._index.job(ref)
+        # Children need no request: the job owns them, so the garbage collector deletes them.
         if summary is None or summary.is_deleting:
             self._children.forget(ref)
             self._left_alone.pop(ref, None)
             return
+        # Too large to be kept: 200 jobs of the largest size once took the operator beyond its memory limit.
         if summary.content is None:
             large = await self._statuses.read_job(ref, summary)
             if large is None or large.is_deleting:
@@ -126,11 +130,13 @@ class Reconciler:
             await self._write_unusable(ref, summary, status, unusable.blocker)
             return
         except InvalidJob as invalid:
+            # What is finished stays as it was reported, whatever rules or profiles have come since.
             if status.phase not in TERMINAL_PHASES:
                 message = "; ".join(str(problem) for problem in invalid.problems)
                 new = describe_invalid(status, message, generation=summary.generation, now_s=self._now_s())
                 await self._statuses.write(ref, summary, status, new)
             return
+        # Before the plan: once a phase is terminal its status is never written again, and later records would be lost.
         if status.phase not in TERMINAL_PHASES:
             await self._read_final_log(ref, summary)
         step = await self._plan(job, summary, status)
@@ -158,12 +164,14 @@ class Reconciler:
             InvalidJob: It cannot run here.
             Unusable: It was started, and cannot be read any more.
         """
+        # As long as attempt 1 is not in the status, the API server accepts changes of the spec (immutability_rules).
         if status.attempt == 0:
             return read_cluster_job(document, self._settings)
         # A started job is not validated again by stricter rules or other profiles: what it runs is frozen.
         try:
             return parse_started_job(complete(document, self._settings.profiles, self._settings.default_profile))
         except InvalidJob:
+            # The profile that completed it may have been removed since; what was frozen is complete by itself.
             if (frozen := await self._freezer.find(document, status)) is None:
                 raise
             return frozen.job
@@ -199,6 +207,7 @@ class Reconciler:
 
     def _observe_child(self, job: BertPretrainJob, child: ChildSummary) -> Child:
         pods = self._index.pods(job.ref, child.name)
+        # mpi-operator makes a Job of the launcher, by this name. It is not in the index; its Warnings are.
         subjects = [child.name, f"{child.name}-launcher", *(pod.name for pod in pods)]
         warnings = self._index.warnings(job.ref, subjects)
         workers = run_placement(job.spec, child.run).workers
@@ -226,12 +235,14 @@ class Reconciler:
         # in no status could be lost without being counted.
         if step.status != status:
             summary = await self._statuses.write(job.ref, summary, status, step.status)
+        # Both are deletions: pods that still run get SIGTERM, on which ranks write a checkpoint.
         for child in (*step.stop, *step.remove):
             await self._children.delete(job.ref, child)
         if step.create is not None:
             await self._children.create(job, summary, step, draft)
         else:
             self._children.forget_refusal(job.ref)
+        # Only under this uid: a job that was applied again under the name is another one.
         if step.delete_job:
             await delete_object(self._api, job_path(job.ref), summary.uid)
         elif (again_in_s := self._requeue_after_s(job.ref, summary, step)) is not None:

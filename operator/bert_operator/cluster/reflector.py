@@ -115,6 +115,8 @@ class Reflector:
         seen: set[str]
         query, seen, version = {**self._query, "limit": str(PAGE_SIZE)}, set(), ""
         while True:
+            # Without a resourceVersion: a cached list of the API server (resourceVersion=0) may be older than our own
+            # writes.
             page = await self._api.get(self._path, **query)
             self._note_answer()
             version = str(page["metadata"]["resourceVersion"])

@@ -67,6 +67,7 @@ class Resyncer:
     async def run(self) -> None:
         """Resync periodically until cancelled."""
         while True:
+            # Pause first: the service has completed a resync when it starts this loop.
             await asyncio.sleep(self._settings.sweep_seconds)
             try:
                 await self.resync()
@@ -83,11 +84,14 @@ class Resyncer:
                 _log.info("%s %s/%s is gone; its watch delivered no deletion", KIND, namespace, name)
                 self._index.drop_uid(KIND, namespace, name, uid)
         now_s, known, undelivered_before = time.monotonic(), self._versions(), self._undelivered
+        # What is still missing keeps the version and the time at which it was first missed: lag_s counts from there.
         self._undelivered = {
             uid: undelivered_before.get(uid, _Undelivered(version, now_s))
             for uid, (_, version) in listed.items()
             if uid in undelivered_before or known.get(uid, -1) < version
         }
+        # Missing once is normal, the watch may just be behind. With an API server that took half a minute per call,
+        # fetching all that was missing at the start once went on for an hour and a half after the watch had caught up.
         for uid in self._undelivered.keys() & undelivered_before.keys():
             ref, version = listed[uid]
             # Each fetch yields to the loop, on which the watch may deliver the rest.
@@ -135,6 +139,7 @@ class Resyncer:
             async with asyncio.TaskGroup() as lists:
                 found = [lists.create_task(list_in_slot(namespace)) for namespace in self._settings.namespaces or ("",)]
         except ExceptionGroup as failed:
+            # Unwrapped: callers handle ApiError, and would let a group end the process.
             raise failed.exceptions[0] from None
         return {uid: job for jobs in found for uid, job in jobs.result().items()}
 

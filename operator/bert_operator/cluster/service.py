@@ -47,6 +47,8 @@ def run_operator(settings: Settings) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # One loop in one thread: what stands between two awaits is atomic. Index, queue and reconciler count on it and have
+    # no locks.
     asyncio.run(_Service(settings).run())
 
 

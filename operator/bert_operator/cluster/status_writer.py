@@ -64,6 +64,7 @@ class StatusWriter:
         # deleted and recreated under the same name.
         patch = {
             "metadata": {"resourceVersion": str(summary.version), "uid": summary.uid},
+            # With its nulls: in a merge patch null removes a field, and one that is left out keeps its old value.
             "status": after.model_dump(mode="json", by_alias=True),
         }
         try:

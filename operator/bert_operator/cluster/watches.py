@@ -36,6 +36,8 @@ def build_registry(
     async def on_change(event: Mapping[str, Any], **_: Any) -> None:
         body = event["object"]
         watched(body)
+        # Objects of kopf's initial list have the type None; those that are gone are missing from it, and left to the
+        # resync.
         ref = index.drop(body) if event["type"] == "DELETED" else index.put_job(body)
         if ref is not None:
             enqueue(ref)

@@ -85,6 +85,7 @@ class WorkQueue:
 
     def oldest_s(self) -> float:
         """Return how long the job at the front has waited, or the slowest worker has been busy, whichever is longer."""
+        # A dictionary keeps the order of insertion, so its first job has waited longest.
         starts = [*self._running.values(), *itertools.islice(self._queued_at_s.values(), 1)]
         return max((self._now_s() - start for start in starts), default=0.0)
 
@@ -98,6 +99,7 @@ class WorkQueue:
     async def _work(self) -> None:
         while True:
             ref = await self._ready.get()
+            # No await between this line and the next: add must find the job either queued or running.
             self._metrics.waited(self._now_s() - self._queued_at_s.pop(ref))
             self._running[ref] = started_at_s = self._now_s()
             failed = True
@@ -108,6 +110,7 @@ class WorkQueue:
             except Requeue as requeue:
                 failed = False
                 self.add_after(ref, requeue.after_s)
+            # One bad job must not end the task group, and with it the workers of all others.
             except Exception as error:
                 # Priority and fairness rejects with 429 and Retry-After; asking earlier makes it worse.
                 pause_s = max(self._back_off(ref), getattr(error, "retry_after_s", None) or 0.0)
@@ -115,6 +118,7 @@ class WorkQueue:
                 _log.warning("%s: %s; retry in %.1f s", ref, cause, pause_s, exc_info=_is_bug(error))
                 self.add_after(ref, pause_s)
             finally:
+                # First: while the job counts as running, add would only note the change, and nobody would queue it.
                 del self._running[ref]
                 self._metrics.reconciled(self._now_s() - started_at_s, failed=failed)
             if ref in self._changed:
@@ -126,6 +130,7 @@ class WorkQueue:
 
     def _back_off(self, ref: JobRef) -> float:
         count = self._failures[ref] = self._failures.get(ref, 0) + 1
+        # The exponent is bounded: 2.0 ** 1024 is an OverflowError, which a job would reach after 17 hours of failures.
         pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_S)
         # Jitter: a thousand jobs that failed together, as when the API server restarts, must not retry together.
         return pause_s * random.uniform(0.8, 1.2)  # noqa: S311 - not for secrets

@@ -125,6 +125,7 @@ def read_outcome(return_code: int, record: Mapping[str, Any] | None) -> ChildOut
     reason, message = record.get("reason"), record.get("message")
     return ChildOutcome(
         state={EXIT_DONE: "Succeeded", EXIT_STOPPED: "Stopped"}.get(return_code, "Failed"),  # type: ignore[arg-type]
+        # -n comes from Python's subprocess and stands for a signal alone; 128 + n of a shell is an exit code as well.
         exit_code=None if return_code < 0 else return_code,
         signal=signal,
         reason=reason[:80] if isinstance(reason, str) and reason else None,

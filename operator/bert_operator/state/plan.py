@@ -20,6 +20,7 @@ from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
 
+# As Kubernetes' own Job controller: 10 s, doubled with every failure, up to 6 minutes.
 FIRST_BACK_OFF_S = 10.0
 MAX_BACK_OFF_S = 360.0
 SAME_TIME_S = 1.0
@@ -108,6 +109,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     all_failures = tuple(failures[attempt] for attempt in sorted(failures))
     return Facts(
         namespace=job.metadata.namespace,
+        # Children count as well: a status that was lost must not lead to a number that is taken.
         attempt=max([previous.attempt, *(child.attempt for child in children)]),
         run=newer.run if newer else previous.run,
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 PREFIX = "bert-trainer/1 "
 
+# Both limits stand in the trainer's output/progress.py as well: a line that it writes has to be readable here.
 _MAX_LINE = 8192
 _MAX_FIELDS = 64
 _LARGEST = 10**15  # steps or seconds: more than any run has, and still a number that every JSON parser reads exactly
@@ -115,6 +116,7 @@ def _is_text(value: str) -> bool:
 
 
 def _integer(text: str | None) -> int | None:
+    # 18 digits are below 2**63; of more than 4,300 int() makes a ValueError.
     if text is None or not re.fullmatch(r"-?[0-9]{1,18}", text):
         return None
     return int(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 
+# Of an amount of cpu: 4, 2.5 or 2500m.
 _CORES = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m?)")
 
 

@@ -192,8 +192,10 @@ def _figures(record: ProgressRecord, now: str) -> Progress:
         progress_percentage=min(100, 100 * step // total) if step is not None and total else None,
         estimated_remaining_seconds=None if left_s is None else max(0, round(left_s)),
         eta=None if left_s is None else render_duration(left_s),
+        # As text: Kubernetes' API conventions advise against floating-point numbers.
         loss=None if loss is None else f"{loss:.4g}",
         sequences_per_second=None if rate is None else f"{rate:.4g}",
+        # As long and as many as the schema of the status allows: the record is untrusted here, too.
         metrics=tuple(Metric(name=name[:63], value=f"{value:.6g}") for name, value in figures if value is not None)[
             :32
         ],
