@@ -70,6 +70,7 @@ def render_crd() -> Document:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
+        # Kubernetes asks for exactly this name.
         "metadata": {"name": f"{PLURAL}.{names.API_GROUP}"},
         "spec": {
             "group": names.API_GROUP,
@@ -80,6 +81,7 @@ def render_crd() -> Document:
                 "plural": PLURAL,
                 "singular": names.KIND.lower(),
                 "shortNames": ["bpj"],
+                # kubectl get all lists jobs, too.
                 "categories": ["all"],
             },
             "versions": [
@@ -87,6 +89,8 @@ def render_crd() -> Document:
                     "name": names.API_VERSION.partition("/")[2],
                     "served": True,
                     "storage": True,
+                    # A subresource: whoever may only edit jobs cannot write the status, on which immutability and the
+                    # frozen hash rely.
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
                     "schema": {"openAPIV3Schema": _root_schema()},
@@ -129,6 +133,7 @@ def _translate(node: Node, name: str = "", *, profiled: bool = False) -> Documen
     if description := node.schema.get("description"):
         result["description"] = _one_line(description)
     default = node.schema.get("default")
+    # Found when the definition is generated, not by a user whose null the server prunes.
     if default is None and node.is_nullable and "default" not in node.schema:
         raise ValueError(f"{name}: a field that may be null needs a default")
     # The server writes defaults into the object that it stores. A profile could then not tell them from the user's

@@ -144,7 +144,7 @@ def _failed(base: Child, child: ChildSummary, pods: Sequence[PodSummary], condit
             message=_describe_cause(reason, blamed),
             pod=blamed.name if blamed else None,
             node=(blamed.node or None) if blamed else None,
-            # The OOM killer's SIGKILL, for messages. Without an exit code each of these causes is infrastructure (plan).
+            # The OOM killer's SIGKILL, for messages. Without an exit code, each of these causes is infrastructure.
             signal=9 if reason is FailureReason.OUT_OF_MEMORY else None,
         )
     if main is None or main.exit_code is None:

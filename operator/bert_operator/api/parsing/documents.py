@@ -35,6 +35,7 @@ from bert_operator.errors import DocumentError, render_path
 MAX_BYTES = 1_048_576
 """Longest file. The API server takes objects of 1.5 MiB; a job is a few kilobytes."""
 _MAX_NODES = 20_000
+# A level takes two frames of Python's stack, which has 1,000.
 _MAX_DEPTH = 50
 
 Json = Any
@@ -54,6 +55,7 @@ def read_job_document(path: Path) -> dict[str, Json]:
     if len(data) > MAX_BYTES:
         raise DocumentError(f"{path}: {len(data)} bytes; a job file has at most {MAX_BYTES}")
     try:
+        # Some editors begin UTF-8 with a byte order mark.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DocumentError(f"{path}: not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
@@ -67,6 +69,7 @@ def parse_documents(text: str, *, source: str = "job") -> list[Json]:
         DocumentError: not YAML, or not the same in YAML 1.1 and 1.2; the message names the line.
     """
     try:
+        # Events, not values: the library's constructors would have settled already what a plain scalar means.
         return _Builder(YAML(typ="safe", pure=True).parse(text), source).documents()
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -144,6 +147,7 @@ class _Builder:
     def _mapping(self, start: Event, depth: int) -> dict[str, Json]:
         mapping: dict[str, Json] = {}
         while not isinstance(event := next(self._events), MappingEndEvent):
+            # Quoted, it is a key like any other.
             if isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None:
                 raise self._error(event, "the merge key '<<' is read by some YAML versions only; write the fields out")
             key = self._value(event, depth + 1)

@@ -23,6 +23,7 @@ def normalise(document: Any) -> Any:
 def _normalise(value: Any, node: Node | None) -> Any:
     if isinstance(value, list):
         return [_normalise(item, node and node.entries) for item in value]
+    # Only where the schema takes integers: a learning rate of 1.0 stays a float.
     if isinstance(value, float) and value.is_integer() and node is not None and _takes_integers(node):
         return int(value)
     if not isinstance(value, dict):

@@ -19,10 +19,12 @@ _INT_GO = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)
 _GO_POINT_FIRST = re.compile(r"\.[0-9]+(_[0-9]+)*([eE][-+]?[0-9]+(_[0-9]+)*)?")
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+# int64 and uint64, which go-yaml tries in this order before float64.
 _GO_INT_RANGE = range(-(2**63), 2**64)
 
 
 def _spellings(*words: str) -> frozenset[str]:
+    # The three spellings of both specifications; yEs is text.
     return frozenset(form for word in words for form in (word, word.capitalize(), word.upper()))
 
 
@@ -54,6 +56,7 @@ def read_1_1(text: str) -> Scalar:
         return None
     if text in _GO_TRUE or text in _GO_FALSE:
         return text in _GO_TRUE
+    # go-yaml decides by the first character whether a scalar can be a number at all (resolveTable).
     if not text or text[0] not in "+-.0123456789":
         return text
     plain = text.replace("_", "") if text[0] != "." or _GO_POINT_FIRST.fullmatch(text) else text
@@ -94,6 +97,7 @@ def disagreement(text: str) -> Disagreement | None:
         number = f"the number {_base_60(text):.10g} in some YAML 1.1 readers"
         return Disagreement(number, _describe(read_1_2(text)), None)
     old, new = read_1_1(text), read_1_2(text)
+    # The type as well: in Python True == 1 and 1 == 1.0.
     if type(old) is type(new) and old == new and not _LEADING_ZERO.fullmatch(text):
         return None
     unambiguous = _describe(old).removeprefix("the number ")

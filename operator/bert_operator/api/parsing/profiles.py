@@ -135,6 +135,7 @@ def _count_ranks_once(own: Document, merged: Document) -> Document:
     """
     if "slotsPerWorker" in own and "ranksPerNode" in merged.get("cpu", {}):
         cpu = {key: value for key, value in merged["cpu"].items() if key != "ranksPerNode"}
+        # Where both are the job's own, the rule shall find them.
         return {**merged, "cpu": cpu} if "ranksPerNode" not in own.get("cpu", {}) else merged
     if isinstance(own.get("cpu"), dict) and "ranksPerNode" in own["cpu"] and "slotsPerWorker" not in own:
         return {key: value for key, value in merged.items() if key != "slotsPerWorker"}
@@ -183,6 +184,7 @@ def _problems_of(path: str, profile: Any) -> Iterator[Problem]:
                 allowed="volume: paths belong to jobs",
                 next_step="leave it to the jobs",
             )
+    # Without what was reported above: the rules would report it a second time, in other words.
     known = without_nulls({key: value for key, value in profile.items() if key in allowed})
     try:
         parse_job(complete(_plain_job(known), {path: known}, path))

@@ -100,6 +100,7 @@ def repair(document: dict[str, Any], errors: Iterable[ErrorDetails]) -> tuple[di
 
     Required fields get the smallest value that the schema allows; rules that read them must not be run.
     """
+    # The caller goes on with its own document, nested objects included.
     repaired = copy.deepcopy(document)
     broken: set[Path] = set()
     for error in errors:
@@ -162,6 +163,7 @@ def _unknown_field(path: Path) -> Problem:
 def _field_advice(path: Path, fields: list[str]) -> str:
     # From the surest guess down: another spelling, a name of other programs, a field of another section, a typo.
     name, section = str(path[-1]), re.sub(r"\[\d+\]", "[]", render_path(path[:-1]))
+    # train_batch_size, train-batch-size and trainBatchSize are one name to people.
     plain = name.replace("_", "").replace("-", "").lower()
     for field in fields:
         if field.lower() == plain:

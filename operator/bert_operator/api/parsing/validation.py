@@ -52,6 +52,7 @@ def parse_started_job(document: dict[str, Any], *, by_rules: bool = True) -> Ber
         try:
             job = _validate(document)
         except ValidationError as error:
+            # Other mistakes beside unknown fields are found in a later round, once these are gone.
             unknown = [item for item in error.errors() if item["type"] == "extra_forbidden"]
             if not unknown:
                 raise InvalidJob(_all_problems(document, error)) from None

@@ -35,6 +35,7 @@ def cel_rules(section: str) -> Iterator[CelRule]:
 
 
 def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Problem]:
+    # A misspelled kind is dropped by the repair: rules about the order of stages would judge a job that nobody wrote.
     kinds_are_known = soundness.is_there(("stages",)) and all(
         soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
@@ -53,4 +54,5 @@ def _stage_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Prob
             knows_kind = soundness.has_its_fields(here) if rule.reads_kinds else soundness.is_there(here)
             if knows_kind and all(soundness.is_whole(path) for path in reads):
                 yield from rule.problems(view, f"spec.stages[{number}]")
+        # After the rules: a stage takes lengths from the stages before it, not from itself.
         trained = stage.pretrain or trained

@@ -11,6 +11,7 @@ from bert_operator.api.schema.bert_pretrain_job import JobSpec
 MUTABLE = ("runPolicy",)
 """Fields of the spec that may change once the job has started."""
 
+# The status is a subresource: a write to the job itself leaves it as it is, so no user can start over by clearing it.
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.attempt) && oldSelf.status.attempt > 0"
 # Lists whose entries have names are equal in any order, but stages are done in theirs.
 _SAME_ORDER = "self.spec.stages.map(stage, stage.name) == oldSelf.spec.stages.map(stage, stage.name)"
@@ -22,6 +23,8 @@ def immutability_rules() -> tuple[CelRule, ...]:
     fields = [field.alias or name for name, field in JobSpec.model_fields.items()]
     return tuple(
         CelRule(
+            # has() on both sides: a field that is added or removed has changed, and reading one that is absent is an
+            # error.
             f"!({_STARTED}) || (has(self.spec.{name}) == has(oldSelf.spec.{name}) && "
             f"(!has(self.spec.{name}) || self.spec.{name} == oldSelf.spec.{name}))"
             + (f" && {_SAME_ORDER}" if name == "stages" else ""),

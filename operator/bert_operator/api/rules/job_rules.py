@@ -100,6 +100,7 @@ def stage_names_differ(spec: JobSpec) -> Iterator[Violation]:
 @rule(
     Cel(
         JobSpec,
+        # Positions are unknown inside a loop: count the prepare stages, and allow one if the first stage is one.
         "self.stages.filter(stage, has(stage.prepare)).size() <= "
         "(self.stages.size() > 0 && has(self.stages[0].prepare) ? 1 : 0)",
         "stages",
@@ -202,6 +203,7 @@ def data_has_a_source(spec: JobSpec) -> Iterator[Violation]:
 def shards_have_a_vocabulary(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ready shards without the vocabulary that they were made with."""
     named = spec.dataset.path is not None or spec.dataset.vocabulary_file is not None
+    # Where there is no data at all, data_has_a_source speaks: one mistake is reported once.
     if not named and not any(stage.prepare is not None for stage in spec.stages) and not _stages_without_data(spec):
         yield Violation("dataset.vocabularyFile", ABSENT)
 
@@ -264,6 +266,7 @@ _WITHOUT_SLASHES = "find('(?s)^.*[^/]')"
 )
 def folders_differ(spec: JobSpec) -> Iterator[Violation]:
     """Refuse a dataset in the very folder of the results, which ``ifExists: New`` clears."""
+    # Texts alone: links and .. would take a file system, which the API server does not have, and both must agree.
     if spec.dataset.path is not None and spec.dataset.path.rstrip("/") == spec.output.path.rstrip("/"):
         yield Violation("dataset.path", f"{render_value(spec.dataset.path)}, which is output.path")
 

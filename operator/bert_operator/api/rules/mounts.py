@@ -18,6 +18,7 @@ def list_mounts(spec: JobSpec) -> Iterator[tuple[str, str]]:
         ("output.volume", spec.output.volume, OUTPUT_MOUNT),
         ("workspace.volume", spec.workspace.volume if spec.workspace else None, WORKSPACE_MOUNT),
     ):
+        # Defaults count as well: a volume of the user's may not be mounted at /mnt/output either.
         if volume is not None:
             yield path, volume.mount_path or default
     for number, entry in enumerate(spec.volumes):

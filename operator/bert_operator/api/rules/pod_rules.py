@@ -93,6 +93,7 @@ _HAS_ACCELERATOR = (
 def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
     """Refuse precisions of CPUs on GPUs. The reverse is found when the rank starts: a CPU may have AMX or not."""
     resources = spec.worker.resources or spec.resources
+    # bf32 and avx-fp32 are modes of oneDNN; on a GPU they would silently be fp32.
     if spec.precision in ("bf32", "avx-fp32") and resources.accelerator is not None:
         yield Violation("precision", render_value(spec.precision))
 

@@ -249,6 +249,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         ),
         cluster.SecurityContextSpec: (
             SectionRule(
+                # fsGroup makes every mounted Secret readable to the group, whatever its own mode says.
                 holds=lambda user: user.run_as_user != 0 or user.fs_group is None,
                 cel="!has(self.runAsUser) || self.runAsUser != 0 || !has(self.fsGroup)",
                 field="fsGroup",
@@ -261,6 +262,8 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         scheduling.NodeExpression: (_VALUES,),
         scheduling.Toleration: (
             SectionRule(
+                # The API server has the same rules for pods, but sees these only in a child: the job would be blocked,
+                # not refused.
                 holds=lambda toleration: toleration.key is not None or toleration.operator == "Exists",
                 cel="has(self.key) || self.operator == 'Exists'",
                 field="key",

@@ -24,6 +24,8 @@ from bert_operator.api.schema.bert_pretrain_job import (
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import ABSENT, Path
 
+# Most of these rules stand in the trainer's config/checks.py again: bert-train also runs documents that no operator has
+# rendered. What is changed here has to be changed there.
 _SPECIAL_TOKENS = 3
 """[CLS] and two [SEP], which are never masked."""
 _BATCH: Path = ("pretrain", "globalBatchSize")
