@@ -63,6 +63,7 @@ Path = tuple[PathPart, ...]
 ABSENT = "nothing"
 """``got`` of a problem with a missing field."""
 
+# Compared, not only shown: in a cluster such a field has another next step (cluster.settings_rules).
 UNKNOWN_FIELD = "a field that does not exist here"
 """``got`` of a problem with an unknown field."""
 

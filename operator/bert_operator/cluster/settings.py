@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
 from bert_operator.errors import SettingsError
 
+# With a release this one moves on to the next tag, and the one before joins those below.
 DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.2.0"
 
 EARLIER_TRAINER_IMAGES = ("docker.io/bert-operator/trainer:0.1.0",)

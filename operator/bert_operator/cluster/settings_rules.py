@@ -27,6 +27,7 @@ def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
         job = parse_job(complete(document, settings.profiles, settings.default_profile))
     except InvalidJob as invalid:
         raise InvalidJob([_of_this_release(problem) for problem in invalid.problems]) from None
+    # Privileges by the document as the user wrote it: what a profile adds, the profile grants.
     problems = [*privilege_problems(document, settings), *cluster_problems(job, settings)]
     if problems:
         raise InvalidJob(problems)

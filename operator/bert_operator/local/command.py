@@ -151,6 +151,7 @@ def start_through(job: BertPretrainJob, programs: Programs, binding: Binding | N
     cpu, options = job.spec.cpu, tuple[str, ...]()
     if binding is not None:
         options = ("--sockets", str(cpu.sockets), "--numa-nodes", str(cpu.numa_nodes))
+    # One more start of Python per rank, which a plain job need not wait for.
     is_plain = (cpu.allocator, cpu.openmp) == ("system", "gnu")
     return () if is_plain and not options else (*programs.rank, *options, "--")
 
@@ -182,6 +183,7 @@ def on_these_machines(
         workers=len(hosts) or (1 if ranks_per_node else spec.workers),
         slots_per_worker=ranks_per_node or spec.ranks_per_worker,
     )
+    # The rules held for the job's own ranks and sockets, not for those of this machine.
     if changed.spec.ranks != job.spec.ranks or spec.cpu.pinning != "none":
         check_rules(changed)
     return changed

@@ -104,6 +104,7 @@ class BarDisplay:
 
     def _move(self, record: ProgressRecord) -> None:
         stage, steps = record.stage or "?", record.count("steps")
+        # Attempts share a bar: a resumed stage goes on where its checkpoint is.
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=steps or 1, figures="", left_s=None)
         self._progress.update(

@@ -62,8 +62,12 @@ class LocalExecutor:
         self._make_launch = make_launch
         self._folder = folder
         self._display = display
+        # SimpleQueue is reentrant: the signal handler's put interrupts a get of the same thread. A Queue would deadlock
+        # on its own lock.
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._status = JobStatus()
+        # By attempt, and never removed: without a ref they are no leftovers that plan would have deleted before a
+        # retry.
         self._children: dict[int, Child] = {}
         self._process: ChildProcess | None = None
         self._progress: ProgressRecord | None = None
@@ -80,12 +84,14 @@ class LocalExecutor:
         Raises:
             LaunchError: A child's program cannot be started.
         """
+        # Handlers first and last: a Ctrl-C while the guard starts or ends is an event like any other.
         with _stop_signals_into(self._events), guarded(self._folder):
             try:
                 while not self._step():
                     pass
             finally:
                 if self._process is not None:
+                    # Also after an exception: ranks must not outlive the command.
                     self._process.finish()
         return JobOutcome(
             status=self._status,
@@ -99,6 +105,8 @@ class LocalExecutor:
         # This machine's clock is the only one here: children of a job share it.
         step = plan(self._job, self._observe(), time.time())
         self._report(step)
+        # In memory alone: a local job that is run again begins with an empty status, and the output folder decides what
+        # it resumes.
         self._status = step.status
         for child in step.stop:
             self._stop(child)

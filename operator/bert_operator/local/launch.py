@@ -21,6 +21,7 @@ MpiChoice = Literal["auto", "open-mpi", "gloo"]
 ATTEMPT_VARIABLE = "BERT_ATTEMPT"
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Nobody is there to answer: an unknown host is accepted once, a changed key refused, a password never asked for.
 _SSH_OPTIONS = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=20"
 # Open MPI 4 reads the first; Open MPI 5 (PRRTE) reads the second and silently ignores the first.
 _SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args")
@@ -158,6 +159,7 @@ def build_environment(
         ATTEMPT_VARIABLE: str(attempt),
         TERMINATION_LOG_VARIABLE: termination_log,
     }
+    # Ranks write into a pipe: what is printed without a flush would come in blocks of 8 KiB.
     environment["PYTHONUNBUFFERED"] = "1"
     if threads is not None:
         for name in _THREAD_VARIABLES:
@@ -238,6 +240,7 @@ def drop_banner(lines: list[str]) -> list[str]:
     """Remove lines that name no cause: ranks' first lines, and the framed banner that mpirun prints after a failure."""
     lines = [line for line in lines if not _GREETING.match(line)]
     edges = [number for number, line in enumerate(lines) if _MPI_FRAME.fullmatch(line)]
+    # The banner stands last; a frame with text behind it is the program's own.
     if len(edges) < 2 or any(lines[edges[-1] + 1 :]):
         return lines
     return lines[: edges[-2]]
@@ -262,6 +265,7 @@ def _mpirun(programs: Programs, placement: Placement, environment: Mapping[str, 
     exports = (word for name in exported_names(environment) for word in ("-x", name))
     return (
         programs.mpirun,
+        # Open MPI refuses root otherwise; in containers there is often no other user.
         *(("--allow-run-as-root",) if programs.is_root else ()),
         "-np",
         str(placement.ranks),

@@ -64,13 +64,17 @@ class ChildProcess:
         self._process = subprocess.Popen(
             launch.command,
             env=environment,
+            # mpirun reads its standard input to pass it on to rank 0: it would take what the user types.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            # One pipe for both, so that a traceback stands where it happened among the other lines.
             stderr=subprocess.STDOUT,
             # Its process group cannot be signalled from the terminal, and its session finds its descendants.
             start_new_session=True,
         )
         assert self._process.stdout is not None, "a pipe was asked for"
+        # Daemons: finish waits for the reader for a limited time only, and what is left must not keep the command from
+        # ending.
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         threading.Thread(target=self._wait, daemon=True).start()
@@ -85,6 +89,8 @@ class ChildProcess:
             return
         for member in self._look()[0]:
             with contextlib.suppress(psutil.Error):
+                # The shells between horovodrun and a rank have the program in their command lines too, but not as the
+                # whole.
                 if tuple(member.cmdline()) == self._launch.program:
                     member.send_signal(signal.SIGUSR1)
 
@@ -100,6 +106,7 @@ class ChildProcess:
         """Make sure that no process is left and every line was put; return the launcher's return code."""
         self.kill()
         return_code = self._process.wait()
+        # A process that is neither in the session nor marked may hold the pipe open for ever.
         self._reader.join(_LAST_OUTPUT_S)
         self._temporary.cleanup()
         return return_code

@@ -72,6 +72,7 @@ def _is_open_mpi(mpirun: str) -> bool:
 
 def _count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
+        # Of this process: taskset, cpusets and batch systems give out fewer than the machine has.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 

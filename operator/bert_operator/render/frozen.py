@@ -125,6 +125,7 @@ def owner_reference(frozen: Frozen) -> Document:
 
 def data_hash(config_map: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a ConfigMap's content: data and binaryData, independent of the order of keys."""
+    # binaryData as well: what stands there is mounted into the pods like the rest.
     content = [config_map.get(field) or {} for field in ("data", "binaryData")]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

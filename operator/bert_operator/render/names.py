@@ -49,6 +49,7 @@ def name_prefix(job: str) -> str:
             short = short.replace(word, other)
     if short == job:
         return job
+    # 6: a dash and five digits, so that it is no longer than the longest name of a job.
     return f"{short[: MAX_JOB_NAME - 6].rstrip('-')}-{hashlib.sha256(job.encode()).hexdigest()[:5]}"
 
 

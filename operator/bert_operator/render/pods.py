@@ -110,6 +110,7 @@ def _container(role: _Role, arguments: list[str], volume_mounts: list[Document])
         "env": environment(role.frozen, role.child, role.name),
         "securityContext": _container_security(role),
         "volumeMounts": volume_mounts,
+        # Programs that write no record: kubelet takes the end of their log, at most 80 lines or 2 KiB.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # A SIGTERM that reaches process 1 before it has a handler is lost, which happens to a pod that is deleted while
         # it starts: seen when jobs were deleted 0.3 to 0.6 s after they were applied.
@@ -132,6 +133,7 @@ def _container(role: _Role, arguments: list[str], volume_mounts: list[Document])
         container["workingDir"] = spec.workspace.volume.mount_path or mounts.WORKSPACE_MOUNT
     if role.name == names.WORKER:
         container["ports"] = [{"name": "ssh", "containerPort": SSH_PORT}]
+        # Nothing waits for it (launcherCreationPolicy): it shows workers whose node or sshd does not answer as Blocked.
         container["readinessProbe"] = {
             "tcpSocket": {"port": SSH_PORT},
             "periodSeconds": 2,
@@ -148,6 +150,7 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         "BERT_RUN_CONFIG": {"value": RUN_CONFIG_PATH},
         "BERT_LOG_FOLDER": {"value": _escape_expansion(f"{frozen.output_folder}/logs")},
         "HOME": {"value": users.home_of(users.user_of(spec, role))},
+        # Own programs may print progress without a flush; through a pipe it would come in blocks of 8 KiB.
         "PYTHONUNBUFFERED": {"value": "1"},
         **{name: {"value": value} for name, value in processor_environment(spec).items()},
     }
@@ -157,6 +160,7 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         ("no_proxy", spec.proxy.no_proxy),
     ):
         if value is not None:
+            # Both cases: curl reads http_proxy in lower case only, other programs the upper one.
             variables[name] = variables[name.upper()] = {"value": _escape_expansion(value)}
     for variable in spec.env:
         variables[variable.name] = _source(variable)

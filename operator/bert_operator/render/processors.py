@@ -29,6 +29,7 @@ def trains_on_cpus(spec: JobSpec) -> bool:
 def processor_environment(spec: JobSpec) -> dict[str, str]:
     """Return the variables that follow from ``cpu`` and ``precision``; ``spec.env`` overrides them."""
     cpu = spec.cpu
+    # Words, not libraries: bert-pod rank looks for the file on the machine that it runs on (the trainer's pod/rank.py).
     found: dict[str, str] = {"BERT_ALLOCATOR": cpu.allocator, "BERT_OPENMP": cpu.openmp}
     if cpu.cores_per_rank is not None:
         found["OMP_NUM_THREADS"] = str(cpu.cores_per_rank)

@@ -35,6 +35,8 @@ TOKENS_PER_PASS = 4096
 """Default size of a micro-batch: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
 
+# Every optimizer needs an entry. Where bias correction begins anew over warm moments, AdamW's updates are 0.32 of their
+# size at step 1 and 0.15 at step 10. LAMB's trust ratio makes up for that; it keeps NVIDIA's rule.
 _DEFAULT_OPTIMIZER_STATES = {"lamb": "keep", "adamw": "keepWithStepCount"}
 
 Document = dict[str, Any]

@@ -211,6 +211,7 @@ def shards_have_a_vocabulary(spec: JobSpec) -> Iterator[Violation]:
 @rule(
     Cel(
         JobSpec,
+        # masking has a default in the definition and needs no has().
         "!self.stages.exists(stage, has(stage.prepare) && stage.prepare.masking == 'dynamic') || "
         "self.stages.all(stage, !has(stage.pretrain) || stage.pretrain.masking == 'dynamic' || "
         "has(stage.pretrain.shards))",
@@ -232,6 +233,7 @@ def masks_are_somewhere(spec: JobSpec) -> Iterator[Violation]:
 @rule(
     Cel(
         JobSpec,
+        # vocabularySize has its default in code alone (render.run_config): has() tells whether the user wrote it.
         "!(has(self.dataset) && has(self.dataset.vocabularyFile)) || "
         "!self.stages.exists(stage, has(stage.prepare) && has(stage.prepare.vocabularySize))",
         subject="stages[].prepare.vocabularySize",

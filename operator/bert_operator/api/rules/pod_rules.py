@@ -85,6 +85,7 @@ _HAS_ACCELERATOR = (
 
 
 @rule(
+    # precision belongs to no profile and has a default: the server has filled it in, and it needs no has().
     Cel(JobSpec, f"!(self.precision in ['bf32', 'avx-fp32']) || !({_HAS_ACCELERATOR})", "precision"),
     allowed="tf32, bf16, fp16 or fp32 where the workers have GPUs",
     next_step="write tf32, which does on GPUs what bf32 does on Xeons, or leave the accelerator out",
@@ -151,6 +152,7 @@ def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
     ranks = spec.ranks_per_worker
     for path, resources in (("resources", spec.resources), ("worker.resources", spec.worker.resources)):
         accelerator = None if resources is None else resources.accelerator
+        # Left out, it is the number of slots (render.pods).
         if accelerator is not None and (accelerator.per_worker or ranks) < ranks:
             yield Violation(
                 f"{path}.accelerator.perWorker",

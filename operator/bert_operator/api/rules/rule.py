@@ -60,6 +60,7 @@ class Rule(Generic[Subject]):
 
     def cel_at(self, section: str) -> Iterator[CelRule]:
         """Yield what the API server checks of the rule at a section, given by the name of its class."""
+        # By name: the definition is made from the JSON schema, whose titles are the names of classes.
         return (cel.with_message(self.allowed, self.next_step) for cel in self.cel if cel.section.__name__ == section)
 
 

@@ -243,6 +243,7 @@ def warmup_is_one(view: StageView) -> Iterator[Violation]:
 def warmup_ends_before_training(view: StageView) -> Iterator[Violation]:
     """Refuse a warm-up that never reaches its peak, where the number of steps is known without the data."""
     pretrain = view.stage.pretrain
+    # A proportion is below 1 by its type. With epochs the steps are known to the trainer alone, which looks again.
     if pretrain is None or pretrain.warmup.steps is None:
         return
     steps = _known_steps(pretrain)
@@ -253,6 +254,7 @@ def warmup_ends_before_training(view: StageView) -> Iterator[Violation]:
 
 def _known_steps(pretrain: PretrainSpec) -> int | None:
     if pretrain.length.samples is not None:
+        # A batch that is not full is a step as well: the trainer rounds up.
         return -(-pretrain.length.samples // pretrain.global_batch_size)
     return pretrain.length.steps
 
