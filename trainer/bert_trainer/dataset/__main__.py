@@ -21,6 +21,7 @@ _VERBS = (build, read, fetch, convert, chop, inspect_shards, verify)
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 done, 1 failed or a bad shard, 2 wrong input, 3 stopped on request."""
     arguments = _parser().parse_args(argv)
+    # At INFO readers log every file and why something in it is left out: bert-data read asks for that.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         command: Callable[[argparse.Namespace], int] = arguments.command

@@ -50,6 +50,7 @@ def parse_corpus(text: str) -> CorpusConfig:
         name, equals, value = part.partition("=")
         name = name.replace("-", "_")
         if equals and name in _CORPUS_FIELDS:
+            # Text, also for weight: pydantic makes a number of it, or says that it is none.
             fields[name] = value
         elif equals and name.isidentifier():
             raise argparse.ArgumentTypeError(f"got the field {name!r}; allowed: {', '.join(_CORPUS_FIELDS)}")
@@ -109,6 +110,7 @@ def shard_files(arguments: argparse.Namespace) -> list[Path]:
     Raises:
         InputError: a path does not exist or holds no shards.
     """
+    # Paths may overlap, as a dataset and a folder in it do: a file that came twice would count twice.
     return list(dict.fromkeys(file for path in arguments.paths for file in find_shards(path)))
 
 
@@ -119,5 +121,6 @@ def num_bytes(files: Sequence[Path]) -> int:
 
 def num_processes(arguments: argparse.Namespace, files: Sequence[Path]) -> int:
     """Return the processes to read these shards with: as given, else as many as are worth starting."""
+    # A file is read by one process.
     useful = min(len(files), num_bytes(files) // _BYTES_PER_PROCESS)
     return int(arguments.processes or max(1, min(usable_cores(), useful)))

@@ -66,6 +66,7 @@ def _build(arguments: argparse.Namespace, open_pool: OpenPool | None) -> int:
 def _build_by_hand(arguments: argparse.Namespace, stop: StopSignals, open_pool: OpenPool | None) -> int:
     stage = parse_stage(arguments, os.environ)
     dataset = DatasetConfig(folder=str(arguments.output), vocabulary_file=arguments.vocabulary)
+    # Opened for its size alone, which takes a listing; the build opens it again with its own processes.
     with ProgressBar(open_corpora(stage.all_corpora).text_bytes) as bar:
         record = build_dataset(
             stage,
@@ -104,6 +105,8 @@ def _build_for_job(arguments: argparse.Namespace, stop: StopSignals, open_pool: 
     try:
         config = load_run_config(arguments.config)
         attempt = int(os.environ.get("BERT_ATTEMPT", "1"))
+        # Before anything is written: a builder of an earlier attempt that still runs fails at its next look at the
+        # fence.
         folder = RunFolder.claim(config, attempt=attempt)
         reporter = Reporter(config.job.uid, attempt)
         check = _check_with_fence(stop, folder)

@@ -64,6 +64,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
             default = getattr(defaults, field)
             kind = type(default) if default is not None else int
             shown = _DEFAULTS_SHOWN[field] if default is None else default
+            # No default of its own: only what was given wins over the recipe (parse_stage).
             command.add_argument(option, dest=field, type=kind, help=f"default: {shown}")
 
 
@@ -99,6 +100,7 @@ def parse_stage(arguments: argparse.Namespace, environment: Mapping[str, str]) -
     """
     given = {field: getattr(arguments, field) for field in _SETTINGS if getattr(arguments, field) is not None}
     corpora = tuple(arguments.corpora or ())
+    # Equal: both are given, or neither.
     if ("text" in given) == bool(corpora) or arguments.output is None:
         raise InputError("build: needs either --config, or --output and one of --text and --corpus")
     try:

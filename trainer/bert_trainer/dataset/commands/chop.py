@@ -45,6 +45,7 @@ def chop(arguments: argparse.Namespace) -> int:
         written = chop_shards(
             arguments.source,
             arguments.target,
+            # --shards 0 is a mistake to be reported, not an option that was left out.
             given if given is not None else read_number(os.environ, SHARDS_VARIABLE) or _SHARDS,
             layout=arguments.layout,
             shape=arguments.length,

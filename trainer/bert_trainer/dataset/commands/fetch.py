@@ -66,6 +66,7 @@ def fetch(arguments: argparse.Namespace) -> int:
             transfer = Transfer(bar, wait=time.sleep)
             for download in _downloads(arguments, transfer):
                 _fetch_one(download, arguments, transfer, bar)
+    # Not StopSignals: reading from the network may block for a minute, and what came so far is kept either way.
     except KeyboardInterrupt as stop:
         raise Stopped("stopped by SIGINT; the same command resumes the download") from stop
     return 0
@@ -114,6 +115,7 @@ def _fetch_one(download: Download, arguments: argparse.Namespace, transfer: Tran
         if path.suffix == ".zip" and not arguments.keep_packed:
             for unpacked in unpack(path, file.members, transfer):
                 bar.note(f"unpacked {unpacked}")
+        # Paths alone go to standard output, for scripts; remarks and the bar go to standard error.
         print_line(str(path))
 
 

@@ -101,6 +101,7 @@ class _Output:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
+        # Asked before hours of reading, not after them.
         if path is not None and path.exists():
             raise InputError(f"{path}: exists", hint="name another file, or delete this one")
 

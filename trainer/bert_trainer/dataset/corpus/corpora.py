@@ -303,6 +303,8 @@ def _fingerprint(files: Sequence[Path], formats: Sequence[FileFormat], base: Pat
     # The first version was 1 and is part of the fingerprints of all formats; new rules for dumps leave those of other
     # text as they are.
     extractor = EXTRACTOR_VERSION if "wikipedia" in formats else 1
+    # Not the path, since text may be moved, nor the weight, which decides how often documents are drawn. Another field
+    # in CorpusConfig changes every fingerprint: a build that resumes then reads and compares the whole text.
     rules = settings.model_dump_json(exclude={"path", "weight"})
     total = hashlib.sha256(f"{rules} {SPLITTER_VERSION} wikitext/{extractor}\n".encode())
     for path in files:

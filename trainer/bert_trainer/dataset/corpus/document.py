@@ -31,6 +31,7 @@ def in_documents(sentences: Iterable[str], characters: int) -> Iterator[tuple[st
     characters: an upper bound for all sentences together.
     """
     # A sentence has at least two characters, a letter and a full stop: nearly all text takes this short way.
+    # Counting each sentence took a fifth of the time of reading plain text.
     if characters + characters // 2 * PIECE_COST <= LONGEST_DOCUMENT:
         if whole := tuple(sentences):
             yield whole

@@ -103,6 +103,7 @@ def _texts() -> Iterator[tuple[str, Iterator[str]]]:
     for name in sorted(topics):
         yield f"topic/{name}", iter([topics[name]])
     root = Path(sysconfig.get_paths()["stdlib"])
+    # Sorted: a folder's entries come in another order on another file system.
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root).with_suffix("")
         if not _SKIPPED.intersection(relative.parts):

@@ -22,6 +22,8 @@ Lines = Literal["sentences", "paragraphs", "wrapped"]
 """What a line of text holds: one sentence; one paragraph or more; or as much as its width allowed, so that
 sentences go on in the next line."""
 
+# sentencex for its speed, an order of magnitude above the build's own: 73 MB/s on one core, where PySBD has 0.3, syntok
+# 1.4 and nupunkt 7.6.
 SPLITTER_VERSION = f"sentencex {importlib.metadata.version('sentencex')}"
 """Part of every corpus's fingerprint: another version may split otherwise."""
 _SURVEYED_LINES = 500
@@ -30,8 +32,10 @@ _LEAST_SPLIT_SHARE = 0.2
 with one sentence per line has some such lines, since no two splitters agree on all."""
 _LEAST_ENDED_SHARE = 0.5
 """Share of the lines that end with a sentence, from which on lines are paragraphs and not wrapped."""
+# Without a bound, two stray quotation marks made 81 % of a German file one sentence, of which a row held the beginning.
 LONGEST_SENTENCE = 2048
 """Characters; about what a row of 512 tokens holds of English, and what does not fit into a row is cut away."""
+# An eighth of a megabyte of unclosed marks took the splitter 15 s.
 _LONGEST_PIECE = 1 << 13
 """Characters given to the splitter at a time: its time grows with the square of unclosed quotation marks."""
 _SHORT = 1 << 10

@@ -27,6 +27,7 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
         InputError: the archive is damaged, or a file differs from what was published.
         TrainerError: the disk is full.
     """
+    # Begun anew if a killed process left it: a file that was cut short in it looks complete.
     work = archive.with_name(f".{archive.name}.unpacked")
     shutil.rmtree(work, ignore_errors=True)
     try:

@@ -99,6 +99,7 @@ class Transfer:
         while True:
             try:
                 with _open(url, {}, self.timeout_s) as answer:
+                    # One more than allowed: that is how a longer one is told from one that just fits.
                     content = answer.read(most + 1)
             except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
                 tries += 1
@@ -144,6 +145,7 @@ class Transfer:
     def _receive(self, answer: http.client.HTTPResponse, partial: _Partial) -> None:
         with partial.open() as stream:
             while piece := answer.read(_PIECE_BYTES):
+                # The write alone: an OSError of the connection is tried again, one of the disk must not be.
                 with disk_errors(partial.path):
                     stream.write(piece)
                 self.watcher.advance(len(piece))

@@ -94,6 +94,7 @@ def find_shards(path: Path) -> list[Path]:
 
 def find_vocabulary(file: Path) -> Path | None:
     """Return the ``vocab.txt`` beside a shard or, as in a dataset, one or two folders above; None if there is none."""
+    # Two above: recipes have a folder for each corpus below that of the length.
     candidates = (folder / "vocab.txt" for folder in file.absolute().parents[:3])
     return next((path for path in candidates if path.is_file()), None)
 

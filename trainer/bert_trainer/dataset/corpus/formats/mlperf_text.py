@@ -37,6 +37,7 @@ PUBLISHED: dict[str, tuple[int, str]] = {
 """Bytes and MD5 of the files that the README names."""
 
 _PART = re.compile(r"part-\d{5}-of-(\d{5})")
+# md5sum writes two spaces, or a space and an asterisk for files that were read as binary.
 _LIST_LINE = re.compile(r"([0-9a-fA-F]{32}) [ *](?:\./)?(\S.*)")
 _SHOWN = 10
 
@@ -84,6 +85,7 @@ def read_checksums(path: Path) -> dict[str, str]:
                 raise InputError(
                     f"{path}:{number}: got {line[:80]!r}; allowed: an MD5, two spaces and a file name, as md5sum writes"
                 )
+            # By name alone: the list may have been made from another folder.
             checksums[PurePosixPath(match[2]).name] = match[1].lower()
     if not checksums:
         raise InputError(f"{path}: the list of checksums is empty")

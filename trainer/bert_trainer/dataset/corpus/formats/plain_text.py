@@ -50,6 +50,7 @@ def read_plain_text(path: Path, rules: TextRules) -> Iterator[Document]:
     lines = (line for _, line in read_lines(path))
     head = list(_first_lines(lines))
     named_table = path.name.lower().endswith(_TABLE_SUFFIXES)
+    # Who says what the lines hold has looked at them; a table's name is refused nevertheless.
     if rules.lines == "auto" or named_table:
         _refuse_table(path, head, 1 if named_table else _LEAST_TABLE_LINES)
     head = [clean_line(line) for line in head]

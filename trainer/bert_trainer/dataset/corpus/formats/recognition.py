@@ -110,6 +110,7 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
                 hint="it is called results4 in the benchmark's results_text.tar.gz",
             )
         search = search_below(root)
+        # They belong to the text without being trained on: no warning that they are left out.
         search.files[:] = [path for path in search.files if path.name not in (EVALUATION_FILE, *LIST_NAMES)]
         return _found("mlperf", [(path, "text") for path in parts], search, "that are no part of the MLPerf text")
     # A mounted ConfigMap shows every file twice, once below a folder called `..2026_01_31_...`, which counts as hidden.

@@ -42,6 +42,7 @@ _PAGE = b"<page>"
 _PAGE_END = b"</page>"
 _END = b"</mediawiki>"
 _TITLE = re.compile(rb"<title>([^<]{1,255})")
+# With the mark of a stream's first block (the digits of pi): BZh and a digit also occur inside compressed data.
 _STREAM_START = re.compile(rb"BZh[1-9]\x31\x41\x59\x26\x53\x59")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?>([^<]*)</namespace>')
 _FILES_AND_CATEGORIES = ("6", "14")
