@@ -164,6 +164,8 @@ def list_checkpoints(root: Path) -> tuple[dict[Path, Position], list[tuple[Path,
     """Return checkpoints by what their manifests claim, latest first, and those without a usable manifest."""
     found, unreadable = {}, []
     for path in [manifest.parent for manifest in root.glob(f"*/{MANIFEST_FILE}")]:
+        # pathlib's * also matches staging folders and those that are being deleted. What lies in refused/ is a level
+        # deeper.
         if path.name.startswith("."):
             continue
         try:
@@ -194,6 +196,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
             if with_sums and sha256_of(path / name) != wanted:
                 raise TrainerError(f"{path / name}: its SHA-256 is not the one in {MANIFEST_FILE}")
         position = Position(**manifest["position"])
+        # Not isinstance: true is an int, too.
         if not all(type(number) is int for number in (position.stage_index, position.step, position.total_steps)):
             raise TypeError("a position is counted in whole numbers")
         return Checkpoint(path, position, Environment(**manifest["environment"]), manifest["run"]["job"])

@@ -39,6 +39,7 @@ def load_run_config(path: Path) -> RunConfig:
 def parse_run_config(document: Any, *, source: str = "run configuration") -> RunConfig:
     """Check a document that is already in memory; raises InputError as ``load_run_config`` does."""
     version = document.get("contract_version") if isinstance(document, dict) else None
+    # First and alone: in a document of another version every other message could be wrong.
     if version != CONTRACT_VERSION:
         raise InputError(
             f"{source}: contract_version is {version!r}, this trainer reads {CONTRACT_VERSION}",

@@ -163,6 +163,7 @@ class ProfileSteps(Section):
 class RunConfig(Section):
     """The whole document."""
 
+    # CONTRACT_VERSION, which Literal does not take; parse_run_config has compared it before, with a message of its own.
     contract_version: Literal[1]
     job: JobIdentity
     output_folder: str

@@ -22,4 +22,5 @@ class Section(BaseModel):
     as long as runs that were frozen without it may resume.
     """
 
+    # Forbidden: a trainer that passed over a setting which only a newer operator knows would train something else.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

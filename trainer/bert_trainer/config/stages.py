@@ -54,6 +54,7 @@ class DataRange(Section):
 class CorpusConfig(Section):
     """Text of one origin, and how it is read."""
 
+    # A new field changes the fingerprints of all datasets (dataset.corpus.corpora).
     # The operator renders these fields as well; the defaults are those of ``bert-data``, which runs without an
     # operator, and the same as the operator's (tests/contract). So are those of PrepareStage.
     path: str

@@ -82,6 +82,7 @@ class MetricsWriter:
         if self.config.tensorboard:
             self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"))
         if self.config.prometheus_port is not None:
+            # A registry of its own: the global one adds figures of Python, and refuses the same name in a second run.
             registry = CollectorRegistry()
             self._gauges = {
                 name: Gauge(f"bert_trainer_{name}", text, ["stage"], registry=registry)
@@ -119,6 +120,7 @@ class MetricsWriter:
             "event": event,
             **fields,
             "attempt": self.reporter.attempt,
+            # The job's uid. Without a cluster every start has another one, and counts its attempts from 1 again.
             "attempt_uid": self.reporter.job_uid,
             "run_s": time.monotonic() - self._started_at_s,
             "cpu_s": fields.get("cpu_s", time.process_time()),

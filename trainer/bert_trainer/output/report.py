@@ -64,6 +64,7 @@ def _working_attempts(records: list[Record]) -> dict[tuple[Any, Any], dict[str, 
             if is_done:
                 late.add(key)
         for name in ("run_s", "cpu_s"):
+            # Both only grow while an attempt runs: the largest value is what it took.
             attempts[key][name] = max(attempts[key][name], float(record.get(name) or 0))
         if record["event"] == "progress":
             trained.add(key)

@@ -182,6 +182,7 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
         for key, old, new in _differences(_without_place(_with_defaults(frozen)), _without_place(wanted)):
             if _only_rounds(key, config):
                 rounding.append(f"{key} {old} -> {new}")
+            # With the dots: another setting's name may begin in the same way.
             elif not any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE):
                 refused.append(f"  {key}: was {old}, is {new}")
         if refused:
@@ -257,6 +258,8 @@ def _differences(old: Any, new: Any, path: str = "") -> list[tuple[str, str, str
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
+        # By trying: permissions do not show what a share allows. Under a name of its own, since two attempts may try at
+        # once.
         probe = path / f".writable-{uuid.uuid4().hex[:8]}"
         probe.touch()
         probe.unlink()

@@ -40,6 +40,7 @@ def container_bytes(cgroups: Path) -> int | None:
     except (OSError, ValueError):
         return None
     fields = dict(line.split(maxsplit=1) for line in details.splitlines() if " " in line)
+    # As kubelet counts a working set: the cache of files that were not used lately is given back first.
     return max(0, found.limit - used + int(fields.get("inactive_file", "0")))
 
 

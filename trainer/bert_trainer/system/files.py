@@ -52,6 +52,7 @@ def search_below(root: Path) -> Search:
     """
     found = Search()
     seen: set[tuple[int, int]] = set()
+    # By device and inode: links to folders may lead back to where they are.
     for folder, folders, names in os.walk(root, onerror=_refuse, followlinks=True):
         state = Path(folder).stat()
         if (state.st_dev, state.st_ino) in seen:

@@ -30,6 +30,8 @@ def exclusive(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK_FILE
     with disk_errors(path):
+        # Never deleted: a process that has just opened it would lock a file without a name, and the next one a new
+        # file.
         file = path.open("w")
     with file:
         try:

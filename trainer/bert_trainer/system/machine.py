@@ -52,6 +52,7 @@ def bound_processors() -> tuple[int, ...]:
 
 def quota_cores(cgroups: Path = CGROUPS) -> float | None:
     """Return how many cores' time the container gets, of either version of cgroups; None where there is no limit."""
+    # In a container this is its own group. The root group of a machine has no limits, and no such file.
     path = cgroups / "cpu.max"
     if path.exists():
         words = _read(path).split()

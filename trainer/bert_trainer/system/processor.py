@@ -25,6 +25,7 @@ def keep_freed_memory() -> None:
     By default it returns large blocks to the kernel, which zeroes every page again when the next layer asks for as
     much: a fifth of a step's time.
     """
+    # None: this process. Other C libraries, such as musl, have no such function.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and find_library(read_text("/proc/self/maps"), ALLOCATORS) is None:
         mallopt(_M_MMAP_MAX, 0)
@@ -45,6 +46,7 @@ def find_library(maps: str, names: tuple[tuple[str, str], ...]) -> str | None:
         maps: The text of /proc/PID/maps.
         names: Beginnings of file names and what to call them, by precedence.
     """
+    # The path is the sixth column and may hold spaces.
     files = [os.path.basename(line.split(maxsplit=5)[5]) for line in maps.splitlines() if line.count("/")]
     for beginning, name in names:
         found = next((file for file in files if file.startswith(beginning)), None)

@@ -42,6 +42,7 @@ class RandomBits:
         rows = np.flatnonzero(tosses > 0)
         left = tosses[rows]
         while len(rows):
+            # All of left is 1 or more here: a shift by 64 bits is undefined.
             bits = self.words(len(rows)) >> (np.uint64(64) - np.minimum(left, 64).astype(np.uint64))
             heads[rows] += np.bitwise_count(bits)
             left = left - 64
@@ -51,6 +52,7 @@ class RandomBits:
 
 def scaled(bits: NDArray[np.uint64], limits: NDArray[np.int64] | int) -> NDArray[np.int64]:
     """Turn 32 random bits each into numbers in [0, limit)."""
+    # 32 bits times at most 2**32 fit into 64.
     return ((bits * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)
 
 

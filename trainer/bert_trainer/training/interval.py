@@ -183,6 +183,7 @@ class Interval:
                     "loss_scale": session.scaler.scale if session.scaler.enabled else None,
                     "sequences_per_s": rows / elapsed_s,
                     "real_tokens_per_s": tokens / elapsed_s,
+                    # For people to compare two runs; the checkpoint's manifest has all 64 digits.
                     "sample_hash": progress.sample_hash[:16],
                     "elapsed_s": now_s - started_at_s,
                     "remaining_s": (total_steps - progress.step) / steps_per_s,

@@ -214,6 +214,7 @@ def measure(session: Session, index: int, stage: PretrainStage, size: int, *, wa
             started_at_s = time.monotonic()
             peak_bytes = max(peak_bytes, _run_pass(session, index, batch))
             pass_s = time.monotonic() - started_at_s
+            # The fastest one: whatever disturbs a pass makes it slower.
             fastest_s, spent_s, passes = min(fastest_s, pass_s), spent_s + pass_s, passes + 1
     except torch.OutOfMemoryError:
         fits_in = False

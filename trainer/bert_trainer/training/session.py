@@ -152,6 +152,7 @@ class Session:
         # Only a run without a checkpoint of its own looks at initial_checkpoint: a retry must not start over from it.
         if found is None:
             self.optimizer.moment_steps = on_rank_0(self.world, lambda: self._load_initial(moments))
+        # Rank 0 alone has read and verified it: ranks that looked for themselves might find different checkpoints.
         self.world.broadcast_(self.parameters.values)
         self.optimizer.scatter_moments(moments, self.world)
         if found is not None:
@@ -238,6 +239,7 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
         raise UnsupportedPrecision(
             f"precision: got {config.precision!r}, which only processors have", hint="use tf32, bf16 or fp32 on a GPU"
         )
+    # More ranks than GPUs would share them, which NCCL refuses.
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
     # Before anything allocates on the current device, which would be 0 on every rank.
     torch.cuda.set_device(device)
