@@ -7,29 +7,37 @@ pairs and of random ones follow by recursion; sentences of one token make a walk
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from fractions import Fraction
 from functools import cache
 
+import numpy as np
 import pytest
 
+from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs
 from bert_trainer.system.random_bits import RandomBits
 from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, mean_z, share_z
 from sampling_cases import coded_documents
-from walks import Pair, bits_of, walk_many
+from walks import bits_of, flat, pairs_of_walks, walk_many
 
 CAPACITY = 13
 
 
-def first_pairs(bits: RandomBits, draws: int, short: float) -> list[Pair]:
+# The walk's own document is as long as the longest chunk, since only the first pair counts; others are longer.
+DOCUMENTS = flat(coded_documents([[1] * CAPACITY, *[[1] * 60] * 1000]))
+
+
+def first_pairs(bits: RandomBits, draws: int, short: float) -> SentencePairs:
     """First pairs of walks over a document of one-token sentences; ten draws always find another document."""
-    documents = [*coded_documents([[1] * 60]), *coded_documents([[1] * 60]) * 1000]
-    return [pairs[0] for pairs in walk_many(documents, [0] * draws, bits, capacity=CAPACITY, short=short)]
+    pairs = pairs_of_walks(DOCUMENTS, [0] * draws, bits, capacity=CAPACITY, short=short)
+    first = np.unique(pairs.walks, return_index=True)[1]
+    assert len(first) == draws
+    return SentencePairs(**{field.name: getattr(pairs, field.name)[first] for field in fields(pairs)})
 
 
 def test_a_chunk_of_several_sentences_gets_a_random_next_half_of_the_time() -> None:
     def z(bits: RandomBits) -> float:
-        hits = sum(pair.is_random_next for pair in first_pairs(bits, 130_000, short=0.0))
-        return share_z(hits, 130_000, 0.5)
+        return share_z(int(first_pairs(bits, 130_000, short=0.0).is_random_next.sum()), 130_000, 0.5)
 
     # A standard deviation is 0.14 points: 51 % is 7.2 of them away.
     assert abs(z(bits_of(21))) < FIVE_SIGMA
@@ -39,11 +47,8 @@ def test_a_chunk_of_several_sentences_gets_a_random_next_half_of_the_time() -> N
 def test_one_walk_in_ten_aims_at_a_uniform_shorter_length() -> None:
     def targets(bits: RandomBits) -> Counter[int]:
         # B follows A in these, so together they are the chunk: exactly the target.
-        return Counter(
-            len(pair.tokens_a) + len(pair.tokens_b)
-            for pair in first_pairs(bits, 100_000, short=0.1)
-            if not pair.is_random_next
-        )
+        pairs = first_pairs(bits, 100_000, short=0.1)
+        return Counter((pairs.tokens_a + pairs.tokens_b)[~pairs.is_random_next].tolist())
 
     # 2 ... 13, both included: the longest is drawn as a short one, too.
     chances = dict.fromkeys(range(2, CAPACITY), 0.1 / 12) | {CAPACITY: 0.9 + 0.1 / 12}
@@ -60,7 +65,7 @@ def test_one_walk_in_ten_aims_at_a_uniform_shorter_length() -> None:
 
 def test_the_first_span_ends_behind_any_sentence_but_the_last() -> None:
     def z(bits: RandomBits) -> float:
-        counts = Counter(len(pair.tokens_a) for pair in first_pairs(bits, 75_000, short=0.0))
+        counts = Counter(first_pairs(bits, 75_000, short=0.0).tokens_a.tolist())
         assert set(counts) == set(range(1, CAPACITY))
         return chi_square_z([counts[length] for length in range(1, CAPACITY)], [75_000 / 12] * 12)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
-from bert_trainer.dataset.sampling.sentence_pairs import Walks, draw_pairs
+from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.sampling.shard_samples import ShardTask, assemble_shard, draw_shard
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
@@ -47,14 +47,22 @@ def flat(documents: Documents) -> TokenDocuments:
     )
 
 
+def pairs_of_walks(
+    documents: TokenDocuments, indexes: Sequence[int], bits: RandomBits, *, capacity: int, short: float = 0.0
+) -> SentencePairs:
+    """Walk once over document ``index`` for each index and return all pairs as arrays, ordered by walk."""
+    every = np.ones(len(indexes), dtype=np.int64)
+    pool = len(documents.document_bounds) - 1
+    walks = Walks(np.array(indexes, dtype=np.int64), 0 * every, pool * every)
+    return draw_pairs(documents, walks, bits, capacity=capacity, short_sequence_probability=short)
+
+
 def walk_many(
     documents: Documents, indexes: Sequence[int], bits: RandomBits, *, capacity: int, short: float = 0.0
 ) -> list[list[Pair]]:
     """Walk once over ``documents[index]`` for each index and return the pairs of each walk."""
     tokens = flat(documents)
-    every = np.ones(len(indexes), dtype=np.int64)
-    walks = Walks(np.array(indexes, dtype=np.int64), 0 * every, len(documents) * every)
-    pairs = draw_pairs(tokens, walks, bits, capacity=capacity, short_sequence_probability=short)
+    pairs = pairs_of_walks(tokens, indexes, bits, capacity=capacity, short=short)
     found: list[list[Pair]] = [[] for _ in indexes]
     columns = (pairs.walks, pairs.first_a, pairs.tokens_a, pairs.first_b, pairs.tokens_b, pairs.is_random_next)
     ids = tokens.ids.tolist()
