@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.sampling.masking import MaskedTokens, MaskingRule, mask_tokens
 from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.sampling.shard_samples import ShardTask, assemble_shard, draw_shard
 from bert_trainer.dataset.shards.samples import Samples
@@ -97,3 +97,9 @@ def mask_many(rows: Sequence[Sequence[int]], rule: MaskingRule, bits: RandomBits
             rows, masked.tokens.tolist(), masked.positions.tolist(), masked.labels.tolist(), counts, strict=True
         )
     ]
+
+
+def mask_copies(row: Sequence[int], rows: int, rule: MaskingRule, bits: RandomBits) -> MaskedTokens:
+    """Mask the same row many times; arrays, for tests that count over hundreds of thousands of positions."""
+    tokens = np.tile(np.array(row, dtype=np.int32), (rows, 1))
+    return mask_tokens(tokens, ~np.isin(tokens, (rule.cls_id, rule.sep_id)), rule, bits)
