@@ -13,16 +13,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
-from torch.utils.tensorboard import SummaryWriter
 
 from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.system.atomic_files import disk_errors
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -80,6 +82,9 @@ class MetricsWriter:
         """Open what the configuration asks for."""
         _end_cut_line(self.folder / METRICS_FILE)
         if self.config.tensorboard:
+            # 0.3 s of a core, which every rank would pay at the top of the module.
+            from torch.utils.tensorboard import SummaryWriter
+
             self._tensorboard = SummaryWriter(str(self.folder / "tensorboard"))
         if self.config.prometheus_port is not None:
             # A registry of its own: the global one adds figures of Python, and refuses the same name in a second run.
