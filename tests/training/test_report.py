@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pytest
 
-from bert_trainer.output.report import make_report
-from tiny_run import run_config
+from bert_trainer.output.report import make_report, plot_loss
+from tiny_run import pretrain_stage, run_config
+from whole_configs import whole_stage
 
 CONFIG = run_config(Path("out"), Path("data"))
 
@@ -57,3 +59,25 @@ def test_a_run_that_trains_again_after_success_counts() -> None:
     later = [record("stage_started", "uid-2", 1, 1.0), record("progress", "uid-2", 1, 4.0)]
     assert report(*FIRST, DONE, *later)["seconds"] == 14.5
     assert report(*FIRST, DONE, *later)["attempts"] == 3
+
+
+def test_the_curve_goes_over_all_stages_and_past_a_loss_that_was_not_recorded(tmp_path: Path) -> None:
+    shape = {"sequence_length": 32, "max_predictions_per_sequence": 5}
+    stages = [pretrain_stage("phase1"), pretrain_stage("phase2"), whole_stage({"kind": "evaluate", **shape})]
+    config = run_config(tmp_path, Path("data"), stages=stages)
+    steps = [
+        {
+            "event": "progress",
+            "stage": stage,
+            "step": step,
+            "loss": None if step == 3 else 9.0 / step,
+            "mlm_accuracy": 0.1,
+        }
+        for stage in ("phase1", "phase2")
+        for step in (1, 2, 3, 4)
+    ]
+    figures = {"mlm_accuracy": 0.6, "unigram_baseline": 0.06}
+    plot_loss(
+        config, [*steps, {"event": "evaluated", "stage": "evaluate", "when": "after", **figures}], tmp_path / "a.png"
+    )
+    assert matplotlib.image.imread(tmp_path / "a.png").shape == (720, 1080, 4)

@@ -188,6 +188,7 @@ def test_another_number_of_ranks_sees_the_same_samples_and_says_so(
     resumed = run_trainer(two_phases(folder, dataset, ranks=2), tmp_path / "resumed.json", BERT_ATTEMPT="2")
     assert resumed.returncode == 0, resumed.stderr
     assert re.search(r'message="Resumed, not bit-identical: .*world_size 1 -> 2', resumed.stdout)
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
     for stage in ("phase1", "phase2"):
         assert stage_ledger(folder, stage) == stage_ledger(whole_run, stage)
     one, two = weights(whole_run / FINAL), weights(folder / FINAL)

@@ -144,9 +144,11 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(9, 6))
     FigureCanvasAgg(figure)
-    loss_axes, accuracy_axes = figure.subplots(2, sharex=True)
+    # Fixed margins: a layout engine would draw everything twice.
+    margins = {"left": 0.07, "right": 0.985, "bottom": 0.08, "top": 0.95, "hspace": 0.08}
+    loss_axes, accuracy_axes = figure.subplots(2, sharex=True, gridspec_kw=margins)
     offset = 0
     for stage in config.stages:
         intervals = _by_step(records, stage.name) if isinstance(stage, PretrainStage) else []
