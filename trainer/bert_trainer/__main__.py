@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.profile is not None:
             steps = parse_profile_steps(arguments.profile)
             document = {**config.model_dump(mode="json"), "profile_steps": steps.model_dump()}
+            # Through the parser again, for its rules between fields.
             config = parse_run_config(document, source="--profile")
         if arguments.check:
             return 0

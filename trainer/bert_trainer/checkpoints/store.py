@@ -196,6 +196,7 @@ class CheckpointStore:
             if path.name != _REFUSED:
                 remove_folder(path)
         with contextlib.suppress(OSError):
+            # It stays where refused/ is in it.
             self.root.rmdir()
 
     def latest_valid(self) -> Checkpoint | None:

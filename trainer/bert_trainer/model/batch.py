@@ -114,6 +114,7 @@ def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.in
         padded_index_N=_index(place_N + np.repeat(shift_B, lengths_B)),
         row_mask_BT=torch.from_numpy(np.arange(longest) < lengths_B[:, None]),
         row_starts_B=_index(starts_B),
+        # int32 is what the operators of variable-length attention take for bounds (gpu.attention).
         row_bounds=torch.from_numpy(np.append(starts_B, len(ragged.tokens)).astype(np.int32)),
         masked_index_M=_index(ragged.prediction_places()),
         masked_labels_M=_index(ragged.masked_lm_ids),

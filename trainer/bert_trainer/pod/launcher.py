@@ -158,6 +158,7 @@ def _run(
     forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ), monitor.take)
     code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
+    # After the last lines, which may be announcements.
     monitor.check()
     reported = monitor.rendezvous.failures
     failure = find_first_failure(
@@ -166,6 +167,7 @@ def _run(
     evidence = Evidence(
         combines_codes=launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,
+        # Exact only where the rank itself reported it: a banner's code may be that of a rank which failed later.
         rank_exit_code=failure.exit_code if failure in reported else None,
         lost_worker=log.has_lost_worker,
         lost_peer=log.has_lost_peer,
@@ -176,6 +178,7 @@ def _run(
         never_started=stop.ended_before_start or not monitor.has_started,
     )
     code = decide_exit_code(code, evidence)
+    # None: ranks run in other pods, so there is no record of theirs here.
     write_record(job.termination_log, build_record(code, log, failure, None))
     return code
 

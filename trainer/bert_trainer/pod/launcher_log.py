@@ -34,6 +34,7 @@ _MAX_KEPT_CHARACTERS = 1_000
 _FINAL_EVENTS = {"succeeded": 0, "stopped": EXIT_STOPPED}
 # Last records of a run that ended well: the trainer's, and that of a dataset's preparation.
 _SUCCESS_EVENTS = ("succeeded", "stage_finished")
+# No more than the operator takes for a step (10**15, its state/progress.py).
 _STEP = re.compile(r"[0-9]{1,15}")
 _FAILURE_CODES = ("1", "2", "4")  # those that rank 0 may claim; anything else in its record is not believed
 

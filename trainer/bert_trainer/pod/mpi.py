@@ -172,6 +172,7 @@ def parse_hostfile(text: str, *, source: str, slots: int) -> tuple[Host, ...]:
                 hint="mpi-operator writes this file; mount nothing else there",
             )
         found_slots = int(match["slots"] or slots)
+        # Evenly: launcher_log takes rank // slots for the host of a rank.
         if found_slots != slots:
             raise InputError(
                 f"{source}:{number}: got {found_slots} slots; allowed: {slots}, as --slots says",
@@ -240,6 +241,7 @@ def _candidates(names: Iterable[str], environment: Mapping[str, str]) -> tuple[s
     homes = [Path(environment[variable], "bin") for variable in _HOME_VARIABLES if environment.get(variable)]
     folders = [*homes, Path(sys.executable).parent, *map(Path, environment.get("PATH", "").split(os.pathsep))]
     places = (folder / name for folder in folders for name in names)
+    # is_file: folders are executable, too.
     return tuple(dict.fromkeys(str(place) for place in places if os.access(place, os.X_OK) and place.is_file()))
 
 

@@ -46,6 +46,7 @@ class Rendezvous:
         return match is not None
 
     def _add_end(self, rank: int, code: int) -> None:
+        # Bounded: a program may print such lines itself, without end.
         if code not in (0, EXIT_STOPPED) and len(self.failures) < self.ranks:
             kind = {"signal": -code} if code < 0 else {"exit_code": code}
             self.failures.append(FirstFailure(rank=rank, host=self._host_of.get(rank), **kind))

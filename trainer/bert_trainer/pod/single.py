@@ -45,6 +45,7 @@ def run_single(job: Job) -> int:
     """
     with StopForwarder() as stop, temporary_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
+        # Without a launcher bert-pod rank becomes the program (exec), whose end is then the child's own.
         command = rank_command(job.program, job.declared, reports_end=launcher is not None)
         if launcher is not None:
             command = render_local_command(

@@ -223,6 +223,7 @@ class StageReader:
             InputError: a shard cannot be read.
         """
         began_s = time.monotonic()
+        # Without a timeout: whatever ends the reader, its error included, comes through this queue.
         item = self._queue.get()
         self.waited_s += time.monotonic() - began_s
         if isinstance(item, BaseException):

@@ -205,6 +205,7 @@ class StepProfiler:
         )
         self._clear()
         recorder.stop()
+        # Cleared before anything is written: where that fails, the close at the end of the run has nothing left to do.
         path = trace_path(self._folder, times, rank=self._rank, at_ms=int(time.time() * 1000))
         partial = path.with_name(f".{path.name}.partial.gz")  # the exporter compresses names that end so
         with disk_errors(path):

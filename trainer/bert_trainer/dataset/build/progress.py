@@ -19,6 +19,7 @@ class ProgressSink(Protocol):
         """Take one record; fields as in ``output.progress``."""
 
 
+# A block of text is a unit of work when it is read, and again when it is encoded.
 _PASSES_OVER_BLOCKS = 2
 # Near-duplicates and vocabulary: one unit each, however long they take.
 _OTHER_PASSES = 2

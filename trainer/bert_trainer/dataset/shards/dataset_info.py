@@ -29,6 +29,7 @@ class BuildSettings(_Part):
     # Unlike the rest of the file: a setting that this version does not know cannot be compared.
     model_config = ConfigDict(extra="forbid")
 
+    # A setting that is added needs a default, what builds did before it: dataset.json of earlier releases lacks it.
     generator_version: int
     vocabulary_size: int | None
     """Empty where the vocabulary was given."""

@@ -111,6 +111,7 @@ def find_shard_folder(
     folders = [dataset_root, *sorted(path for path in dataset_root.iterdir() if path.is_dir())]
     fallback: Path | None = None
     for pattern in (
+        # No digit behind it: max_pred_20 is also the beginning of max_pred_200.
         rf"{shard_folder_name(sequence_length, max_predictions)}(?!\d)",
         rf"_shards_(un)?compressed_{sequence_length}$",
         rf"^hdf5_seq_{sequence_length}$",

@@ -239,6 +239,7 @@ class _Worker:
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
         fd = theirs.fileno()
+        # This process's path: -c begins it with the working directory, where a file may be called like a module.
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({fd})"
         # A terminal signals the whole process group, and a fresh interpreter dies of these signals until ``serve``
         # ignores them. The mask is inherited: blocked, they stay pending until then.
