@@ -31,6 +31,7 @@ def load_run_config(path: Path) -> RunConfig:
         document = json.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: cannot read the run configuration ({error.strerror})") from error
+    # JSONDecodeError, and UnicodeDecodeError where the file is no UTF-8.
     except ValueError as error:
         raise InputError(f"{path}: not a JSON document ({error})") from error
     return parse_run_config(document, source=str(path))

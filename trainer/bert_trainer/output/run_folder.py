@@ -190,6 +190,7 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
                 f"{path}: the run in this folder was made with other settings\n" + "\n".join(refused),
                 hint="restore them, or set output.ifExists to New, or choose another output folder",
             )
+    # Every time: what may change in it is that of the newest attempt.
     write_json_atomically(path, wanted)
     return config, tuple(rounding)
 

@@ -97,6 +97,7 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             partial.replace(path)
+        # Interrupts as well: later only folders of shards are cleared of partial files (make_shard_folder).
         except BaseException:
             partial.unlink(missing_ok=True)
             raise

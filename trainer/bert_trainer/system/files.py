@@ -114,6 +114,7 @@ def digest_file(path: Path, algorithm: str, advance: Callable[[int], None] = lam
     Raises:
         OSError: the file cannot be read.
     """
+    # Against transfer errors, not attackers: OpenSSL in FIPS mode refuses MD5 otherwise, and MD5 is what some publish.
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE_BYTES):

@@ -260,6 +260,7 @@ def full_batch(size: int, stage: PretrainStage, vocabulary_size: int) -> Batch:
     rng = np.random.default_rng(0)
     length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
     shape = (size, length)
+    # From 1: position 0 marks an unused prediction.
     positions = np.tile(np.arange(1, predictions + 1, dtype=np.int32), (size, 1))
     samples = Samples(
         rng.integers(0, vocabulary_size, shape, dtype=np.int32),

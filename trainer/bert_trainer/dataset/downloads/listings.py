@@ -24,6 +24,7 @@ def find_wikipedia(transfer: Transfer, language: str, date: str, *, mirror: str 
     Raises:
         InputError: there is no such dump. TrainerError: as ``Transfer.read``.
     """
+    # Both become parts of an address and of patterns.
     if not re.fullmatch(r"[a-z][a-z-]*", language) or not re.fullmatch(r"\d{8}|latest", date):
         raise InputError(
             f"fetch: got language {language!r}, date {date!r}; allowed: a wiki's code as en, and 20260101 or latest"

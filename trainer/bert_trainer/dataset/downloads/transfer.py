@@ -187,6 +187,7 @@ class Transfer:
         said = describe_failure(problem)
         if tries >= _TRIES:
             raise TrainerError(f"{url}: given up after {tries} tries ({said})", hint=hint) from problem
+        # Bounded, also where the server asks for more.
         seconds = min(_LONGEST_WAIT_S, max(_retry_after(problem), 2.0**tries - 1))
         self.watcher.note(f"{url}: {said}; trying again in {seconds:.0f} s")
         self.wait(seconds)

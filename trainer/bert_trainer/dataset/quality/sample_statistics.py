@@ -61,6 +61,7 @@ class DistinctCounts:
         parts = [one._shifted(shift) for one in several]
         keys, indexes = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
         counts = np.zeros(len(keys), dtype=np.int64)
+        # Not counts[indexes] += ..., which adds once for each index, however often it comes.
         np.add.at(counts, indexes, np.concatenate([part.counts for part in parts]))
         return cls(keys, counts, shift)._bounded(most)
 
@@ -224,6 +225,7 @@ def _count(
         masked=int((shown == mask_id).sum()) if len(shown) else 0,
         unchanged=int((shown == samples.masked_lm_ids).sum()),
         unknown=None if unk_id is None else int((original.tokens == unk_id).sum()),
+        # All int64: RaggedSamples keeps counts so, and squares of a million rows stay far below 2**63.
         sum_pp=int((p * p).sum()),
         sum_pn=int((p * n).sum()),
         sum_nn=int((n * n).sum()),
