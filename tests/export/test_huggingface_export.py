@@ -14,16 +14,14 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
 from bert_trainer.checkpoints import huggingface_export
-from bert_trainer.checkpoints.huggingface_export import export
+from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
-from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, train_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Encoder, Vocabulary, read_vocabulary, train_vocabulary
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
-from in_process import train
 from random_rows import model_config, random_model, random_samples
-from tiny_run import pretrain_stage, run_config, write_dataset
 
 LENGTHS = [24, 5, 17]
 TEXT = [
@@ -46,6 +44,10 @@ CONFIGS = {
     "mlm only": model_config(32, objective="mlm"),
     "distilbert": model_config(32, architecture="distilbert", objective="mlm"),
 }
+
+
+def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: bool) -> None:
+    export_model("huggingface", model, vocabulary, target, lower_case=lower_case, card="# A model\n")
 
 
 def vocabulary_file(folder: Path, *, lower_case: bool) -> Path:
@@ -124,20 +126,6 @@ def test_a_sentence_survives_the_tokenizers_round_trip(tmp_path: Path) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=True) == "the quick brown fox jumps over the lazy dog"
     pair = tokenizer("the dog", "a fox")
     assert pair["token_type_ids"] == [0] * 4 + [1] * (len(pair["input_ids"]) - 4)
-
-
-def test_a_run_exports_what_it_has_trained(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data")
-    stages = [pretrain_stage(), {"kind": "export"}]
-    session = train(run_config(tmp_path / "run", dataset, stages=stages))
-    folder = tmp_path / "run" / "export" / "huggingface"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"
-    ]  # fmt: skip
-    assert (folder / "vocab.txt").read_text() == (dataset / "vocab.txt").read_text()
-    check_same_logits(session.model, folder)
-    words = "w1 w2 w3 W4"
-    assert AutoTokenizer.from_pretrained(folder)(words)["input_ids"] == [2, 6, 7, 8, 9, 3]
 
 
 def test_a_second_export_replaces_the_first(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ REPORT = {
         "nextSentenceAccuracy": 0.66,
     },
     "checkpoint": "/out/checkpoints/phase2-60",
-    "export": "/out/export",
+    "export": "/out/export/onnx",
+    "exports": {"export": "/out/export/huggingface", "graph": "/out/export/onnx"},
     "seconds": 260,
     "cpuSeconds": 500,
 }
@@ -171,13 +172,22 @@ def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
         "4:20 min with 2 ranks, 8:20 min of processor time",
         f"output {tmp_path}",
         "checkpoint /out/checkpoints/phase2-60",
-        "model /out/export",
+        "model /out/export/huggingface",
+        "model /out/export/onnx",
         "loss.png",
     ):
         assert words in shown
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"stages": null, "heldOut": 3, "seconds": "x"}'])
+def test_the_summary_of_an_earlier_release_shows_its_one_export(tmp_path: Path) -> None:
+    console, stream = terminal()
+    print_summary(console, {"export": "/out/export"}, tmp_path)
+    assert "model /out/export" in " ".join(stream.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"stages": null, "heldOut": 3, "seconds": "x", "exports": {"a": 1, "b": null}}']
+)
 def test_a_report_that_says_nothing_leaves_the_path(tmp_path: Path, content: str) -> None:
     (tmp_path / "report.json").write_text(content)
     console, stream = terminal()

@@ -16,7 +16,9 @@ CONFIG = run_config(Path("out"), Path("data"))
 
 
 def record(event: str, uid: str, attempt: int, run_s: float) -> dict[str, Any]:
-    fields: dict[str, Any] = {"path": "export"} if event == "exported" else {"when": "after", "stage": "evaluate"}
+    fields: dict[str, Any] = {"when": "after", "stage": "evaluate"}
+    if event == "exported":
+        fields = {"path": "export", "stage": "export"}
     if event == "progress":
         fields = {"stage": "phase1", "step": 6, "loss": 1.0, "interval_s": 8.0, "interval_sequences": 96}
         fields["interval_tokens"] = 1000

@@ -84,7 +84,10 @@ def _results(report: Report) -> Iterator[Text]:
 
 def _paths(report: Report, folder: Path) -> Iterator[tuple[str, str]]:
     yield "output", str(folder)
-    for label, path in (("checkpoint", report.get("checkpoint")), ("model", report.get("export"))):
+    exports = report.get("exports")
+    # Releases up to 0.1 report the last one alone.
+    models = list(exports.values()) if isinstance(exports, dict) else [report.get("export")]
+    for label, path in (("checkpoint", report.get("checkpoint")), *(("model", path) for path in models)):
         if isinstance(path, str) and path:
             yield label, path
     curve = folder / "loss.png"

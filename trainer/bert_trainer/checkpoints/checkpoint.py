@@ -129,6 +129,8 @@ class Checkpoint:
     environment: Environment
     job: str
     """Whose run wrote it, as ``namespace/name``."""
+    model_sha256: str
+    """Of the file with the weights, as the manifest says."""
 
     def load(self) -> dict[str, dict[str, Tensor]]:
         """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name."""
@@ -199,7 +201,8 @@ def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
         # Not isinstance: true is an int, too.
         if not all(type(number) is int for number in (position.stage_index, position.step, position.total_steps)):
             raise TypeError("a position is counted in whole numbers")
-        return Checkpoint(path, position, Environment(**manifest["environment"]), manifest["run"]["job"])
+        environment, job = Environment(**manifest["environment"]), manifest["run"]["job"]
+        return Checkpoint(path, position, environment, job, model_sha256=manifest["sha256"][MODEL_FILE])
     except OSError as error:
         raise TrainerError(f"{path}: cannot be read ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""Export of the trained model as a Hugging Face model folder, and the mapping of parameter names.
+"""The trained model as Hugging Face stores one, and the mapping of parameter names.
 
-Writes ``config.json``, ``model.safetensors``, ``vocab.txt`` and ``tokenizer_config.json``, which
-``transformers`` loads as ``BertForPreTraining`` (or ``BertForMaskedLM``, ``DistilBertForMaskedLM``). Does not
-import transformers.
+``config.json`` and ``model.safetensors``, which ``transformers`` loads as ``BertForPreTraining`` (or
+``BertForMaskedLM``, ``DistilBertForMaskedLM``). Does not import transformers; ``tokenizer_files`` writes what belongs
+beside them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from torch import Tensor
 
 from bert_trainer.checkpoints.checkpoint import save_tensors
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
-from bert_trainer.errors import TrainerError
 from bert_trainer.model.bert import Bert
-from bert_trainer.output.run_folder import remove_folder
-from bert_trainer.system.atomic_files import disk_errors
 
 # Ours to theirs; a layer's names are the part behind "layers.<i>.".
 _BERT_NAMES = {
@@ -130,39 +127,16 @@ def huggingface_config(model: Bert) -> dict[str, Any]:
     }
 
 
-def export(model: Bert, vocabulary: Vocabulary, target: Path, *, lower_case: bool) -> None:
-    """Write the model folder atomically, replacing an earlier export.
+def write_config(model: Bert, vocabulary: Vocabulary, folder: Path) -> None:
+    """Write ``config.json``."""
+    config = {**huggingface_config(model), "pad_token_id": vocabulary.pad_id}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
-    Args:
-        model: The trained model.
-        vocabulary: Of the model.
-        target: The folder to write.
-        lower_case: Whether text has to be lower-cased before it is looked up in the vocabulary.
 
-    Raises:
-        TrainerError: the disk is full or failing.
-    """
-    staging = target.with_name(f".{target.name}.aside")
+def write_weights(model: Bert, folder: Path) -> None:
+    """Write ``model.safetensors``, fp32."""
     tensors = {
         name: tensor.float() if tensor.dtype == torch.float64 else tensor
         for name, tensor in huggingface_tensors(model).items()
     }
-    config = {**huggingface_config(model), "pad_token_id": vocabulary.pad_id}
-    tokenizer = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": lower_case,
-        "model_max_length": model.config.max_position_embeddings,
-    }
-    remove_folder(staging)
-    try:
-        with disk_errors(target):
-            staging.mkdir(parents=True)
-            save_tensors(tensors, staging / "model.safetensors")
-            (staging / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            (staging / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
-            (staging / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
-            remove_folder(target)
-            staging.rename(target)
-    except TrainerError:
-        remove_folder(staging)
-        raise
+    save_tensors(tensors, folder / "model.safetensors")

@@ -45,6 +45,7 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
         "heldOut": _held_out_report(config, records),
         "checkpoint": _last(records, "checkpoint", "path"),
         "export": _last(records, "exported", "path"),
+        "exports": {str(it["stage"]): it["path"] for it in records if it["event"] == "exported"},
         "attempts": _count_attempts(attempts),
         "prepareSeconds": dataset.get("seconds"),
         "seconds": float(dataset.get("seconds", 0)) + sum(it["run_s"] for it in attempts.values()),

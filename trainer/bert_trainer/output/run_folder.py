@@ -22,12 +22,13 @@ from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 from bert_trainer.system.atomic_files import disk_errors, write_atomically, write_json_atomically
 
 _RUN_FILE = "run.json"
-_CONFIG_FILE = "run-config.json"
+CONFIG_FILE = "run-config.json"
+"""The frozen run configuration."""
 _ARCHIVE = "previous"
 _REMEDIES = {
     _RUN_FILE: "if no other run is using this folder, delete the file: the run then resumes from its latest "
     "checkpoint; otherwise choose another output folder",
-    _CONFIG_FILE: "delete the file: it is written again with the current settings, unchecked, so they must be those "
+    CONFIG_FILE: "delete the file: it is written again with the current settings, unchecked, so they must be those "
     "that the run began with; otherwise choose another output folder",
 }
 AUTOTUNE_FOLDER = "autotune"
@@ -96,7 +97,7 @@ class RunFolder:
             _check_owner(path, owner, job, config, attempt)
             if owner["uid"] != config.job.uid and config.if_exists == "New":
                 _archive(path)
-        config, changed = _freeze(path / _CONFIG_FILE, config)
+        config, changed = _freeze(path / CONFIG_FILE, config)
         # Unique even where host names and process ids repeat, as in containers of one image.
         launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         record = {"job": job, "uid": config.job.uid, "attempt": attempt, "launcher": launcher}

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bert_trainer.checkpoints.huggingface_export import export
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
@@ -33,6 +32,7 @@ from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
 from bert_trainer.training.interval import Interval, StageProgress
 from bert_trainer.training.micro_batch_size import resolve_micro_batch_sizes
+from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.session import RunWriter, Session, StageData
 
@@ -120,7 +120,7 @@ def run_stage(session: Session, index: int, stage: Stage, stop: StopSignal) -> N
             case EvaluateStage():
                 evaluate_and_report(session, index, stage, when="after")
             case ExportStage():
-                export_model(session, stage)
+                export_and_report(session, index, stage)
 
 
 def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSignal) -> None:
@@ -271,20 +271,6 @@ def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, w
             samples=accuracy.samples,
         )
     return accuracy
-
-
-def export_model(session: Session, stage: ExportStage) -> None:
-    """Write the model for other programs: rank 0 writes, the other ranks wait for its outcome."""
-
-    def write() -> None:
-        assert session.writer is not None, "runs on rank 0"
-        session.writer.folder.check_fence()
-        target = session.writer.folder.path / "export" / stage.format
-        lower_case = next((s.lower_case for s in session.config.stages if isinstance(s, PrepareStage)), True)
-        export(session.model, session.vocabulary, target, lower_case=lower_case)
-        session.writer.metrics.event("exported", stage=stage.name, path=str(target))
-
-    on_rank_0(session.world, write, has_trained=session.has_trained)
 
 
 def finish(session: Session, writer: RunWriter) -> None:

@@ -211,8 +211,11 @@ class EvaluateSpec(Section):
 class ExportSpec(Section):
     """The trained model in a format that other programs load."""
 
-    format: Literal["huggingface"] = "huggingface"
-    """``huggingface``: a folder for ``AutoModel.from_pretrained``."""
+    format: Literal["huggingface", "onnx"] = "huggingface"
+    """``huggingface``: a folder for ``AutoModel.from_pretrained``, with the tokenizer; ``onnx``: a graph for ONNX
+    Runtime and others, fp32, on padded rows of any length, with settings and tokenizer. Each is written with a model
+    card to ``export/<format>`` in the output folder, or to ``export/<format>-<stage>`` where a later stage has the same
+    format."""
 
 
 class Stage(Section):

@@ -186,15 +186,24 @@ def _alphabet(
     return sorted(starts), sorted(inner)
 
 
+def make_tokenizer(vocabulary: Vocabulary, *, lower_case: bool) -> Tokenizer:
+    """Return what splits text into a vocabulary's tokens, without [CLS] and [SEP] around them.
+
+    lower_case must be what the vocabulary was made with.
+    """
+    ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    tokenizer.normalizer = _normalizer(lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
 class Encoder:
     """Turns sentences into the ids of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, *, lower_case: bool) -> None:
         """lower_case must be what the vocabulary was made with."""
-        ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-        self._tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
-        self._tokenizer.normalizer = _normalizer(lower_case)
-        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._tokenizer = make_tokenizer(vocabulary, lower_case=lower_case)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each sentence, without [CLS] and [SEP]; a sentence may have none.

@@ -1,0 +1,220 @@
+"""Export stages: where an export goes, what its model card says, and the writing on rank 0.
+
+The card states what the output folder and the data set know: nothing is measured or counted here again. Machines and
+paths stay out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePath
+
+from bert_trainer.checkpoints.checkpoint import Checkpoint, list_checkpoints, read_checkpoint, sha256_of
+from bert_trainer.checkpoints.huggingface_export import huggingface_tensors
+from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
+from bert_trainer.checkpoints.model_export import export_model
+from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo, find_dataset_info
+from bert_trainer.errors import InputError
+from bert_trainer.output.metrics import Record, read_metrics
+from bert_trainer.output.run_folder import CONFIG_FILE
+from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.training.session import Session
+
+_EXPORT_FOLDER = "export"
+_BUILTIN = "builtin:"
+
+
+def export_and_report(session: Session, index: int, stage: ExportStage) -> None:
+    """Write the model for other programs: rank 0 writes, the other ranks wait for its outcome."""
+
+    def write() -> None:
+        writer = session.writer
+        assert writer is not None, "runs on rank 0"
+        # The card names the checkpoint that these weights are in.
+        writer.store.wait()
+        writer.folder.check_fence()
+        target = writer.folder.path / _EXPORT_FOLDER / export_name(session.config.stages, index)
+        dataset = _dataset_of(session)
+        export_model(
+            stage.format,
+            session.model,
+            session.vocabulary,
+            target,
+            lower_case=_is_lower_case(session.config.stages, dataset),
+            card=render_card(_facts(session, index, stage, dataset)),
+            before_commit=writer.folder.check_fence,
+        )
+        writer.metrics.event("exported", stage=stage.name, format=stage.format, path=str(target))
+
+    on_rank_0(session.world, write, has_trained=session.has_trained)
+
+
+def export_name(stages: Sequence[Stage], index: int) -> str:
+    """Return the folder of an export stage below ``export``.
+
+    The format's name for the last stage of that format, which exports the finished model; earlier ones, after an
+    earlier phase, add their own name.
+    """
+    stage = stages[index]
+    assert isinstance(stage, ExportStage), "asked for export stages only"
+    later = (other for other in stages[index + 1 :] if isinstance(other, ExportStage))
+    return f"{stage.format}-{stage.name}" if any(other.format == stage.format for other in later) else stage.format
+
+
+def _is_lower_case(stages: Sequence[Stage], dataset: DatasetInfo | None) -> bool:
+    for stage in stages:
+        if isinstance(stage, PrepareStage):
+            return stage.lower_case
+    return True if dataset is None else dataset.settings.lower_case
+
+
+def _dataset_of(session: Session) -> DatasetInfo | None:
+    """Return what is known of the data set that was trained on; None of shards that another program made."""
+    folders = [data.folder for data in session.training_data.values()] + list(session.held_out.values())
+    try:
+        found = find_dataset_info(folders[-1].paths[0].parent) if folders else None
+    except InputError:
+        return None  # training did not need it either
+    return None if found is None else found[1]
+
+
+def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInfo | None) -> ModelFacts:
+    config, records = session.config, list(read_metrics(Path(session.config.output_folder)))
+    prepare = next((it for it in config.stages if isinstance(it, PrepareStage)), None)
+    return ModelFacts(
+        name=config.job.name,
+        form=stage.format,
+        architecture=config.model.architecture,
+        objective=config.model.objective,
+        lower_case=_is_lower_case(config.stages, dataset),
+        sizes=list(_sizes(session)),
+        data_name=_data_name(session, prepare, dataset),
+        languages=[corpus.language for corpus in prepare.all_corpora] if prepare else [],
+        data=list(_data(session, dataset)),
+        stages=list(_trained(session, index, records)),
+        measurements=list(_measured(config.stages[:index], records)),
+        run=list(_run(session)),
+    )
+
+
+def _sizes(session: Session) -> Iterator[Row]:
+    config = session.config.model
+    yield "parameters", f"{sum(tensor.numel() for tensor in huggingface_tensors(session.model).values()):,}"
+    yield "layers", str(config.num_hidden_layers)
+    yield "hidden size", str(config.hidden_size)
+    yield "attention heads", str(config.num_attention_heads)
+    yield "feed-forward size", str(config.intermediate_size)
+    yield "longest sequence", f"{config.max_position_embeddings} tokens"
+    yield "activation", config.hidden_act
+    yield "vocabulary", f"{session.vocabulary.size:,} entries"
+
+
+def _data_name(session: Session, prepare: PrepareStage | None, dataset: DatasetInfo | None) -> str:
+    """Return what the text is called: last parts of paths alone, since the rest is about somebody's volume."""
+    if prepare is not None:
+        paths = [corpus.path.removeprefix(_BUILTIN) for corpus in prepare.all_corpora]
+    elif dataset is not None:
+        paths = [dataset.settings.corpus_name or "", *dataset.source.removeprefix(_BUILTIN).split(", ")]
+        paths = paths[:1] if paths[0] else paths[1:]
+    else:
+        paths = [session.config.dataset.folder]
+    return ", ".join(dict.fromkeys(PurePath(path).name for path in paths)) or "unnamed text"
+
+
+def _data(session: Session, dataset: DatasetInfo | None) -> Iterator[Row]:
+    counts = None if dataset is None else dataset.counts
+    if dataset is not None:
+        yield "text, SHA-256", dataset.corpus_sha256 or "unknown"
+    if counts is not None:
+        yield "documents to train on", f"{counts.documents_training:,}"
+        yield "documents held out", f"{counts.documents_held_out:,}"
+        yield "near-duplicates dropped", f"{counts.duplicates_dropped:,}"
+        yield "tokens to train on", f"{counts.tokens_training:,}, each counted once"
+    for number, folder in session.held_out.items():
+        stage = session.config.stages[number]
+        yield f"held out for {stage.name}", _count(folder.num_samples, len(folder.paths))
+    yield "vocabulary, SHA-256", session.vocabulary.sha256
+
+
+def _count(samples: int, shards: int) -> str:
+    return f"{samples:,} samples in {shards:,} shard{'' if shards == 1 else 's'}"
+
+
+def _trained(session: Session, index: int, records: list[Record]) -> Iterator[TrainedStage]:
+    for number, stage in enumerate(session.config.stages[:index]):
+        if not isinstance(stage, PretrainStage):
+            continue
+        data = session.training_data[number]
+        # A step that was trained again after a kill is reported again: the last report counts.
+        reports = [record for record in records if record["event"] == "progress" and record["stage"] == stage.name]
+        last = reports[-1] if reports else {}
+        loss, steps = last.get("loss"), last.get("step")
+        yield TrainedStage(
+            name=stage.name,
+            sequence_length=stage.sequence_length,
+            global_batch_size=stage.global_batch_size,
+            steps=data.total_steps if steps is None else int(steps),
+            learning_rate=stage.schedule.learning_rate,
+            loss=None if loss is None else float(loss),
+            shards=_count(data.order.num_samples, len(data.folder.paths)),
+        )
+
+
+def _measured(earlier: Sequence[Stage], records: list[Record]) -> Iterator[Measurement]:
+    """Yield what was measured on these weights: by evaluate stages after the last pretrain stage before the export."""
+    trained = [number for number, stage in enumerate(earlier) if isinstance(stage, PretrainStage)]
+    for stage in earlier[max(trained, default=-1) + 1 :]:
+        if not isinstance(stage, EvaluateStage):
+            continue
+        found = [
+            record
+            for record in records
+            if record["event"] == "evaluated" and record["stage"] == stage.name and record.get("when") == "after"
+        ]
+        if not found:
+            continue
+        figures = {
+            name: None if found[-1].get(name) is None else float(found[-1][name] or 0)
+            for name in ("mlm_accuracy", "mlm_loss", "nsp_accuracy", "unigram_baseline")
+        }
+        yield Measurement(
+            stage=stage.name,
+            sequence_length=stage.sequence_length,
+            samples=int(found[-1].get("samples") or 0),
+            masked_lm_accuracy=figures["mlm_accuracy"],
+            masked_lm_loss=figures["mlm_loss"],
+            next_sentence_accuracy=figures["nsp_accuracy"],
+            unigram_baseline=figures["unigram_baseline"],
+        )
+
+
+def _run(session: Session) -> Iterator[Row]:
+    writer = session.writer
+    assert writer is not None, "runs on rank 0"
+    config, environment = session.config, writer.store.environment
+    yield "run configuration, SHA-256", sha256_of(writer.folder.path / CONFIG_FILE)
+    checkpoint = _newest_checkpoint(writer.store.root)
+    if checkpoint is not None:
+        yield "checkpoint", checkpoint.path.name
+        yield "checkpoint's weights, SHA-256", checkpoint.model_sha256
+    yield "precision", config.precision
+    yield "optimizer", config.optimizer.name
+    yield "seed", str(config.seed)
+    yield "ranks", f"{environment.world_size:,}"
+    for name, found in (("bert-pretrain-operator", _own_version()), *environment.versions.items()):
+        if found not in (None, "not installed"):
+            yield name, str(found)
+
+
+def _newest_checkpoint(root: Path) -> Checkpoint | None:
+    listed, _ = list_checkpoints(root)
+    return next((read_checkpoint(path, with_sums=False) for path in listed), None)
+
+
+def _own_version() -> str | None:
+    try:
+        return version("bert-pretrain-operator")
+    except PackageNotFoundError:
+        return None  # images hold the sources alone
