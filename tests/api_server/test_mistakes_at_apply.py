@@ -160,7 +160,7 @@ FROM_BERT_SCRIPTS: dict[str, Mistake] = {
     "init checkpoint with foreign moments": Mistake(
         put("initialCheckpoint", value={"path": "bert", "format": "huggingface", "load": "weightsAndOptimizer"}),
         "spec.initialCheckpoint.load",
-        ("only this trainer's own checkpoints", "load: weights"),
+        ("only checkpoints of bert-trainer and nvidia", "load: weights"),
         ("got weightsAndOptimizer from huggingface",),
     ),
     "init checkpoint as a path": Mistake(

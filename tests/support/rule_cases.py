@@ -157,7 +157,7 @@ SECTION_CASES: dict[str, RuleCase] = {
         ("got NoSchedule", "NoExecute together with tolerationSeconds"),
     ),
     "moments of another trainer": RuleCase(
-        put("initialCheckpoint", value={"path": "p", "load": "weightsAndOptimizer"}),
+        put("initialCheckpoint", value={"path": "p", "load": "weightsAndOptimizer", "format": "nvidia"}),
         put("initialCheckpoint", value={"path": "p", "load": "weightsAndOptimizer", "format": "huggingface"}),
         "spec.initialCheckpoint.load",
         ("got weightsAndOptimizer from huggingface", "load: weights"),

@@ -336,19 +336,19 @@ TABLE, FFN = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.1.int
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a size": (
         change_tensors(lambda t: t.update({FFN: t[FFN][:48].clone()})),
-        r"layer.1.intermediate.dense.weight: got shape \[48, 32\]; allowed: \[64, 32\]",
+        r"1 of another shape\n.*layer.1.intermediate.dense.weight: got \[48, 32\]; allowed: \[64, 32\]",
     ),
     "a missing tensor of the encoder": (
         change_tensors(lambda t: t.pop(FFN)),
-        r"layer.1.intermediate.dense.weight: got no such tensor; allowed: shape \[64, 32\]",
+        r"1 missing\n.*missing: bert.encoder.layer.1.intermediate.dense.weight \[64, 32\]",
     ),
     "a layer too many": (
         change_tensors(lambda t: t.update({FFN.replace("1", "2"): t[FFN].clone()})),
-        r"bert.encoder.layer.2.intermediate.dense.weight: got 1 tensor\(s\) that this model has no place for",
+        r"1 left over\n.*left over: bert.encoder.layer.2.intermediate.dense.weight",
     ),
     "another task's head": (
         change_tensors(lambda t: t.update({"classifier.weight": torch.zeros(3, 32)})),
-        "classifier.weight: got 1 tensor",
+        "left over: classifier.weight(.|\n)*take heads of other tasks off",
     ),
     "fewer words": (
         change_tensors(lambda t: t.update({TABLE: t[TABLE][:60].clone()})),
@@ -356,11 +356,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a bias too short": (
         change_tensors(lambda t: t.update({"cls.predictions.bias": torch.zeros(60)})),
-        r"cls.predictions.bias: got shape \[60\]; allowed: \[61\]",
+        r"cls.predictions.bias: got \[60\]; allowed: \[61\]",
     ),
     "numbers that are none": (
         change_tensors(lambda t: t[FFN].fill_(float("nan"))),
-        "intermediate.dense.weight: got values that are not finite",
+        "not finite numbers: bert.encoder.layer.1.intermediate.dense.weight(.|\n)*has diverged",
     ),
     "an output layer of its own": (
         change_tensors(lambda t: t.update({"cls.predictions.decoder.weight": t[TABLE] + 1})),
@@ -392,7 +392,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "settings cut": (replace_text("config.json", "}", ""), "config.json: not a JSON document"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
-        "got neither model.safetensors nor pytorch_model.bin",
+        "got none of model.safetensors, pytorch_model.bin",
     ),
     "weights cut": (
         lambda folder: (folder / "model.safetensors").write_bytes(b"cut"),
@@ -423,16 +423,19 @@ class Planted:
 def test_a_bin_file_holds_tensors_and_nothing_else(tmp_path: Path, dataset: Path, content: object) -> None:
     save_huggingface(tmp_path / "model", BertForPreTraining, safe=False)
     torch.save(content, tmp_path / "model" / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model.bin: (cannot be read|got something other)"):
+    with pytest.raises(InputError, match=r"pytorch_model.bin: (cannot be read|(x: )?got something other)"):
         open_session(tmp_path / "run", dataset, start_from(tmp_path / "model", format="huggingface"))
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({**MODEL, "intermediate_size": 48}, r"layers.0.ffn_in.weight: got shape \[64, 32\]; allowed: \[48, 32\]"),
-        ({**MODEL, "num_hidden_layers": 1}, "layers.1.*no place for"),
-        ({**MODEL, "num_hidden_layers": 3}, "layers.2.query.weight: got no such tensor"),
+        (
+            {**MODEL, "intermediate_size": 48},
+            r"6 of another shape\n.*ffn_in.weight: got \[64, 32\]; allowed: \[48, 32\]",
+        ),
+        ({**MODEL, "num_hidden_layers": 1}, r"16 left over\n.*layers.1.*and 11 more"),
+        ({**MODEL, "num_hidden_layers": 3}, r"16 missing\n.*layers.2.query.weight \[32, 32\].*and 11 more"),
         ({**MODEL, "num_attention_heads": 4}, "its run has model.num_attention_heads 2; allowed: 4"),
         ({**MODEL, "hidden_act": "gelu_new"}, "its run has model.hidden_act 'gelu'; allowed: 'gelu_new'"),
         (DISTILBERT, "its run has model.architecture 'bert'"),

@@ -1,28 +1,25 @@
 """Import of a Hugging Face model folder, the inverse of ``huggingface_export``.
 
-Reads ``config.json`` with ``model.safetensors`` or ``pytorch_model.bin``, as ``save_pretrained`` of
+Reads ``config.json`` with ``model.safetensors`` or ``pytorch_model.bin``, whole or in parts, as ``save_pretrained`` of
 ``BertForPreTraining``, ``BertForMaskedLM``, ``BertModel`` or ``DistilBertForMaskedLM`` writes them. Downloads
 nothing, runs no code that a file may hold, and leaves it to ``initial_weights`` whether the tensors fit.
 """
 
 from __future__ import annotations
 
-import json
-import pickle
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
+from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
+from bert_trainer.checkpoints.tensor_files import read_json_file, read_pickled_tensors, read_safetensors
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
-
-_WEIGHTS, _OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
 
 # What models converted from TensorFlow call LayerNorm's parameters, bert-base-uncased among them.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
@@ -43,7 +40,7 @@ _SETTINGS = {
     "hidden_act": "model.hidden_act",
     "activation": "model.hidden_act",
 }
-_SAME_ACTIVATION = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+SAME_ACTIVATION = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 
 
 def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
@@ -55,7 +52,11 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
         InputError: no such folder, an unreadable file, or settings that are not this model's.
     """
     _check_settings(path / "config.json", model)
-    tensors = _without_copies(path, _read_tensors(path))
+    return translate(without_copies(path, _read_tensors(path)), model)
+
+
+def translate(tensors: Mapping[str, Tensor], model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
+    """Return tensors of Hugging Face's names by ours, and a function that translates ours into theirs."""
     architecture = model.config.architecture
     # A bare encoder (BertModel) leaves the first word of every name out.
     prefix = f"{architecture}."
@@ -73,53 +74,69 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
 
 
 def _check_settings(path: Path, model: Bert) -> None:
-    try:
-        settings = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(
-            f"initial_checkpoint.path: {path}: cannot be read ({error.strerror})",
-            hint="name a folder on disk that save_pretrained has written; nothing is downloaded",
-        ) from error
-    except ValueError as error:
-        raise InputError(f"initial_checkpoint.path: {path}: not a JSON document ({error})") from error
-    if not isinstance(settings, dict):
-        raise InputError(f"initial_checkpoint.path: {path}: got a {type(settings).__name__}; allowed: a JSON object")
+    settings = read_json_file(path)
     wanted = huggingface_config(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():
-        got = _SAME_ACTIVATION.get(str(settings[key]), settings[key])
+        got = SAME_ACTIVATION.get(str(settings[key]), settings[key])
         if got != wanted[key]:
             raise InputError(
-                f"initial_checkpoint.path: {path}: {key}: got {settings[key]!r}; allowed: {wanted[key]!r}, this run's",
+                f"{path}: {key}: got {settings[key]!r:.100}; allowed: {wanted[key]!r}, this run's",
                 hint=f"set {_SETTINGS[key]} to what that model was trained with, or start from another one",
             )
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    file = path / _WEIGHTS
-    try:
+    for name in HUGGINGFACE_FILES:
+        file = path / name
         if file.exists():
-            return load_file(file)
-        file = path / _OLD_WEIGHTS
-        if file.exists():
-            # weights_only: a pickle runs code otherwise.
-            loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-            if isinstance(loaded, Mapping) and all(isinstance(tensor, Tensor) for tensor in loaded.values()):
-                return dict(loaded)
-            raise InputError(f"initial_checkpoint.path: {file}: got something other than tensors by name")
-    except (OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        # PyTorch's messages go on for paragraphs.
-        reason = (str(error) or repr(error)).splitlines()[0]
-        raise InputError(
-            f"initial_checkpoint.path: {file}: cannot be read ({reason})",
-            hint="copy it again, or save the model anew with save_pretrained",
-        ) from error
+            return _read_parts(path, file) if file.suffix == ".json" else _READERS[file.suffix](file)
     raise InputError(
-        f"initial_checkpoint.path: {path}: got neither {_WEIGHTS} nor {_OLD_WEIGHTS}; allowed: a model in one file",
-        hint="save the model with save_pretrained; a model in several parts fits one with a larger max_shard_size",
+        f"{path}: got none of {', '.join(HUGGINGFACE_FILES)}; allowed: a folder with one of them",
+        hint="save the model with save_pretrained",
     )
 
 
-def _without_copies(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _read_parts(folder: Path, index_file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a model in several files, whose index says which file holds which.
+
+    Raises:
+        InputError: the index names anything but files of the folder, or they hold other tensors than it says.
+    """
+    places = read_json_file(index_file).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(part, str) for part in places.values()):
+        raise InputError(
+            f"{index_file}: weight_map: got {places!r:.100}; allowed: the name of a file for each tensor",
+            hint="copy the folder again, or save the model anew with save_pretrained",
+        )
+    suffix = Path(index_file.name.removesuffix(".index.json")).suffix
+    parts = sorted(set(places.values()))
+    for part in parts:
+        if not re.fullmatch(rf"\w[\w.-]*{re.escape(suffix)}", part, re.ASCII):
+            raise InputError(
+                f"{index_file}: weight_map: got the file {part!r:.200}; allowed: the plain name of a {suffix} file in "
+                "this folder",
+                hint="copy the folder again from its origin; nothing outside it is read",
+            )
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        held = _READERS[suffix](folder / part)
+        listed = {name for name, place in places.items() if place == part}
+        if strays := sorted(held.keys() ^ listed):
+            raise InputError(
+                f"{folder / part}: holds other tensors than {index_file.name} says: {', '.join(strays[:5])} "
+                f"({len(strays)} in all)",
+                hint="copy the folder again: its files are not of one model",
+            )
+        tensors |= held
+    return tensors
+
+
+_READERS: Mapping[str, Callable[[Path], dict[str, Tensor]]] = MappingProxyType(
+    {".safetensors": read_safetensors, ".bin": read_pickled_tensors}
+)
+
+
+def without_copies(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors under today's names, without the copies of tied ones.
 
     Raises:
@@ -136,7 +153,7 @@ def _without_copies(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]
         tensor = renamed.pop(copy)
         if not torch.equal(renamed.setdefault(original, tensor), tensor):
             raise InputError(
-                f"initial_checkpoint.path: {path}: {copy}: got other values than {original}; allowed: the same, "
+                f"{path}: {copy}: got other values than {original}; allowed: the same, "
                 "which this trainer's model holds once",
                 hint="start from a model that was trained with tie_word_embeddings",
             )

@@ -1,55 +1,34 @@
-"""Initial weights of a run: another run's checkpoint, or a Hugging Face model folder.
+"""Initial weights of a run: another run's checkpoint, or weights that another program has written.
 
-Only for the start of a run; a run that resumes has a checkpoint of its own. Heads that the source lacks stay as
-initialized and are named. A shape that differs is an error, never truncated, with one exception: the token table's
-padding rows, which round its size up, and whose number differs from run to run.
+Only for the start of a run; a run that resumes has a checkpoint of its own. Which reader is used is the user's word
+alone; ``foreign_formats`` tells where it is the wrong one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
+from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_tensors, fit_weights
 from bert_trainer.checkpoints.checkpoint import Checkpoint, find_latest_valid, read_checkpoint
+from bert_trainer.checkpoints.foreign_formats import check_format
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
+from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
 from bert_trainer.config.run_config import InitialCheckpoint
-from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.flat_parameters import FlatParameters
 
-# The source may lack these: the encoder is what is expensive to train.
-_HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
-_TOKEN_TABLE = "embeddings.tokens.weight"
-# Their rows are vocabulary entries, and padding behind them.
-_BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
 # Settings that change what the same tensors compute.
 _SETTINGS = ("architecture", "num_attention_heads", "hidden_act")
 
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The source's tensors, by our names; a tensor without a counterpart here keeps its own name."""
-
-    path: Path
-    tensors: Mapping[str, Tensor]
-    spell: Callable[[str], str]
-    """Translates our name into the source's, for messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    """Tensors that fit the model, without padding rows."""
-
-    tensors: Mapping[str, Tensor]
-    fresh: list[str]
-    """Parameters that the source does not hold, by our names."""
-    unused: list[str]
-    """Tensors of heads that this model does not have, by our names."""
+Reader = Callable[[Path, Bert, str], Source]
+"""Reads what lies at a path for a model: ``weights``, ``weights_and_optimizer``, or ``none`` to verify alone."""
 
 
 def load(
@@ -69,48 +48,56 @@ def load(
     """
     path = Path(start.path)
     try:
-        if start.format == "huggingface":
-            return _load_huggingface(path, start.load, model, vocabulary, parameters), 0
-        return _load_checkpoint(path, start.load, model, parameters, moments)
+        source = read_source(path, start.format, model, start.load)
+        if start.load == "none":
+            return f"{source.path} can be read; nothing was loaded from it", 0
+        fitted = fit_weights(source, model, vocabulary)
+        copy_tensors(fitted, parameters.named(parameters.values))
+        if start.load == "weights":
+            return _describe("weights", source, fitted), 0
+        for part, flat in moments.items():
+            copy_tensors(fit_tensors(source, source.moments[part], model), parameters.named(flat))
+    except InputError as error:
+        message, _, hint = str(error).partition("\nhint: ")
+        raise InputError(f"initial_checkpoint.path: {message}", hint=hint or None) from error.__cause__ or error
     except OSError as error:
         raise InputError(
             f"initial_checkpoint.path: {path}: cannot be read ({error.strerror})",
             hint="check that rank 0's machine sees it and may read it",
         ) from error
+    # Heads that the source lacks start with zero moments, which need bias correction from step 1.
+    return _describe("weights and moments", source, fitted), 0 if fitted.fresh else source.moment_steps
 
 
-def _load_huggingface(path: Path, what: str, model: Bert, vocabulary: Vocabulary, parameters: FlatParameters) -> str:
+def read_source(path: Path, kind: str, model: Bert, what: str = "weights") -> Source:
+    """Read what lies at a path as one of ``READERS``; raises InputError where it is not that, and says what it is."""
+    check_format(path, kind, READERS)
+    return READERS[kind](path, model, what)
+
+
+def _read_huggingface(path: Path, model: Bert, _: str) -> Source:
     tensors, spell = read_model_folder(path, model)
-    if what == "none":
-        return f"{path} can be read; nothing was loaded from it"
-    source = _Source(path, tensors, spell)
-    beyond_is_padding = _check_vocabulary_file(path / "vocab.txt", vocabulary)
-    if not beyond_is_padding:
-        _check_entries(source, model)
-    fitted = _fit(source, model)
-    _copy(fitted, parameters.named(parameters.values))
-    return _describe("weights", path, fitted)
+    return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=path / "vocab.txt")
 
 
-def _load_checkpoint(
-    path: Path, what: str, model: Bert, parameters: FlatParameters, moments: Mapping[str, Tensor]
-) -> tuple[str, int]:
+def _read_own(path: Path, model: Bert, what: str) -> Source:
     checkpoint = _find_checkpoint(path)
     if what == "none":
-        return f"{checkpoint.path} is valid; nothing was loaded from it", 0
+        return Source(path=checkpoint.path, tensors={})
     _check_settings(checkpoint.path, model)
     loaded = checkpoint.load()
-    source = _Source(checkpoint.path, loaded["model"], str)
-    _check_entries(source, model)
-    fitted = _fit(source, model)
-    _copy(fitted, parameters.named(parameters.values))
-    if what == "weights":
-        return _describe("weights", checkpoint.path, fitted), 0
-    for part, flat in moments.items():
-        _copy(_fit(_Source(checkpoint.path, loaded[part], str), model), parameters.named(flat))
-    # Heads that the source lacks start with zero moments, which need bias correction from step 1.
-    steps = 0 if fitted.fresh else checkpoint.position.moment_steps or checkpoint.position.num_applied
-    return _describe("weights and moments", checkpoint.path, fitted), steps
+    return Source(
+        path=checkpoint.path,
+        tensors=loaded.pop("model"),
+        moments=loaded,
+        moment_steps=checkpoint.position.moment_steps or checkpoint.position.num_applied,
+    )
+
+
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {"bert-trainer": _read_own, "huggingface": _read_huggingface, "nvidia": read_nvidia_checkpoint}
+)
+"""By the name of the format."""
 
 
 def _find_checkpoint(path: Path) -> Checkpoint:
@@ -119,16 +106,14 @@ def _find_checkpoint(path: Path) -> Checkpoint:
         try:
             return read_checkpoint(path)
         except TrainerError as error:
-            raise InputError(
-                f"initial_checkpoint.path: {error}", hint="name another checkpoint, or the output folder of its run"
-            ) from error
+            raise InputError(str(error), hint="name another checkpoint, or the output folder of its run") from error
     for root in (path / "checkpoints", path):
         if root.is_dir() and (found := find_latest_valid(root)) is not None:
             return found
     raise InputError(
-        f"initial_checkpoint.path: {path}: got no valid checkpoint there; allowed: a folder that holds manifest.json, "
-        "a checkpoints folder, or the output folder of a run",
-        hint="check the path; a model folder of Hugging Face needs initial_checkpoint.format 'huggingface'",
+        f"{path}: got no valid checkpoint there; allowed: a folder that holds manifest.json, a checkpoints folder, or "
+        "the output folder of a run",
+        hint="check the path; weights of other programs need their own initial_checkpoint.format",
     )
 
 
@@ -151,105 +136,8 @@ def _check_settings(path: Path, model: Bert) -> None:
             )
 
 
-def _check_vocabulary_file(path: Path, vocabulary: Vocabulary) -> bool:
-    """Compare a model folder's own vocabulary with the run's; False where it has none.
-
-    Raises:
-        InputError: they differ, so the rows of the token table belong to other tokens.
-    """
-    if not path.exists():
-        return False
-    tokens = read_vocabulary(path).tokens
-    if tokens == vocabulary.tokens:
-        return True
-    hint = "set dataset.vocabulary_file to that file and build the shards with it"
-    if len(tokens) != vocabulary.size:
-        raise InputError(
-            f"{path}: got {len(tokens)} entries for embeddings.tokens.weight; allowed: {vocabulary.size}, as in this "
-            "run's vocabulary",
-            hint=hint,
-        )
-    number = next(n for n, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=True)) if theirs != ours)
-    raise InputError(
-        f"{path}: entry {number}: got {tokens[number]!r}; allowed: {vocabulary.tokens[number]!r}, as in this run's "
-        "vocabulary",
-        hint=hint,
-    )
-
-
-def _check_entries(source: _Source, model: Bert) -> None:
-    """Refuse a token table of another vocabulary size; padding rows are recognized by their zeros.
-
-    Padding starts at zero and gets no gradient, so it stays zero; of the entries, only [PAD]'s row may be all zeros.
-
-    Raises:
-        InputError: the numbers of entries differ.
-    """
-    table_VD = source.tensors.get(_TOKEN_TABLE)
-    if table_VD is None or table_VD.ndim != 2:
-        return  # refused below, by name
-    used = table_VD.any(dim=1).nonzero()
-    entries = int(used[-1]) + 1 if len(used) else 0
-    if entries != model.vocabulary_size:
-        raise InputError(
-            f"{source.path}: {source.spell(_TOKEN_TABLE)}: got {entries} vocabulary entries in {len(table_VD)} rows; "
-            f"allowed: {model.vocabulary_size}, as in this run's vocabulary",
-            hint="use the vocabulary that it was trained with; rows of zeros behind the last entry do not count, nor "
-            "does anything behind the entries of a model folder's own vocab.txt",
-        )
-
-
-def _fit(source: _Source, model: Bert) -> _Fitted:
-    """Match a source with the model's parameters.
-
-    Raises:
-        InputError: a tensor is missing, of another size, not finite, or nothing that the model has.
-    """
-    fitted, fresh = {}, []
-    for name, parameter in model.named_parameters():
-        tensor, allowed = source.tensors.get(name), list(parameter.shape)
-        if tensor is None:
-            if not name.startswith(_HEADS):
-                raise InputError(
-                    f"{source.path}: {source.spell(name)}: got no such tensor; allowed: shape {allowed}",
-                    hint="use the model section (architecture, num_hidden_layers) that it was trained with",
-                )
-            fresh.append(name)
-            continue
-        if name in _BY_ENTRY:
-            allowed[0] = model.vocabulary_size
-            tensor = tensor[: allowed[0]] if tensor.ndim else tensor
-        if list(tensor.shape) != allowed:
-            raise InputError(
-                f"{source.path}: {source.spell(name)}: got shape {list(tensor.shape)}; allowed: {allowed}, this run's",
-                hint="use the model section and the vocabulary that it was trained with",
-            )
-        if not tensor.isfinite().all():
-            raise InputError(
-                f"{source.path}: {source.spell(name)}: got values that are not finite; allowed: numbers",
-                hint="that training has diverged; start from an earlier checkpoint of it",
-            )
-        fitted[name] = tensor
-    beyond = sorted(source.tensors.keys() - dict(model.named_parameters()).keys())
-    unused = [name for name in beyond if name.startswith(_HEADS)]
-    unknown = [name for name in beyond if name not in unused]
-    if unknown:
-        raise InputError(
-            f"{source.path}: {', '.join(unknown[:5])}: got {len(unknown)} tensor(s) that this model has no place for; "
-            "allowed: the encoder's and the pretraining heads'",
-            hint="use the model section (architecture, num_hidden_layers) that it was trained with, and take heads of "
-            "other tasks off",
-        )
-    return _Fitted(fitted, fresh, unused)
-
-
-def _copy(fitted: _Fitted, views: Mapping[str, Tensor]) -> None:
-    for name, tensor in fitted.tensors.items():
-        # The model's own padding rows, behind the last entry, stay zero.
-        views[name][: len(tensor)].copy_(tensor)
-
-
-def _describe(what: str, path: Path, fitted: _Fitted) -> str:
+def _describe(what: str, source: Source, fitted: Fitted) -> str:
     left = f"; left as drawn: {', '.join(fitted.fresh)}" if fitted.fresh else ""
     unused = f"; not used: {', '.join(fitted.unused)}" if fitted.unused else ""
-    return f"Started from the {what} of {path}{left}{unused}"
+    note = f"; {source.note}" if source.note else ""
+    return f"Started from the {what} of {source.path}{note}{left}{unused}"

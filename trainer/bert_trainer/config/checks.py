@@ -16,6 +16,8 @@ from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, 
 from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
 
+FORMATS_WITH_MOMENTS = ("bert-trainer", "nvidia")
+"""Of initial checkpoints."""
 MAX_PROFILED_STEPS = 100
 """Of one trace: a step of BERT-large leaves some ten thousand events in it."""
 
@@ -102,11 +104,11 @@ def _reduction_problems(config: RunConfig) -> list[str]:
 
 
 def _start_problems(start: InitialCheckpoint | None) -> list[str]:
-    if start is None or start.load != "weights_and_optimizer" or start.format == "bert-trainer":
+    if start is None or start.load != "weights_and_optimizer" or start.format in FORMATS_WITH_MOMENTS:
         return []
     return [
         f"initial_checkpoint.load: got {start.load!r} from {start.format}; allowed: 'weights' or 'none', since only "
-        "this trainer's own checkpoints hold moments"
+        f"{' and '.join(FORMATS_WITH_MOMENTS)} hold moments that can be used"
     ]
 
 

@@ -332,10 +332,10 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         ),
         InitialCheckpointSpec: (
             SectionRule(
-                holds=lambda start: start.load != "weightsAndOptimizer" or start.format == "bert-trainer",
-                cel="self.load != 'weightsAndOptimizer' || self.format == 'bert-trainer'",
+                holds=lambda start: start.load != "weightsAndOptimizer" or start.format in ("bert-trainer", "nvidia"),
+                cel="self.load != 'weightsAndOptimizer' || self.format in ['bert-trainer', 'nvidia']",
                 field="load",
-                allowed="weights or none: only this trainer's own checkpoints hold the optimizer's moments",
+                allowed="weights or none: only checkpoints of bert-trainer and nvidia hold the optimizer's moments",
                 next_step="write load: weights",
                 got=lambda start: f"{start.load} from {start.format}",
             ),

@@ -243,13 +243,14 @@ class InitialCheckpointSpec(Section):
     """Weights that the first pretrain stage starts from, unless the job already has a checkpoint of its own."""
 
     path: FilePath
-    """Folder. A relative path is relative to the same folder as dataset.path."""
-    format: Literal["bert-trainer", "huggingface"] = "bert-trainer"
+    """Folder, or file. A relative path is relative to the same folder as dataset.path."""
+    format: Literal["bert-trainer", "huggingface", "nvidia"] = "bert-trainer"
     """``bert-trainer``: a checkpoint or the output folder of another job; ``huggingface``: a folder with
-    config.json and the weights."""
+    config.json and the weights, whole or in parts; ``nvidia``: a ckpt_<step>.pt of NVIDIA's trainers, or the folder
+    with them, of which the one of the highest number is loaded."""
     load: Literal["weights", "weightsAndOptimizer", "none"] = "weights"
-    """``weights``: the model alone; ``weightsAndOptimizer``, for bert-trainer only, loads the optimizer's moments too;
-    ``none`` reads the folder and loads nothing."""
+    """``weights``: the model alone; ``weightsAndOptimizer``, for bert-trainer and nvidia, loads the optimizer's moments
+    too; ``none`` reads the folder and loads nothing."""
 
 
 class CheckpointSpec(Section):

@@ -1,0 +1,206 @@
+"""Files that were made to harm are refused by name: nothing in them runs, and they cost no more than their own bytes.
+
+Inputs: pickles with code, archives that unpack to more than themselves, headers and shapes that claim terabytes.
+Observed: the message; the peak memory of a process that reads them all.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bert_trainer.checkpoints.tensor_files import read_json_file, read_pickled_tensors, read_safetensors
+from bert_trainer.errors import InputError
+
+MARK = "this-code-has-run"
+
+
+class Planted:
+    """Makes a file in the working directory when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (exec, (f"open({MARK!r}, 'w')",))
+
+
+def saved(content: object, *, legacy: bool = False) -> Callable[[Path], None]:
+    return lambda path: torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+
+
+def recompressed(path: Path) -> None:
+    """Make an archive of a gigabyte of zeros, compressed."""
+    torch.save({"a": torch.zeros(1)}, path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            with archive.open(name, "w") as file:
+                file.write(content)
+                for _ in range(64 if name.endswith("data/0") else 0):
+                    file.write(bytes(1 << 20))
+
+
+def shared_bytes(path: Path) -> None:
+    """Let a thousand entries of an archive's directory stand for the same bytes."""
+    torch.save({"a": torch.zeros(1 << 16)}, path)
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        start, large = archive.start_dir, next(entry for entry in entries if entry.filename.endswith("data/0"))
+    with zipfile.ZipFile(path, "a") as archive:
+        for number in range(1000):
+            copy = zipfile.ZipInfo(f"{large.filename}{number}")
+            copy.header_offset, copy.CRC = large.header_offset, large.CRC
+            copy.file_size = copy.compress_size = large.file_size
+            archive.filelist.append(copy)
+            archive.NameToInfo[copy.filename] = copy
+        archive._didModify = True
+    assert path.stat().st_size < 2 * len(content)
+    assert start < len(content)
+
+
+class Legacy(pickle.Pickler):
+    """Writes a tensor of the format before PyTorch 1.6 whose storage claims any number of elements."""
+
+    numel = 1 << 40
+
+    def persistent_id(self, thing: Any) -> Any:
+        return ("storage", torch.FloatStorage, "0", "cpu", self.numel, None) if thing is Storage else None
+
+
+class Storage:
+    """Stands where a tensor refers to its elements."""
+
+
+class Claimed:
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        rebuild: Any = torch._utils._rebuild_tensor_v2
+        return (rebuild, (Storage, 0, self.shape, (1,), False, OrderedDict()))
+
+
+def claims_elements(path: Path) -> None:
+    with path.open("wb") as file:
+        for header in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True}):
+            pickle.dump(header, file, protocol=2)
+        Legacy(file, protocol=2).dump({"a": Claimed((1 << 40,))})
+        pickle.dump(["0"], file, protocol=2)
+        file.write((1 << 40).to_bytes(8, "little") + bytes(64))
+
+
+def steps_of_zero(path: Path) -> None:
+    """Save 4 bytes that pass for a tensor of a terabyte."""
+    torch.save({"a": torch.zeros(1).expand(1 << 20, 1 << 20)}, path)
+
+
+def header(entry: dict[str, Any], claimed: int | None = None) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        text = json.dumps({"a": entry}).encode()
+        path.write_bytes((claimed or len(text)).to_bytes(8, "little") + text + bytes(16))
+
+    return write
+
+
+def cut(path: Path) -> None:
+    torch.save({"a": torch.zeros(1000)}, path)
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def sparse_text(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+TERA = {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}
+Case = tuple[str, Callable[[Path], None], str]
+HOSTILE: dict[str, Case] = {
+    "code": ("ckpt_1.pt", saved({"a": Planted()}), "holds a pickled exec, which would run code"),
+    "code in an old file": ("pytorch_model.bin", saved({"a": Planted()}, legacy=True), "holds a pickled exec"),
+    "code in a plain pickle": (
+        "ckpt_1.pt",
+        lambda path: path.write_bytes(pickle.dumps(Planted())) and None,
+        "cannot be",
+    ),
+    "a compressed archive": ("ckpt_1.pt", recompressed, "compressed entries; allowed: stored ones"),
+    "an archive larger than itself": ("ckpt_1.pt", shared_bytes, "its entries claim more than its"),
+    "elements that are not there": ("pytorch_model.bin", claims_elements, "cannot be read"),
+    "one element for all": ("ckpt_1.pt", steps_of_zero, r"a: claims the shape \[1048576, 1048576\]"),
+    "a sparse tensor": (
+        "ckpt_1.pt",
+        saved({"a": torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (1 << 40,), check_invariants=True)}),
+        "something other than tensors",
+    ),
+    "a tensor on no device": ("ckpt_1.pt", saved({"a": torch.zeros(1 << 40, device="meta")}), "something other than"),
+    "half a file": ("ckpt_1.pt", cut, "cannot be read"),
+    "a header of terabytes": ("model.safetensors", header(TERA, 1 << 40), "its header claims 1099511627776 bytes"),
+    "a tensor of terabytes": ("model.safetensors", header(TERA), "cannot be read"),
+    "offsets into another tensor": (
+        "model.safetensors",
+        header({"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 4]}),
+        "cannot be read",
+    ),
+    "settings of a terabyte": ("config.json", sparse_text, "got more than 16 MiB"),
+    "settings that never end": ("config.json", lambda path: path.write_text("[" * 100_000) and None, "not a JSON"),
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    ".pt": read_pickled_tensors,
+    ".bin": read_pickled_tensors,
+    ".safetensors": read_safetensors,
+    ".json": read_json_file,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    name, write, words = HOSTILE[case]
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    write(path)
+    with pytest.raises(InputError, match=words) as error:
+        READERS[path.suffix](path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert len(str(error.value)) < 1000
+    assert not (tmp_path / MARK).exists()
+
+
+WHOLE = """
+import resource, sys
+from pathlib import Path
+import torch
+from bert_trainer.checkpoints.tensor_files import read_json_file, read_pickled_tensors, read_safetensors
+from bert_trainer.errors import InputError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+readers = {".pt": read_pickled_tensors, ".bin": read_pickled_tensors, ".safetensors": read_safetensors,
+           ".json": read_json_file}
+for path in map(Path, sys.argv[1:]):
+    try:
+        readers[path.suffix](path)
+    except InputError:
+        print("refused")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_all_of_them_together_cost_less_than_100_mb(tmp_path: Path) -> None:
+    paths = []
+    for case, (name, write, _) in HOSTILE.items():
+        paths.append(tmp_path / case.replace(" ", "-") / name)
+        paths[-1].parent.mkdir()
+        write(paths[-1])
+    ended = subprocess.run(
+        [sys.executable, "-c", WHOLE, *map(str, paths)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    *refused, grown_mb = ended.stdout.split()
+    assert refused == ["refused"] * len(HOSTILE)
+    assert int(grown_mb) < 100

@@ -1,0 +1,182 @@
+"""Accounts for every tensor of a source of weights: it fits a parameter of the model, or is named in one error.
+
+Heads that the source lacks stay as initialized and are named. A shape that differs is an error, never truncated, with
+one exception: the token table's padding rows, which round its size up, and whose number differs from program to
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.errors import InputError
+from bert_trainer.model.bert import Bert
+
+# The source may lack these: the encoder is what is expensive to train.
+HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
+_TOKEN_TABLE = "embeddings.tokens.weight"
+# Their rows are vocabulary entries, and padding behind them.
+_BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
+_MOST_NAMED = 5
+"""Tensors of one kind that a message names; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A source's tensors, by our names; a tensor without a counterpart here keeps its own name."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    spell: Callable[[str], str] = str
+    """Translates our name into the source's, for messages."""
+    moments: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    """``first_moment`` and ``second_moment``, each by our names, where they were asked for."""
+    moment_steps: int = 0
+    """Updates that the moments have accumulated."""
+    vocabulary_file: Path | None = None
+    """The source's own, if it may have one."""
+    row_multiple: int | None = None
+    """Multiple that the source's program rounds the rows of the token table up to, if it does."""
+    note: str = ""
+    """What else the log should say, such as which of several files was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Tensors that fit the model, without padding rows."""
+
+    tensors: Mapping[str, Tensor]
+    fresh: Sequence[str]
+    """Parameters that the source does not hold, by our names."""
+    unused: Sequence[str]
+    """Tensors of heads that this model does not have, by our names."""
+
+
+def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
+    """Match a source's weights with the model's parameters, and its vocabulary with the run's.
+
+    Raises:
+        InputError: they are of other vocabularies, or tensors do not fit; the message lists those.
+    """
+    if not _has_same_vocabulary(source.vocabulary_file, vocabulary):
+        _check_entries(source, model)
+    return fit_tensors(source, source.tensors, model)
+
+
+def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> Fitted:
+    """Match tensors of a source, its weights or moments, with the model's parameters.
+
+    Raises:
+        InputError: tensors are missing, left over, of another shape, or not finite numbers.
+    """
+    fitted, fresh, missing, misshapen, broken = {}, [], [], [], []
+    for name, parameter in model.named_parameters():
+        tensor, allowed = tensors.get(name), list(parameter.shape)
+        if tensor is None:
+            if name.startswith(HEADS):
+                fresh.append(name)
+            else:
+                missing.append(f"{source.spell(name)} {allowed}")
+            continue
+        if name in _BY_ENTRY:
+            allowed[0] = model.vocabulary_size
+            tensor = tensor[: allowed[0]] if tensor.ndim else tensor
+        if list(tensor.shape) != allowed:
+            misshapen.append(f"{source.spell(name)}: got {list(tensor.shape)}; allowed: {allowed}")
+        elif not tensor.is_floating_point() or not tensor.isfinite().all():
+            broken.append(source.spell(name))
+        else:
+            fitted[name] = tensor
+    beyond = sorted(tensors.keys() - dict(model.named_parameters()).keys())
+    unused = [name for name in beyond if name.startswith(HEADS)]
+    left_over = [name for name in beyond if not name.startswith(HEADS)]
+    _refuse_misfits(
+        source,
+        {"missing": missing, "of another shape": misshapen, "not finite numbers": broken, "left over": left_over},
+    )
+    return Fitted(fitted, fresh, unused)
+
+
+def copy_tensors(fitted: Fitted, views: Mapping[str, Tensor]) -> None:
+    """Copy what fits into tensors of the model's shapes."""
+    for name, tensor in fitted.tensors.items():
+        # The model's own padding rows, behind the last entry, stay zero.
+        views[name][: len(tensor)].copy_(tensor)
+
+
+def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> None:
+    given = {kind: names for kind, names in misfits.items() if names}
+    if not given:
+        return
+    counts = ", ".join(f"{len(names)} {kind}" for kind, names in given.items())
+    lines = [
+        f"  {kind}: {', '.join(names[:_MOST_NAMED])}"
+        + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        for kind, names in given.items()
+    ]
+    hint = "use the model section (sizes, architecture) and the vocabulary that it was trained with"
+    if set(given) == {"not finite numbers"}:
+        hint = "that training has diverged; start from an earlier checkpoint of it"
+    elif set(given) == {"left over"}:
+        hint += ", and take heads of other tasks off"
+    raise InputError(
+        f"{source.path}: its tensors are not this model's: {counts}\n" + "\n".join(lines),
+        hint=hint,
+    )
+
+
+def _has_same_vocabulary(path: Path | None, vocabulary: Vocabulary) -> bool:
+    """Compare a source's own vocabulary with the run's; False where it has none.
+
+    Raises:
+        InputError: they differ, so the rows of the token table belong to other tokens.
+    """
+    if path is None or not path.exists():
+        return False
+    tokens = read_vocabulary(path).tokens
+    if tokens == vocabulary.tokens:
+        return True
+    hint = "set dataset.vocabulary_file to that file and build the shards with it"
+    if len(tokens) != vocabulary.size:
+        raise InputError(
+            f"{path}: got {len(tokens)} entries for embeddings.tokens.weight; allowed: {vocabulary.size}, as in this "
+            "run's vocabulary",
+            hint=hint,
+        )
+    number = next(n for n, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=True)) if theirs != ours)
+    raise InputError(
+        f"{path}: entry {number}: got {tokens[number]!r}; allowed: {vocabulary.tokens[number]!r}, as in this run's "
+        "vocabulary",
+        hint=hint,
+    )
+
+
+def _check_entries(source: Source, model: Bert) -> None:
+    """Refuse a token table of another vocabulary size; padding rows are recognized by their zeros, or by their number.
+
+    Our padding starts at zero and gets no gradient, so it stays zero; of the entries, only [PAD]'s row may be all
+    zeros. A program that does not mask its padding trains those rows: for it the number of rows has to do.
+
+    Raises:
+        InputError: the numbers of entries differ.
+    """
+    table_VD = source.tensors.get(_TOKEN_TABLE)
+    if table_VD is None or table_VD.ndim != 2:
+        return  # refused below, by name
+    multiple = source.row_multiple
+    if multiple is not None and len(table_VD) == -(-model.vocabulary_size // multiple) * multiple:
+        return
+    used = table_VD.any(dim=1).nonzero()
+    entries = int(used[-1]) + 1 if len(used) else 0
+    if entries != model.vocabulary_size:
+        raise InputError(
+            f"{source.path}: {source.spell(_TOKEN_TABLE)}: got {entries} vocabulary entries in {len(table_VD)} rows; "
+            f"allowed: {model.vocabulary_size}, as in this run's vocabulary",
+            hint="use the vocabulary that it was trained with; rows of zeros behind the last entry do not count, nor "
+            "does anything behind the entries of the vocab.txt beside it",
+        )

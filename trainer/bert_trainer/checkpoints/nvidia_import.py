@@ -1,0 +1,209 @@
+"""Import of NVIDIA's checkpoints: ``ckpt_<step>.pt`` of DeepLearningExamples (2020, 2022), MLPerf's ``phase2_ckpt``.
+
+One dictionary: ``model`` with Hugging Face's names but for three layers that are fused with their activation, and for
+MLPerf's fused attention; ``optimizer``, the state dictionary of apex's FusedLAMB; ``master params``, the fp32 copies of
+half weights in the optimizer's order. ``files``, ``epoch`` and ``grad_scaler`` are of no use here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bert_trainer.checkpoints.accounting import Source
+from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
+from bert_trainer.checkpoints.huggingface_import import translate, without_copies
+from bert_trainer.checkpoints.tensor_files import read_pickled, tensors_by_name
+from bert_trainer.errors import InputError
+from bert_trainer.model.bert import Bert
+
+_ROW_MULTIPLE = 8
+"""NVIDIA's models round the rows of the token table up to this; they do not mask the rest, which is trained."""
+# Theirs to Hugging Face's. DistributedDataParallel puts "module." before every name, once for each wrapper.
+_RENAMED = (
+    (re.compile(r"^(?:module\.)+"), ""),
+    (re.compile(r"\.dense_act\."), ".dense."),
+    (re.compile(r"\.multi_head_attention\.([qkv])_(weight|bias)$"), r".self.\1.\2"),
+    (re.compile(r"\.self\.q\."), ".self.query."),
+    (re.compile(r"\.self\.k\."), ".self.key."),
+    (re.compile(r"\.self\.v\."), ".self.value."),
+    (re.compile(r"\.multi_head_attention\.out_proj_(weight|bias)$"), r".output.dense.\1"),
+    (re.compile(r"\.attention\.layer_norm\.(weight|bias)$"), r".attention.output.LayerNorm.\1"),
+)
+# Parameters that their optimizer keeps in a second group, without weight decay.
+_NOT_DECAYED = ("bias", "gamma", "beta", "LayerNorm")
+_MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
+_WEIGHTS_ALONE = "write load: weights, which starts with moments of 0"
+
+
+def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> Source:
+    """Read a checkpoint, or of a folder the one of the highest phase and number.
+
+    Args:
+        path: The file or the folder.
+        model: Gives the names that are looked for.
+        what: ``weights_and_optimizer`` reads the moments as well.
+
+    Raises:
+        InputError: there is none, it holds an object that would run code, or what was asked for is not sound.
+    """
+    file, note = _choose_file(path)
+    content = read_pickled(file)
+    # MLPerf's converted start and bare state dictionaries have no other entries.
+    bare = not (isinstance(content, Mapping) and isinstance(content.get("model"), Mapping))
+    held = tensors_by_name(file, content if bare else content["model"], "" if bare else "model")
+    renamed = {_rename(name): tensor for name, tensor in held.items()}
+    if len(renamed) != len(held):
+        raise InputError(f"{file}: model: got two tensors of one name; allowed: one", hint="save one model alone")
+    # In the order of the optimizer: tied copies come after their originals and are no parameters of their own.
+    weights = without_copies(file, renamed)
+    optimizer = {} if bare else content.get("optimizer")
+    if not bare and _is_half(weights) and content.get("master params") is not None:
+        weights = _from_masters(file, weights, content["master params"], _groups(optimizer))
+        note = f"{note}; " * bool(note) + "with the fp32 master weights"
+    moments: dict[str, dict[str, Tensor]] = {}
+    steps = 0
+    if what == "weights_and_optimizer":
+        moments, steps = _read_moments(file, weights, optimizer)
+    architecture = model.config.architecture
+    tensors, spell = translate(weights, model)
+    if architecture != "bert":
+        raise InputError(f"{file}: is of model.architecture 'bert'; allowed: {architecture!r}, this run's")
+    return Source(
+        path=file,
+        tensors=tensors,
+        spell=spell,
+        moments={part: translate(named, model)[0] for part, named in moments.items()},
+        moment_steps=steps,
+        vocabulary_file=file.with_name("vocab.txt"),
+        row_multiple=_ROW_MULTIPLE,
+        note=note,
+    )
+
+
+def _choose_file(path: Path) -> tuple[Path, str]:
+    if not path.is_dir():
+        return path, ""
+    names = [entry.name for entry in path.iterdir()]
+    newest = newest_nvidia_file(names)
+    if newest is None:
+        raise InputError(
+            f"{path}: got no checkpoint of NVIDIA's there; allowed: a folder with ckpt_<step>.pt or "
+            "phase2_ckpt_<samples>.pt, or the path of such a file",
+            hint="name the file itself where it is called otherwise",
+        )
+    others = sum(newest_nvidia_file([name]) is not None for name in names) - 1
+    return path / newest, f"the newest of {others + 1} in its folder" if others else ""
+
+
+def _rename(name: str) -> str:
+    for pattern, replacement in _RENAMED:
+        name = pattern.sub(replacement, name)
+    return name
+
+
+def _is_half(weights: Mapping[str, Tensor]) -> bool:
+    return any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in weights.values())
+
+
+def _groups(optimizer: Any) -> list[list[Any]]:
+    """Return the optimizer's parameters by group, as its state names them; empty where it says nothing sensible."""
+    groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
+    if not isinstance(groups, Sequence) or not all(isinstance(group, Mapping) for group in groups):
+        return []
+    keys = [group.get("params") for group in groups]
+    return [list(group) for group in keys] if all(isinstance(group, Sequence) for group in keys) else []
+
+
+def _in_order(weights: Mapping[str, Tensor], sizes: Sequence[int]) -> list[str] | None:
+    """Return names in the order of an optimizer with groups of these sizes; None where they are grouped otherwise."""
+    decayed = [name for name in weights if not any(word in name for word in _NOT_DECAYED)]
+    others = [name for name in weights if name not in set(decayed)]
+    if list(sizes) == [len(decayed), len(others)]:
+        return [*decayed, *others]
+    return list(weights) if list(sizes) == [len(weights)] else None
+
+
+def _from_masters(
+    file: Path, weights: Mapping[str, Tensor], masters: Any, groups: list[list[Any]]
+) -> dict[str, Tensor]:
+    """Return the fp32 copies of half weights.
+
+    Raises:
+        InputError: they are not copies of these weights: rounded, each has to be its weight bit by bit.
+    """
+    listed = list(masters) if isinstance(masters, Sequence) else []
+    named = tensors_by_name(file, dict(enumerate(listed)), "master params") if listed else {}
+    order = _in_order(weights, [len(group) for group in groups]) or _in_order(weights, _two_groups(weights))
+    copies = dict(zip(order or (), named.values(), strict=False))
+    if len(listed) != len(weights) or any(
+        not torch.equal(copies[name].to(tensor.dtype), tensor) if copies[name].shape == tensor.shape else True
+        for name, tensor in weights.items()
+    ):
+        raise InputError(
+            f"{file}: master params: got {len(listed)} tensors that are not the fp32 copies of its {len(weights)} "
+            "half-precision weights; allowed: one for each, in the optimizer's order",
+            hint="save it anew without 'master params' to start from the half-precision weights",
+        )
+    return copies
+
+
+def _two_groups(weights: Mapping[str, Tensor]) -> list[int]:
+    decayed = sum(not any(word in name for word in _NOT_DECAYED) for name in weights)
+    return [decayed, len(weights) - decayed]
+
+
+def _read_moments(
+    file: Path, weights: Mapping[str, Tensor], optimizer: Any
+) -> tuple[dict[str, dict[str, Tensor]], int]:
+    """Return both moments by name, and the updates that they have accumulated.
+
+    The state has no names, only the optimizer's order: it is taken where groups, number and every shape agree.
+
+    Raises:
+        InputError: they do not; the message says what.
+    """
+    groups = _groups(optimizer)
+    order = _in_order(weights, [len(group) for group in groups])
+    if order is None:
+        raise InputError(
+            f"{file}: optimizer: got parameter groups of {[len(group) for group in groups]}; allowed: "
+            f"{_two_groups(weights)}, the weights with and without decay, so that moments can be told apart",
+            hint=_WEIGHTS_ALONE,
+        )
+    state = optimizer.get("state")
+    keys = [key for group in groups for key in group]
+    if not isinstance(state, Mapping) or any(not isinstance(state.get(key), Mapping) for key in keys):
+        raise InputError(
+            f"{file}: optimizer.state: got no entry for some of its {len(keys)} parameters; allowed: one for each",
+            hint=_WEIGHTS_ALONE,
+        )
+    moments: dict[str, dict[str, Tensor]] = {}
+    for part, theirs in _MOMENTS.items():
+        held = {name: state[key].get(theirs) for name, key in zip(order, keys, strict=True)}
+        for name, moment in held.items():
+            got = list(moment.shape) if isinstance(moment, Tensor) else type(moment).__name__
+            if got != list(weights[name].shape):
+                raise InputError(
+                    f"{file}: optimizer.state: {theirs} of {name}: got {got}; allowed: {list(weights[name].shape)}, "
+                    "the weight's shape",
+                    hint=_WEIGHTS_ALONE,
+                )
+        moments[part] = tensors_by_name(file, held, f"optimizer.state: {theirs}")
+    return moments, _num_steps(file, optimizer["param_groups"])
+
+
+def _num_steps(file: Path, groups: Sequence[Mapping[str, Any]]) -> int:
+    steps = groups[0].get("step", 0)
+    if isinstance(steps, Tensor) and steps.numel() == 1:
+        steps = steps.item()
+    if isinstance(steps, float) and steps.is_integer():
+        steps = int(steps)
+    if type(steps) is not int or not 0 <= steps < 2**53:
+        raise InputError(f"{file}: optimizer.param_groups: step: got {steps!r:.60}; allowed: a whole number")
+    return steps

@@ -1,0 +1,181 @@
+"""Files that others have written, read without running anything in them: safetensors, ``torch.save``, JSON.
+
+What a file claims is compared with its own size before anything is allocated for it: tensors of a good file are mapped
+into memory, not copied, and a bad one costs no more than its own bytes. Nothing here knows names or models.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import Parameter
+
+from bert_trainer.errors import InputError
+
+MAX_TEXT_BYTES = 16 << 20
+"""Of a JSON file; the index of a model in a hundred parts has 100 kB."""
+MAX_HEADER_BYTES = 4 << 20
+"""Of a safetensors file; BERT-large's has 40 kB. The format itself allows 100 MB, a million Python objects."""
+MAX_PICKLE_BYTES = 64 << 20
+"""Of the pickle inside a file of ``torch.save``, which holds everything but the tensors' elements."""
+
+# A damaged pickle may fail in any operation; these are what Python's and PyTorch's readers raise.
+_UNREADABLE = (
+    *(OSError, RuntimeError, EOFError, MemoryError, RecursionError, AssertionError, ArithmeticError),
+    *(ValueError, TypeError, LookupError, AttributeError, SafetensorError, pickle.UnpicklingError),
+)
+_COPY_AGAIN = "copy it again, or have it written anew by the program that made it"
+
+
+def read_json_file(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: it cannot be read, is too large, or is something else.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TEXT_BYTES + 1)
+        if len(content) > MAX_TEXT_BYTES:
+            raise InputError(f"{path}: got more than {MAX_TEXT_BYTES >> 20} MiB; allowed: a JSON document of settings")
+        document = json.loads(content)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror})",
+            hint="name files on disk that rank 0's machine sees and may read; nothing is downloaded",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not a JSON document ({error})", hint=_COPY_AGAIN) from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: got a {type(document).__name__}; allowed: a JSON object")
+    return document
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, by name; raises InputError where it is none."""
+    try:
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+        # The library compares the offsets with the file's size, but parses a header of up to 100 MB first.
+        if header_bytes > min(MAX_HEADER_BYTES, path.stat().st_size):
+            raise InputError(
+                f"{path}: cannot be read (its header claims {header_bytes} bytes; allowed: at most "
+                f"{MAX_HEADER_BYTES}, inside the file)",
+                hint=_COPY_AGAIN,
+            )
+        return load_file(path)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def read_pickled_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file that ``torch.save`` wrote, by name; raises InputError where it holds others."""
+    return tensors_by_name(path, read_pickled(path))
+
+
+def read_pickled(path: Path) -> Any:
+    """Return what ``torch.save`` wrote: tensors, numbers, text, and lists and maps of them.
+
+    Raises:
+        InputError: it cannot be read, or holds an object that would have to run code.
+    """
+    try:
+        is_archive = zipfile.is_zipfile(path)
+        if is_archive:
+            _check_archive(path)
+        # What it warns of is refused below: tensors that are not plain.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            # weights_only: a pickle runs code otherwise. mmap: tensors then cost memory when they are used, not before.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+    except pickle.UnpicklingError as error:
+        raise _refused_object(path, error) from error
+    except (*_UNREADABLE, zipfile.BadZipFile, NotImplementedError) as error:
+        raise _unreadable(path, error) from error
+
+
+def tensors_by_name(path: Path, content: Any, place: str = "") -> dict[str, Tensor]:
+    """Check that what a file holds is plain tensors by name, and return it.
+
+    Args:
+        path: The file, for messages.
+        content: What was read, as a whole or in part.
+        place: Where in the file it stood, for messages.
+
+    Raises:
+        InputError: it is something else, or a tensor claims more elements than are stored.
+    """
+    where = f"{path}: {place}: " if place else f"{path}: "
+    if not isinstance(content, Mapping) or not content:
+        raise InputError(f"{where}got something other than tensors by name", hint=_COPY_AGAIN)
+    return {str(name): _plain(f"{where}{name}", tensor) for name, tensor in content.items()}
+
+
+def _plain(where: str, tensor: object) -> Tensor:
+    if (
+        not isinstance(tensor, Tensor)
+        or type(tensor) not in (Tensor, Parameter)
+        or tensor.layout is not torch.strided
+        or tensor.device.type != "cpu"
+    ):
+        raise InputError(f"{where}: got something other than tensors by name", hint=_COPY_AGAIN)
+    # A step of 0 lets a few bytes pass for a tensor of any size, which the first computation would then fill.
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise InputError(f"{where}: claims the shape {list(tensor.shape)}; allowed: as many elements as are stored")
+    return tensor.detach()
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a zip file that unpacks to more than itself; ``torch.save`` stores without compression."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries):
+        raise InputError(
+            f"{path}: cannot be read (compressed entries; allowed: stored ones, as torch.save writes them)",
+            hint=_COPY_AGAIN,
+        )
+    if sum(entry.file_size for entry in entries) > size:
+        raise InputError(f"{path}: cannot be read (its entries claim more than its {size} bytes)", hint=_COPY_AGAIN)
+    for entry in entries:
+        if entry.filename.endswith(".pkl") and entry.file_size > MAX_PICKLE_BYTES:
+            raise InputError(
+                f"{path}: {entry.filename}: got {entry.file_size} bytes of pickle; allowed: {MAX_PICKLE_BYTES}, since "
+                "tensors lie outside it",
+                hint=_save_anew(path),
+            )
+
+
+def _refused_object(path: Path, error: pickle.UnpicklingError) -> InputError:
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    if found is None:
+        return _unreadable(path, error)
+    return InputError(
+        f"{path}: cannot be read (it holds a pickled {found[1]}, which would run code when it is loaded); allowed: "
+        "tensors, numbers, text, and lists and maps of them",
+        hint=_save_anew(path),
+    )
+
+
+def _save_anew(path: Path) -> str:
+    return (
+        "if you trust it, save it anew without that object, where it was written: c = torch.load"
+        f"('{path.name}', map_location='cpu', weights_only=False); torch.save({{k: c[k] for k in ('model', 'optimizer',"
+        f" 'master params') if k in c}}, '{path.name}')"
+    )
+
+
+def _unreadable(path: Path, error: BaseException) -> InputError:
+    # PyTorch's messages go on for paragraphs.
+    lines = (getattr(error, "strerror", None) or str(error) or repr(error)).splitlines()
+    return InputError(f"{path}: cannot be read ({lines[0][:200]})", hint=_COPY_AGAIN)
