@@ -74,6 +74,8 @@ def parse_profile_steps(text: str) -> ProfileSteps:
 def find_problems(config: RunConfig) -> list[str]:
     """Return every combination that cannot work, each as ``path: got; allowed; hint``."""
     return [
+        # The operator's api/rules refuse the same before anything runs. These are for documents that people write, and
+        # for those that another release has frozen.
         *_model_problems(config.model),
         *_reduction_problems(config),
         *_start_problems(config.initial_checkpoint),
@@ -132,6 +134,7 @@ def _stage_problems(config: RunConfig) -> list[str]:
     problems = []
     names = [stage.name for stage in config.stages]
     problems += [f"stages: the name {name!r} is used twice" for name in sorted(set(names)) if names.count(name) > 1]
+    # One dataset serves all stages: where it has no masks, every stage without shards of its own has to draw them.
     bare = any(isinstance(stage, PrepareStage) and stage.masking == "dynamic" for stage in config.stages)
     for number, stage in enumerate(config.stages):
         path = f"stages.{number}"
@@ -147,6 +150,7 @@ def _stage_problems(config: RunConfig) -> list[str]:
                     f"{path}.sequence_length: got {stage.sequence_length}; "
                     f"allowed: at most model.max_position_embeddings {longest}"
                 )
+            # [CLS] and both [SEP] are never predicted.
             if stage.max_predictions_per_sequence > stage.sequence_length - 3:
                 problems.append(
                     f"{path}.max_predictions_per_sequence: got {stage.max_predictions_per_sequence}; "

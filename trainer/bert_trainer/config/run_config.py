@@ -164,6 +164,7 @@ class ProfileSteps(Section):
 class RunConfig(Section):
     """The whole document."""
 
+    # A setting may not change once a run has begun, unless output/run_folder.py names it (_MUTABLE).
     # CONTRACT_VERSION, which Literal does not take; parse_run_config has compared it before, with a message of its own.
     contract_version: Literal[1]
     job: JobIdentity

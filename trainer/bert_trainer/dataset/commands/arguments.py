@@ -89,6 +89,7 @@ def read_number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "").strip()
     if not text:
         return None
+    # isdecimal alone takes the digits of any script.
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise InputError(
             f"{name}: got {text!r} in the environment; allowed: a whole number from 1 on",

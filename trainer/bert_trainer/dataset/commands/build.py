@@ -47,6 +47,7 @@ def add_command(commands: Any) -> None:
 
 def build(arguments: argparse.Namespace) -> int:
     """Build what a run configuration asks for, or what the options say."""
+    # Asked of the environment: importing mpi4py starts MPI.
     if world_size() == 1:
         return _build(arguments, None)
     with MpiWorld() as world:
@@ -150,6 +151,7 @@ def _run_stage(
     try:
         build_dataset(stage, config.dataset, wanted_lengths(config), reporter, check=check, open_pool=open_pool)
     except Stopped as stopped:
+        # A record in the log as well: with several pods a launcher in another one sees nothing else of rank 0.
         reporter.report("stopped", stage=stage.name, message=str(stopped))
         raise
     except TrainerError as error:

@@ -89,6 +89,7 @@ def _with_bar(corpora: Corpora, bar: ProgressBar) -> Iterator[Document]:
         pending, advanced_at_s = 0, time.monotonic()
         for document in corpora.documents():
             yield document
+            # Characters for bytes: the total is an estimate, too.
             pending += sum(map(len, document.sentences))
             if time.monotonic() - advanced_at_s >= _TICK_S:
                 bar.advance(pending)

@@ -120,6 +120,7 @@ def find_files(root: Path, wanted: Format | None) -> FoundFiles:
         return _found(wanted, [(path, "text") for path in parts], search, "that lie beside parts of the MLPerf text")
     by_name = [(path, format_by_name(path.name)) for path in search.files]
     found = [(path, kind) for path, kind in by_name if kind is not None and wanted in (None, kind)]
+    # No name stands for what the user says, so it holds for all of them.
     if wanted is not None and not found:
         found = [(path, wanted) for path in search.files]
     if not found:

@@ -29,6 +29,7 @@ _XZ_MEMORY_BYTES = 128 << 20
 """``xz -9`` makes files that take 65 MiB to read; a hostile header may ask for 4 GiB."""
 
 _MAGIC: tuple[tuple[bytes, Compression], ...] = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
+# All of them read several streams on end, as parallel compressors and cat make them.
 _OPEN: dict[Compression, Callable[..., object]] = {
     "none": open,
     "gzip": gzip.open,
