@@ -66,6 +66,15 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
     "samples and steps of warm-up": pretrain(length={"samples": 1000}, warmup={"steps": 3}),
     "epochs and no warm-up": pretrain(length={"epochs": 0.5}, warmup={"steps": 0}),
     "range": pretrain(dataRange={"start": 0.1, "end": 0.9}),
+    "evaluated while it trains, to a target": pretrain(
+        evaluation={"everySamples": 640, "startSamples": 1280, "maxSamples": 100, "shards": "eval"},
+        target={"maskedLmAccuracy": 0.72},
+        checkpoint={"periodic": False},
+    ),
+    "measured on the last tenth": lambda spec: (
+        pretrain(dataRange={"end": 0.9}, evaluation={"everyEpochs": 0.5, "dataRange": {"start": 0.9}})(spec),
+        spec["stages"][EVALUATE]["evaluate"].update(dataRange={"start": 0.9}),
+    ),
     "reset, micro-batch means": pretrain(optimizerState="reset", lossNormalization="microBatchMean"),
     "everything logged": lambda spec: spec.update(
         logging={"everySteps": 1, "tensorboard": False, "prometheusPort": 0, "sampleLedger": True}
@@ -187,6 +196,57 @@ def test_paths_of_corpora_are_placed_and_their_defaults_are_both_sides_s() -> No
     assert ours.model_dump() == theirs.model_dump()
 
 
+def test_an_evaluation_while_training_is_rendered_in_full() -> None:
+    def first(**fields: object) -> stages.PretrainStage:
+        job = sample_job(pretrain(**fields))
+        document = run_config.render_run_config(job, uid="u", ranks=2, hosts=1, output_folder="/o", data_base="/mnt")
+        stage = checks.parse_run_config(document).stages[PHASE1]
+        assert isinstance(stage, stages.PretrainStage)
+        return stage
+
+    assert (first().evaluation, first().target, first().checkpoint) == (None, None, None)
+    held_out = first(evaluation={"everySteps": 5}, target={"maskedLmAccuracy": 1}, maxPredictionsPerSequence=12)
+    assert held_out.target == stages.Target(masked_lm_accuracy=1.0)
+    assert held_out.evaluation == stages.Evaluation(
+        every_steps=5,
+        max_samples=None,
+        micro_batch_size=32,
+        max_predictions_per_sequence=12,
+        shards=None,
+        data_range=None,
+    )
+    own = first(shards="mine", dataRange={"end": 0.9}, evaluation={"everyEpochs": 2, "dataRange": {"start": 0.9}})
+    assert own.evaluation is not None
+    assert (own.evaluation.shards, own.evaluation.every_epochs) == ("/mnt/mine", 2.0)
+    assert own.evaluation.data_range == stages.DataRange(start=0.9, end=1.0)
+    named = first(evaluation={"everySamples": 64, "shards": "eval"})
+    assert named.evaluation is not None
+    assert (named.evaluation.shards, named.evaluation.data_range) == ("/mnt/eval", None)
+
+
+@pytest.mark.parametrize(
+    ("own", "every", "periodic", "start"),
+    [
+        pytest.param({"periodic": False}, (100, None, 5000), False, 640, id="the rest is the job's"),
+        pytest.param({"everySeconds": 60}, (None, 60, None), True, 640, id="intervals are one setting"),
+        pytest.param({"minSamplesToStart": 0}, (100, None, 5000), True, 0, id="zero is a value"),
+    ],
+)
+def test_a_stage_s_checkpoint_settings_replace_the_job_s(
+    own: Spec, every: tuple[int | None, ...], periodic: bool, start: int
+) -> None:
+    def change(spec: Spec) -> None:
+        spec["checkpoint"] = {"everySteps": 100, "everySamples": 5000, "minSamplesToStart": 640}
+        pretrain(checkpoint=own)(spec)
+
+    stage = load(sample_job(change)).stages[PHASE1]
+    assert isinstance(stage, stages.PretrainStage)
+    found = stage.checkpoint
+    assert found is not None
+    assert (found.every_steps, found.every_seconds, found.every_samples) == every
+    assert (found.periodic, found.min_samples_to_start) == (periodic, start)
+
+
 def test_the_published_numbers_of_predictions_are_the_defaults() -> None:
     assert [run_config.default_max_predictions(length) for length in (8, 64, 128, 512)] == [4, 12, 20, 80]
 
@@ -204,7 +264,8 @@ def test_the_contract_version_is_the_trainer_s() -> None:
 def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     """The frozen document is complete, so a new release of the trainer does not change what it means."""
     document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
-    open_ones = {"device", "type_vocab_size"}
+    # The last four are rendered only where a job asks for them, so that the documents of all others stay as they are.
+    open_ones = {"device", "type_vocab_size", "evaluation", "target", "checkpoint", "data_range"}
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),

@@ -1,11 +1,13 @@
 """For every rule between fields one change to the sample job that keeps it and one that breaks it, and no other.
 
 Grouped as in ``api.rules``: rules inside one section (``section_rules``), those of the whole job (``job_rules``,
-``pod_rules``) and those inside a stage (``stage_rules``). Cases of data preparation are in ``preparation_cases``.
+``pod_rules``) and those inside a stage (``stage_rules``). Cases of data preparation are in ``preparation_cases``,
+those of evaluation in ``evaluation_cases``.
 """
 
 from __future__ import annotations
 
+from evaluation_cases import EVALUATION_CASES
 from job_changes import LARGE_ENV, Change, Spec, both, drop, pretrain, put
 from preparation_cases import PREPARATION_CASES
 from rule_case import RuleCase
@@ -491,6 +493,7 @@ CONTROLLER_CASES: dict[str, RuleCase] = {
 
 RULE_CASES: dict[str, RuleCase] = {
     **PREPARATION_CASES,
+    **EVALUATION_CASES,
     **SECTION_CASES,
     **JOB_CASES,
     **STAGE_CASES,

@@ -15,7 +15,6 @@ from pydantic.alias_generators import to_snake
 from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import (
     BertPretrainJob,
-    EvaluateSpec,
     InitialCheckpointSpec,
     JobSpec,
     LengthSpec,
@@ -24,6 +23,8 @@ from bert_operator.api.schema.bert_pretrain_job import (
     Stage,
     WarmupSpec,
 )
+from bert_operator.api.schema.checkpoints import StageCheckpointSpec
+from bert_operator.api.schema.evaluation import EvaluateSpec, EvaluationSpec
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.names import PREPARE_RUN
 from bert_operator.state.runs import run_placement
@@ -34,6 +35,8 @@ PUBLISHED_MASKED_LM_PROBABILITY = 0.15
 TOKENS_PER_PASS = 4096
 """Default size of a micro-batch: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
+
+_CHECKPOINT_INTERVALS = ("every_steps", "every_seconds", "every_samples")
 
 # Every optimizer needs an entry. Where bias correction begins anew over warm moments, AdamW's updates are 0.32 of their
 # size at step 1 and 0.15 at step 10. LAMB's trust ratio makes up for that; it keeps NVIDIA's rule.
@@ -137,13 +140,24 @@ def _initial_checkpoint(start: InitialCheckpointSpec | None, place: Place) -> Do
 
 def _checkpoint(spec: JobSpec) -> Document:
     checkpoint = spec.checkpoint
-    explicit = (checkpoint.every_steps, checkpoint.every_seconds, checkpoint.every_samples)
-    by_default = all(interval is None for interval in explicit)
+    by_default = all(getattr(checkpoint, interval) is None for interval in _CHECKPOINT_INTERVALS)
     return {
         **checkpoint.model_dump(),
         "every_seconds": DEFAULT_CHECKPOINT_SECONDS if by_default else checkpoint.every_seconds,
         "delete_after_success": spec.run_policy.checkpoints_after_success == "Delete",
     }
+
+
+def _stage_checkpoint(own: StageCheckpointSpec, spec: JobSpec) -> Document:
+    """Return a stage's settings in full: its own, else the job's; the intervals are one setting."""
+    whole = _checkpoint(spec)
+    has_interval = any(getattr(own, interval) is not None for interval in _CHECKPOINT_INTERVALS)
+    given = {
+        name: value
+        for name, value in own.model_dump().items()
+        if value is not None or (has_interval and name in _CHECKPOINT_INTERVALS)
+    }
+    return {name: given.get(name, whole[name]) for name in StageCheckpointSpec.model_fields}
 
 
 def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: int | None) -> Document:
@@ -159,7 +173,7 @@ def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: in
     if stage.prepare is not None:
         body = _prepare(stage.prepare, place, processes)
     elif stage.pretrain is not None:
-        body = _pretrain(stage.pretrain, spec.optimizer.name, place)
+        body = {**_pretrain(stage.pretrain, spec.optimizer.name, place), **_evaluated(stage.pretrain, spec, place)}
     elif stage.evaluate is not None:
         trained = [earlier.pretrain for earlier in spec.stages[:number] if earlier.pretrain is not None]
         body = _evaluate(stage.evaluate, trained[-1], place)
@@ -212,6 +226,31 @@ def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
     }
 
 
+def _evaluated(pretrain: PretrainSpec, spec: JobSpec, place: Place) -> Document:
+    """Render what a stage has only if the job asks for it: other jobs keep the document that they have always had."""
+    own, target, checkpoint = pretrain.evaluation, pretrain.target, pretrain.checkpoint
+    return {
+        **({} if own is None else {"evaluation": _evaluation(own, pretrain, place)}),
+        **({} if target is None else {"target": target.model_dump()}),
+        **({} if checkpoint is None else {"checkpoint": _stage_checkpoint(checkpoint, spec)}),
+    }
+
+
+def _evaluation(own: EvaluationSpec, trained: PretrainSpec, place: Place) -> Document:
+    length, data_range = trained.sequence_length, own.data_range
+    predictions = own.max_predictions_per_sequence or trained.max_predictions_per_sequence
+    # A range without a folder is one of the shards that the stage trains on.
+    shards = own.shards or (None if data_range is None else trained.shards)
+    return {
+        **{name: value for name, value in own.model_dump().items() if name.startswith(("every_", "start_")) and value},
+        "max_samples": own.max_samples,
+        "micro_batch_size": own.micro_batch_size or default_micro_batch_size(length),
+        "max_predictions_per_sequence": predictions or default_max_predictions(length),
+        "shards": place(shards),
+        "data_range": None if data_range is None else data_range.model_dump(),
+    }
+
+
 def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, place: Place) -> Document:
     length = evaluate.sequence_length or trained.sequence_length
     predictions = evaluate.max_predictions_per_sequence
@@ -224,6 +263,7 @@ def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, place: Place) -> Do
         "micro_batch_size": evaluate.micro_batch_size or default_micro_batch_size(length),
         "max_samples": evaluate.max_samples,
         "shards": place(evaluate.shards),
+        **({} if evaluate.data_range is None else {"data_range": evaluate.data_range.model_dump()}),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, ModelConfig, ProfileSteps, RunConfig
-from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
+from bert_trainer.config.stages import DataRange, EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
 
 FORMATS_WITH_MOMENTS = ("bert-trainer", "nvidia")
@@ -156,6 +156,8 @@ def _stage_problems(config: RunConfig) -> list[str]:
                     f"{path}.max_predictions_per_sequence: got {stage.max_predictions_per_sequence}; "
                     f"allowed: at most sequence_length - 3 = {stage.sequence_length - 3}"
                 )
+        if isinstance(stage, EvaluateStage):
+            problems += _range_problems(f"{path}.data_range", stage.data_range)
         if isinstance(stage, PretrainStage):
             problems += _pretrain_problems(path, stage, config.world.ranks)
             if bare and stage.masking == "static" and stage.shards is None:
@@ -189,8 +191,35 @@ def _pretrain_problems(path: str, stage: PretrainStage, ranks: int) -> list[str]
         problems.append(
             f"{path}.schedule.warmup.steps: got {warmup_steps}; allowed: less than the stage's {steps} steps"
         )
-    if stage.data_range.start >= stage.data_range.end:
+    return [*problems, *_range_problems(f"{path}.data_range", stage.data_range), *_evaluation_problems(path, stage)]
+
+
+def _range_problems(path: str, part: DataRange | None) -> list[str]:
+    if part is None or part.start < part.end:
+        return []
+    return [f"{path}: got {part.start} to {part.end}; allowed: a start below the end"]
+
+
+def _evaluation_problems(path: str, stage: PretrainStage) -> list[str]:
+    evaluation = stage.evaluation
+    if evaluation is None:
+        if stage.target is None:
+            return []
+        return [f"{path}.target: got one without evaluation; allowed: only with evaluation, which measures it"]
+    path += ".evaluation"
+    problems = _range_problems(f"{path}.data_range", evaluation.data_range)
+    units = ("steps", "samples", "epochs")
+    every, start = ([unit for unit in units if getattr(evaluation, f"{kind}_{unit}")] for kind in ("every", "start"))
+    if len(every) != 1:
+        got = [f"every_{unit}" for unit in every]
+        problems.append(f"{path}: got {got}; allowed: exactly one of every_steps, every_samples, every_epochs")
+    elif start not in ([], every):
+        got = [f"start_{unit}" for unit in start]
+        problems.append(f"{path}: got {got} with every_{every[0]}; allowed: start_{every[0]} or none")
+    most = stage.sequence_length - 3
+    if evaluation.max_predictions_per_sequence > most:
         problems.append(
-            f"{path}.data_range: got {stage.data_range.start} to {stage.data_range.end}; allowed: a start below the end"
+            f"{path}.max_predictions_per_sequence: got {evaluation.max_predictions_per_sequence}; "
+            f"allowed: at most sequence_length - 3 = {most}"
         )
     return problems

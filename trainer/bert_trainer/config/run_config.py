@@ -11,8 +11,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from bert_trainer.config.section import Count, Positive, PositiveFloat, Probability, Section, Seed
-from bert_trainer.config.stages import Stage
+from bert_trainer.config.section import Positive, PositiveFloat, Probability, Section, Seed
+from bert_trainer.config.stages import CheckpointTimes, Stage
 
 CONTRACT_VERSION: Final = 1
 """Raised whenever a document of the previous version would mean something else."""
@@ -115,17 +115,9 @@ class InitialCheckpoint(Section):
     weights one by one. ``none``: the path is verified and nothing is loaded."""
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(CheckpointTimes):
     """When checkpoints are written and how many are kept. The end of a stage always writes one."""
 
-    every_steps: Positive | None
-    every_seconds: Positive | None
-    every_samples: Positive | None
-    """After every step in which the sequences of the stage reach or pass a multiple of this."""
-    min_samples_to_start: Count
-    """Sequences, counted over all pretraining stages, before which no periodic checkpoint is written."""
-    periodic: bool
-    """False: only the end of a stage and a graceful stop write one."""
     delete_after_success: bool
     """Whether all of them are deleted once every stage is done."""
     keep: Positive

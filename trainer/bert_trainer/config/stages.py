@@ -51,6 +51,50 @@ class DataRange(Section):
     end: Annotated[float, Field(gt=0, le=1)]
 
 
+class CheckpointTimes(Section):
+    """When periodic checkpoints are written."""
+
+    every_steps: Positive | None
+    every_seconds: Positive | None
+    every_samples: Positive | None
+    """After every step in which the sequences of the stage reach or pass a multiple of this."""
+    min_samples_to_start: Count
+    """Sequences, counted over all pretraining stages at their full length, before which no periodic checkpoint is
+    written."""
+    periodic: bool
+    """False: only the end of a stage and a graceful stop write one."""
+
+
+class Evaluation(Section):
+    """Accuracy while a stage trains; exactly one of the three intervals is set, and at most the start of its unit."""
+
+    # The operator renders the ones that are set.
+    every_steps: Positive | None = None
+    every_samples: Positive | None = None
+    """After every step in which the sequences of the stage reach or pass the next number that is due."""
+    every_epochs: PositiveFloat | None = None
+    start_steps: Positive | None = None
+    """Where the first evaluation is due, from which the next ones are counted; empty: after one interval."""
+    start_samples: Positive | None = None
+    start_epochs: PositiveFloat | None = None
+    max_samples: Positive | None
+    """Empty: all of them."""
+    micro_batch_size: Positive
+    """Sequences of one forward pass on one rank."""
+    max_predictions_per_sequence: Positive
+    shards: str | None
+    """Folder of the shards to measure on; empty: the folder of the stage's length below the dataset."""
+    data_range: DataRange | None
+    """The part of training shards to measure on; empty: held-out shards, all of them."""
+
+
+class Target(Section):
+    """The result that ends a stage before its length."""
+
+    masked_lm_accuracy: Annotated[float, Field(gt=0, le=1)]
+    """Share of masked tokens predicted correctly in an evaluation."""
+
+
 class CorpusConfig(Section):
     """Text of one origin, and how it is read."""
 
@@ -158,6 +202,13 @@ class PretrainStage(Section):
     shards: str | None
     """Folder of ready shards; empty: the folder of this length below the dataset."""
     data_range: DataRange
+    # The operator renders these three only where a job asks for them; release 0.1.0 did not know them.
+    evaluation: Evaluation | None = None
+    """Accuracy while the stage trains; empty: none."""
+    target: Target | None = None
+    """Ends the stage when an evaluation reaches it; the last step is then evaluated as well."""
+    checkpoint: CheckpointTimes | None = None
+    """When checkpoints are written in this stage; empty: as in the run's ``checkpoint``."""
 
 
 class EvaluateStage(Section):
@@ -171,7 +222,11 @@ class EvaluateStage(Section):
     max_samples: Positive | None
     """Empty: all of them."""
     shards: str | None
-    """Folder of held-out shards; empty: the folder of this length below the dataset."""
+    """Folder of held-out shards, or with ``data_range`` of training shards; empty: the folder of this length below the
+    dataset."""
+    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    data_range: DataRange | None = None
+    """The part of training shards to measure on; empty: held-out shards, all of them."""
 
 
 class ExportStage(Section):

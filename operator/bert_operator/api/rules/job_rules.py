@@ -13,7 +13,8 @@ from pydantic.alias_generators import to_camel
 from bert_operator.api.rules.cel import PREPARES, Cel
 from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema import presets
-from bert_operator.api.schema.bert_pretrain_job import JobSpec, ModelSpec
+from bert_operator.api.schema.bert_pretrain_job import JobSpec, ModelSpec, PretrainSpec
+from bert_operator.api.schema.evaluation import EvaluateSpec
 from bert_operator.errors import ABSENT, Path, render_path, render_value
 
 _SIZES: tuple[Path, ...] = tuple(("model", to_camel(name)) for name in ("preset", *presets.SIZE_FIELDS))
@@ -158,7 +159,9 @@ def prepare_has_a_reader(spec: JobSpec) -> Iterator[Violation]:
 
 _NAMES_DATA = (
     f"(has(self.dataset) && has(self.dataset.path)) || {PREPARES} || "
-    "!self.stages.exists(stage, (has(stage.pretrain) && !has(stage.pretrain.shards)) || "
+    "!self.stages.exists(stage, (has(stage.pretrain) && (!has(stage.pretrain.shards) || "
+    "has(stage.pretrain.evaluation) && !has(stage.pretrain.evaluation.shards) && "
+    "!has(stage.pretrain.evaluation.dataRange))) || "
     "(has(stage.evaluate) && !has(stage.evaluate.shards)))"
 )
 
@@ -171,8 +174,14 @@ def _stages_without_data(spec: JobSpec) -> list[str]:
         render_path(("spec", "stages", number, kind))
         for number, stage in enumerate(spec.stages)
         for kind, section in (("pretrain", stage.pretrain), ("evaluate", stage.evaluate))
-        if section is not None and section.shards is None
+        if section is not None and (section.shards is None or _needs_held_out_documents(section))
     ]
+
+
+def _needs_held_out_documents(section: PretrainSpec | EvaluateSpec) -> bool:
+    """Return whether a stage evaluates on the dataset although it trains on shards of its own."""
+    evaluation = section.evaluation if isinstance(section, PretrainSpec) else None
+    return evaluation is not None and evaluation.shards is None and evaluation.data_range is None
 
 
 @rule(

@@ -13,14 +13,13 @@ from bert_operator.api.rules.cel import RANKS_PER_WORKER, Cel
 from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema.bert_pretrain_job import (
     STAGE_KINDS,
-    DataRangeSpec,
-    EvaluateSpec,
     JobSpec,
     LengthSpec,
     PretrainSpec,
     Stage,
     WarmupSpec,
 )
+from bert_operator.api.schema.evaluation import EvaluateSpec
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import ABSENT, Path
 
@@ -259,21 +258,6 @@ def _known_steps(pretrain: PretrainSpec) -> int | None:
     return pretrain.length.steps
 
 
-@rule(
-    Cel(DataRangeSpec, "self.start < self.end"),
-    allowed="a start below the end, both as shares from 0 to 1",
-    next_step="leave the field out for all samples",
-    reads=(("pretrain", "dataRange"),),
-)
-def range_is_not_empty(view: StageView) -> Iterator[Violation]:
-    """Refuse a range without samples."""
-    if view.stage.pretrain is None:
-        return
-    data_range = view.stage.pretrain.data_range
-    if data_range.start >= data_range.end:
-        yield Violation("pretrain.dataRange", f"{data_range.start:g} to {data_range.end:g}")
-
-
 STAGE_RULES: tuple[Rule[StageView], ...] = (
     one_kind,
     sequence_fits_model,
@@ -285,5 +269,4 @@ STAGE_RULES: tuple[Rule[StageView], ...] = (
     length_is_one,
     warmup_is_one,
     warmup_ends_before_training,
-    range_is_not_empty,
 )

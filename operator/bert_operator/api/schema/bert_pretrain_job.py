@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field
 
 from bert_operator import names
+from bert_operator.api.schema.checkpoints import CheckpointSpec, StageCheckpointSpec
 from bert_operator.api.schema.cluster import (
     CpuSpec,
     EnvironmentSource,
@@ -28,6 +29,7 @@ from bert_operator.api.schema.cluster import (
     VolumeSpec,
     WorkspaceSpec,
 )
+from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec, TargetSpec
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.api.schema.section import (
@@ -132,15 +134,6 @@ class LengthSpec(Section):
     """Sequences over all ranks, rounded up to whole steps."""
 
 
-class DataRangeSpec(Section):
-    """The part of the training samples that a stage uses, as fractions of their number."""
-
-    start: Share = 0.0
-    """Where the range begins, inclusive. Default: 0, the first sample."""
-    end: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Where the range ends, exclusive. Default: 1, all samples from start on."""
-
-
 class PretrainSpec(Section):
     """One phase of pretraining at one sequence length; the next phase continues from its weights."""
 
@@ -190,22 +183,12 @@ class PretrainSpec(Section):
     """Folder with existing shards. Empty: the folder of this sequence length in the dataset."""
     data_range: DataRangeSpec = DataRangeSpec()
     """The part of the samples to train on. Default: all."""
-
-
-class EvaluateSpec(Section):
-    """Masked LM and next-sentence accuracy on held-out documents, before and after training."""
-
-    sequence_length: Tokens | None = None
-    """Tokens per sequence. Empty: that of the last pretrain stage before this one."""
-    max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Maximum number of masked tokens per sequence. Empty: that of the last pretrain stage before this one if the
-    lengths are equal, else 15 % as in a pretrain stage."""
-    micro_batch_size: Rows | None = None
-    """Sequences in one forward pass on one rank. Empty: as many as 4096 tokens hold."""
-    max_samples: Count | None = None
-    """Maximum number of sequences. Empty: all held-out sequences."""
-    shards: FilePath | None = None
-    """Folder with existing held-out shards. Empty: the folder of this sequence length in the dataset."""
+    evaluation: EvaluationSpec | None = None
+    """Evaluate the model while this stage trains. Empty: not before an evaluate stage."""
+    target: TargetSpec | None = None
+    """End the stage when an evaluation reaches this. Empty: train for the stage's length."""
+    checkpoint: StageCheckpointSpec | None = None
+    """When checkpoints are written in this stage. Empty: as in spec.checkpoint."""
 
 
 class ExportSpec(Section):
@@ -251,25 +234,6 @@ class InitialCheckpointSpec(Section):
     load: Literal["weights", "weightsAndOptimizer", "none"] = "weights"
     """``weights``: the model alone; ``weightsAndOptimizer``, for bert-trainer and nvidia, loads the optimizer's moments
     too; ``none`` reads the folder and loads nothing."""
-
-
-class CheckpointSpec(Section):
-    """When checkpoints are written; one is always written at the end of a stage and at a graceful stop."""
-
-    every_steps: Count | None = None
-    """Optimizer steps between checkpoints. Empty: not by steps."""
-    every_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    """Seconds between checkpoints. Empty: 600 if everySteps and everySamples are empty too, so that a crash loses ten
-    minutes at most."""
-    every_samples: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """Sequences between checkpoints. Empty: not by sequences."""
-    min_samples_to_start: Annotated[int, Field(ge=0, le=2**53)] = 0
-    """Sequences, counted over all stages, before the first checkpoint. Default: 0."""
-    periodic: bool = True
-    """false: checkpoints only at the end of a stage and at a graceful stop."""
-    keep: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Number of the newest complete checkpoints to keep; the last one of every finished stage is kept as well. Leave
-    room for one more: on a full disk the oldest is removed before the next is written."""
 
 
 class LoggingSpec(Section):
