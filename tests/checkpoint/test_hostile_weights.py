@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from bert_trainer.checkpoints.tensor_files import read_json_file, read_pickled_tensors, read_safetensors
+from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
+from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
 
 MARK = "this-code-has-run"
@@ -178,7 +179,8 @@ WHOLE = """
 import resource, sys
 from pathlib import Path
 import torch
-from bert_trainer.checkpoints.tensor_files import read_json_file, read_pickled_tensors, read_safetensors
+from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
+from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 readers = {".pt": read_pickled_tensors, ".bin": read_pickled_tensors, ".safetensors": read_safetensors,

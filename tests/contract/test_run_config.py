@@ -121,6 +121,22 @@ def test_every_job_loads_in_the_trainer(case: str) -> None:
     assert config.model.vocab_size is None
 
 
+@pytest.mark.parametrize("objective", [None, "mlm"])
+def test_a_model_in_a_file_is_left_for_the_trainer_to_read(objective: str | None) -> None:
+    model = {"configFile": "bert_config.json", "layerNormEpsilon": 1e-6, "vocabularyPadMultiple": 64}
+    if objective is not None:
+        model["objective"] = objective
+    job = sample_job(lambda spec: spec.update(model=model))
+    assert load(job).model == trainer.ModelFile(
+        config_file="bert_config.json",
+        layer_norm_eps=1e-6,
+        vocab_pad_multiple=64,
+        objective=objective,  # type: ignore[arg-type]
+    )
+    document = run_config.render_run_config(job, uid="u", ranks=2, hosts=1, output_folder="/o", data_base="/mnt/data")
+    assert document["model"]["config_file"] == "/mnt/data/bert_config.json"
+
+
 def test_identity_and_folders_arrive() -> None:
     config = load(sample_job())
     assert (config.job.namespace, config.job.name, config.job.uid) == ("default", "demo", "uid-1")
@@ -264,8 +280,8 @@ def test_the_contract_version_is_the_trainer_s() -> None:
 def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     """The frozen document is complete, so a new release of the trainer does not change what it means."""
     document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
-    # The last four are rendered only where a job asks for them, so that the documents of all others stay as they are.
-    open_ones = {"device", "type_vocab_size", "evaluation", "target", "checkpoint", "data_range"}
+    # The last five are rendered only where a job asks for them, so that the documents of all others stay as they are.
+    open_ones = {"device", "type_vocab_size", "evaluation", "target", "checkpoint", "data_range", "config_file"}
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),

@@ -176,6 +176,24 @@ JOB_CASES: dict[str, RuleCase] = {
         "spec.model.intermediateSize",
         ("a preset, or all of",),
     ),
+    "one source of the model": RuleCase(
+        put("model", value={"configFile": "bert_config.json", "objective": "mlm", "vocabularyPadMultiple": 64}),
+        put("model", value={"configFile": "bert_config.json", "preset": "base"}),
+        "spec.model.configFile",
+        ('"bert_config.json", and preset as well', "leave the others out"),
+    ),
+    "one source of the model's dropout": RuleCase(
+        put("model", value={"configFile": "c.json", "hiddenDropout": 0.1, "maxPositionEmbeddings": 512}),
+        put("model", value={"configFile": "c.json", "hiddenDropout": 0, "maxPositionEmbeddings": 128}),
+        "spec.model.configFile",
+        ("and maxPositionEmbeddings, hiddenDropout as well",),
+    ),
+    "positions of a model in a file": RuleCase(
+        both(put("model", value={"configFile": "c.json"}), pretrain(sequenceLength=1024)),
+        both(put("model", value={"preset": "tiny"}), pretrain(sequenceLength=1024)),
+        "spec.stages[1].pretrain.sequenceLength",
+        ("at most model.maxPositionEmbeddings",),
+    ),
     "heads of equal width": RuleCase(
         put("model", value={"preset": "base", "numAttentionHeads": 16}),
         put("model", value={"preset": "base", "hiddenSize": 770}),

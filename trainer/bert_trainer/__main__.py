@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config
+from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.termination import report_error, write_termination
 
@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Through the parser again, for its rules between fields.
             config = parse_run_config(document, source="--profile")
         if arguments.check:
+            resolve_model(config)
             return 0
         # Imported here: a wrong configuration is refused before torch has loaded.
         from bert_trainer.training.loop import train

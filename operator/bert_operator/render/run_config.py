@@ -74,7 +74,7 @@ def render_run_config(
         "seed": spec.seed,
         "precision": spec.precision,
         "activation_checkpointing": spec.activation_checkpointing,
-        "model": _model(spec.model),
+        "model": _model(spec.model, place),
         "optimizer": spec.optimizer.model_dump(),
         "reduction": spec.reduction.model_dump(),
         "dataset": {
@@ -112,7 +112,15 @@ def default_micro_batch_size(sequence_length: int) -> int:
     return max(1, TOKENS_PER_PASS // sequence_length)
 
 
-def _model(model: ModelSpec) -> Document:
+def _model(model: ModelSpec, place: Place) -> Document:
+    if model.config_file is not None:
+        # Read by the trainer when the run starts: the operator sees no volumes.
+        return {
+            "config_file": place(model.config_file),
+            "layer_norm_eps": model.layer_norm_epsilon,
+            "vocab_pad_multiple": model.vocabulary_pad_multiple,
+            "objective": model.objective,
+        }
     size = presets.resolve_size(model)
     return {
         "architecture": size.architecture,

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
-from bert_trainer.checkpoints.tensor_files import read_json_file, read_pickled_tensors, read_safetensors
+from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
+from bert_trainer.config.json_files import read_json_file
+from bert_trainer.config.model_file import ACTIVATIONS
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 
@@ -40,7 +42,6 @@ _SETTINGS = {
     "hidden_act": "model.hidden_act",
     "activation": "model.hidden_act",
 }
-SAME_ACTIVATION = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 
 
 def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
@@ -77,7 +78,7 @@ def _check_settings(path: Path, model: Bert) -> None:
     settings = read_json_file(path)
     wanted = huggingface_config(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():
-        got = SAME_ACTIVATION.get(str(settings[key]), settings[key])
+        got = ACTIVATIONS.get(str(settings[key]), settings[key])
         if got != wanted[key]:
             raise InputError(
                 f"{path}: {key}: got {settings[key]!r:.100}; allowed: {wanted[key]!r}, this run's",

@@ -1,4 +1,4 @@
-"""Files that others have written, read without running anything in them: safetensors, ``torch.save``, JSON.
+"""Files of tensors that others have written, read without running anything in them: safetensors, ``torch.save``.
 
 What a file claims is compared with its own size before anything is allocated for it: tensors of a good file are mapped
 into memory, not copied, and a bad one costs no more than its own bytes. Nothing here knows names or models.
@@ -6,7 +6,6 @@ into memory, not copied, and a bad one costs no more than its own bytes. Nothing
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import warnings
@@ -23,8 +22,6 @@ from torch.nn import Parameter
 
 from bert_trainer.errors import InputError
 
-MAX_TEXT_BYTES = 16 << 20
-"""Of a JSON file; the index of a model in a hundred parts has 100 kB."""
 MAX_HEADER_BYTES = 4 << 20
 """Of a safetensors file; BERT-large's has 40 kB. The format itself allows 100 MB, a million Python objects."""
 MAX_PICKLE_BYTES = 64 << 20
@@ -36,30 +33,6 @@ _UNREADABLE = (
     *(ValueError, TypeError, LookupError, AttributeError, SafetensorError, pickle.UnpicklingError),
 )
 _COPY_AGAIN = "copy it again, or have it written anew by the program that made it"
-
-
-def read_json_file(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: it cannot be read, is too large, or is something else.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TEXT_BYTES + 1)
-        if len(content) > MAX_TEXT_BYTES:
-            raise InputError(f"{path}: got more than {MAX_TEXT_BYTES >> 20} MiB; allowed: a JSON document of settings")
-        document = json.loads(content)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror})",
-            hint="name files on disk that rank 0's machine sees and may read; nothing is downloaded",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a JSON document ({error})", hint=_COPY_AGAIN) from error
-    if not isinstance(document, dict):
-        raise InputError(f"{path}: got a {type(document).__name__}; allowed: a JSON object")
-    return document
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -12,7 +12,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, ModelConfig, ProfileSteps, RunConfig
+from bert_trainer.config.model_file import read_model_file
+from bert_trainer.config.run_config import (
+    CONTRACT_VERSION,
+    MODEL_KINDS,
+    InitialCheckpoint,
+    ModelConfig,
+    ModelFile,
+    ProfileSteps,
+    RunConfig,
+)
 from bert_trainer.config.stages import DataRange, EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
 
@@ -51,12 +60,43 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
     try:
         config = RunConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: got {item['input']!r}; {item['msg']}" for item in error.errors()]
+        lines = [f"{_field(item['loc'])}: got {item['input']!r}; {item['msg']}" for item in error.errors()]
     else:
         lines = find_problems(config)
         if not lines:
             return config
-    raise InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines))
+    raise _problems(source, lines)
+
+
+def resolve_model(config: RunConfig) -> RunConfig:
+    """Return the same with the model's sizes, read from its file if it is described by one.
+
+    Raises:
+        InputError: the file cannot be read, describes no model, or one that the stages do not fit.
+    """
+    if isinstance(config.model, ModelConfig):
+        return config
+    try:
+        resolved = config.model_copy(update={"model": read_model_file(config.model)})
+    except InputError as error:
+        message, _, hint = str(error).partition("\nhint: ")
+        raise InputError(f"model.config_file: {message}", hint=hint or None) from error.__cause__ or error
+    lines = find_problems(resolved)
+    if lines:
+        raise _problems(config.model.config_file, lines)
+    return resolved
+
+
+def _problems(source: str, lines: list[str]) -> InputError:
+    return InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    """Return the path of a field as it stands in the document."""
+    parts = [str(part) for part in location]
+    if parts[0] == "model" and len(parts) > 1 and parts[1] in MODEL_KINDS:
+        del parts[1]
+    return ".".join(parts)
 
 
 def parse_profile_steps(text: str) -> ProfileSteps:
@@ -84,8 +124,10 @@ def find_problems(config: RunConfig) -> list[str]:
     ]
 
 
-def _model_problems(model: ModelConfig) -> list[str]:
-    problems = []
+def _model_problems(model: ModelConfig | ModelFile) -> list[str]:
+    problems: list[str] = []
+    if isinstance(model, ModelFile):
+        return problems  # its sizes are not known yet
     if model.hidden_size % model.num_attention_heads:
         problems.append(
             f"model.num_attention_heads: got {model.num_attention_heads}; "
@@ -144,8 +186,8 @@ def _stage_problems(config: RunConfig) -> list[str]:
         if isinstance(stage, PrepareStage) and stage.masking == "dynamic" and stage.layout not in (None, "compact"):
             problems.append(f"{path}.layout: got {stage.layout!r}; allowed with dynamic masking: 'compact'")
         if isinstance(stage, PretrainStage | EvaluateStage):
-            longest = config.model.max_position_embeddings
-            if stage.sequence_length > longest:
+            longest = None if isinstance(config.model, ModelFile) else config.model.max_position_embeddings
+            if longest is not None and stage.sequence_length > longest:
                 problems.append(
                     f"{path}.sequence_length: got {stage.sequence_length}; "
                     f"allowed: at most model.max_position_embeddings {longest}"

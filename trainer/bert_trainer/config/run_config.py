@@ -7,9 +7,9 @@ The operator renders it and freezes it before the first attempt; nothing else co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from bert_trainer.config.section import Positive, PositiveFloat, Probability, Section, Seed
 from bert_trainer.config.stages import CheckpointTimes, Stage
@@ -62,6 +62,35 @@ class ModelConfig(Section):
     """Embedding rows are rounded up to this multiple, which matrix products like; the extra rows are never
     predicted."""
     objective: Literal["mlm+nsp", "mlm"]
+    # The operator does not render it: a run that reads its model from a file freezes it with the sizes.
+    config_file: str | None = None
+    """The file that the sizes were read from when the run began; empty: the job gave them."""
+
+
+class ModelFile(Section):
+    """A model that a file describes: read when the run starts, and frozen with the run as sizes."""
+
+    config_file: str
+    """A ``bert_config.json`` with Google's eleven keys, or a ``config.json`` of Hugging Face."""
+    layer_norm_eps: PositiveFloat
+    """Where the file does not say it; Google's does not."""
+    vocab_pad_multiple: Positive
+    """As for a model with sizes."""
+    objective: Literal["mlm+nsp", "mlm"] | None
+    """Empty: ``mlm`` for distilbert, else ``mlm+nsp``."""
+
+
+def _kind_of_model(given: Any) -> str:
+    if isinstance(given, dict):
+        return "file" if given.get("config_file") is not None and "hidden_size" not in given else "sizes"
+    return "file" if isinstance(given, ModelFile) else "sizes"
+
+
+MODEL_KINDS = ("sizes", "file")
+"""What pydantic puts into the path of an error inside ``model``; no field of the document."""
+Model = Annotated[
+    Annotated[ModelConfig, Tag("sizes")] | Annotated[ModelFile, Tag("file")], Discriminator(_kind_of_model)
+]
 
 
 class OptimizerConfig(Section):
@@ -173,7 +202,8 @@ class RunConfig(Section):
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
     activation_checkpointing: bool
     """Recompute every layer in the backward pass instead of keeping its activations; the same result."""
-    model: ModelConfig
+    model: Model
+    """By its sizes, or by a file that describes it."""
     optimizer: OptimizerConfig
     reduction: ReductionConfig
     dataset: DatasetConfig
@@ -187,6 +217,12 @@ class RunConfig(Section):
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     checkpoint: CheckpointConfig
     logging: LoggingConfig
+
+    @property
+    def sizes(self) -> ModelConfig:
+        """The model by its sizes, once a file that describes it was read (``checks.resolve_model``)."""
+        assert isinstance(self.model, ModelConfig), "the model's file is read before anything asks for sizes"
+        return self.model
 
     @property
     def vocabulary_path(self) -> Path:

@@ -8,6 +8,7 @@ cannot harm its successor, and two jobs cannot share a folder.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import socket
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.checks import parse_run_config, resolve_model
+from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 from bert_trainer.system.atomic_files import disk_errors, write_atomically, write_json_atomically
+
+logger = logging.getLogger(__name__)
 
 _RUN_FILE = "run.json"
 CONFIG_FILE = "run-config.json"
@@ -41,6 +44,7 @@ _MUTABLE = (
     "output_folder",
     "if_exists",
     "world",
+    "model.config_file",  # where the sizes came from; they themselves are compared
     "device",
     "activation_checkpointing",
     "gpu_memory_limit_gib",
@@ -175,6 +179,7 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
         InputError: the run was made with other settings.
     """
     frozen = _read_json(path)
+    config = _with_sizes(config, frozen)
     config = config if frozen is None else _as_begun(frozen, config)
     wanted = config.model_dump(mode="json")
     rounding: list[str] = []
@@ -194,6 +199,29 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     # Every time: what may change in it is that of the newest attempt.
     write_json_atomically(path, wanted)
     return config, tuple(rounding)
+
+
+def _with_sizes(config: RunConfig, frozen: dict[str, Any] | None) -> RunConfig:
+    """Read the model's file, unless the run has frozen what stood there: later changes of the file are not its own."""
+    described = config.model
+    if not isinstance(described, ModelFile) or frozen is None:
+        return resolve_model(config)
+    try:
+        begun = parse_run_config(frozen).model
+    except InputError:
+        return resolve_model(config)
+    if not isinstance(begun, ModelConfig) or begun.config_file != described.config_file:
+        return resolve_model(config)
+    try:
+        if resolve_model(config).model != begun:
+            logger.warning(
+                "%s describes another model than when this run began, which keeps its own", begun.config_file
+            )
+    except InputError as error:
+        logger.warning("model.config_file is not read again; this run keeps its model: %s", str(error).splitlines()[0])
+    # These two the job says; a change is found as a difference.
+    own = {"vocab_pad_multiple": described.vocab_pad_multiple, "objective": described.objective or begun.objective}
+    return config.model_copy(update={"model": begun.model_copy(update=own)})
 
 
 def _as_begun(frozen: dict[str, Any], config: RunConfig) -> RunConfig:

@@ -125,7 +125,7 @@ def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -
     # On CPUs the memory of the machine or the container; a GPU's name implies its memory.
     total_gib = None if session.device.type == "cuda" else total_bytes() // 2**30
     return {
-        "model": config.model.model_dump(mode="json"),
+        "model": config.sizes.model_dump(mode="json", exclude={"config_file"}),
         "vocabulary_size": session.model.vocabulary_size,
         "sequence_length": stage.sequence_length,
         "max_predictions_per_sequence": stage.max_predictions_per_sequence,

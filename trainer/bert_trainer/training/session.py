@@ -111,7 +111,7 @@ class Session:
         # is reported once.
         vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
         training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
-        model = Bert(config.model, len(vocabulary.tokens))
+        model = Bert(config.sizes, len(vocabulary.tokens))
         model.activation_checkpointing = config.activation_checkpointing
         # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.
         model.initialize(config.seed)
@@ -278,11 +278,13 @@ def memory_fraction(limit_gib: float, total_bytes: int, device: str) -> float:
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
     vocabulary = read_vocabulary(config.vocabulary_path)
-    wanted = config.model.vocab_size
+    wanted, file = config.sizes.vocab_size, config.sizes.config_file
     if wanted is not None and wanted != len(vocabulary.tokens):
         raise InputError(
-            f"{config.vocabulary_path}: has {len(vocabulary.tokens)} entries, model.vocab_size says {wanted}",
-            hint="leave vocab_size empty, or name the vocabulary that the model was made for",
+            f"{config.vocabulary_path}: has {len(vocabulary.tokens)} entries, model.vocab_size"
+            f"{f' of {file}' if file else ''} says {wanted}",
+            hint="name the vocabulary that the model was made for"
+            + (f", or a file with vocab_size {len(vocabulary.tokens)}" if file else ", or leave vocab_size empty"),
         )
     return vocabulary
 

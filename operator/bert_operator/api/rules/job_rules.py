@@ -6,7 +6,8 @@ Pure: a rule looks at the job alone, never at files. Rules for the pods are in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from pydantic.alias_generators import to_camel
 
@@ -17,7 +18,19 @@ from bert_operator.api.schema.bert_pretrain_job import JobSpec, ModelSpec, Pretr
 from bert_operator.api.schema.evaluation import EvaluateSpec
 from bert_operator.errors import ABSENT, Path, render_path, render_value
 
-_SIZES: tuple[Path, ...] = tuple(("model", to_camel(name)) for name in ("preset", *presets.SIZE_FIELDS))
+_SIZES: tuple[Path, ...] = tuple(("model", to_camel(name)) for name in ("preset", "config_file", *presets.SIZE_FIELDS))
+_IN_FILE = ("preset", "architecture", *presets.SIZE_FIELDS)
+"""Fields that a model's file stands for. They are empty by default, unlike those below."""
+_DEFAULTS_IN_FILE: Mapping[str, str | float] = MappingProxyType(
+    {
+        name: ModelSpec.model_fields[name].default
+        for name in (
+            *("max_position_embeddings", "hidden_activation", "hidden_dropout", "attention_dropout"),
+            "initializer_range",
+        )
+    }
+)
+"""The others, with their defaults: the API server has written them into the job, so that they cannot be forbidden."""
 
 
 def _resolved_size(field: str) -> str:
@@ -36,8 +49,8 @@ _IS_DISTILBERT = (
 
 
 @rule(
-    Cel(ModelSpec, _HAS_SIZES),
-    allowed="a preset, or all of hiddenSize, numHiddenLayers, numAttentionHeads, intermediateSize",
+    Cel(ModelSpec, f"has(self.configFile) || {_HAS_SIZES}"),
+    allowed="a preset, or all of hiddenSize, numHiddenLayers, numAttentionHeads, intermediateSize, or configFile",
     next_step="add the missing sizes, or preset: tiny | base | large | distilbert",
     reads=_SIZES,
 )
@@ -50,8 +63,37 @@ def model_has_sizes(spec: JobSpec) -> Iterator[Violation]:
 @rule(
     Cel(
         ModelSpec,
+        "!has(self.configFile) || ("
+        + " && ".join(
+            (
+                *(f"!has(self.{to_camel(name)})" for name in _IN_FILE),
+                *(f"self.{to_camel(name)} == {default!r}" for name, default in _DEFAULTS_IN_FILE.items()),
+            )
+        )
+        + ")",
+        "configFile",
+    ),
+    allowed="this alone, or the model by preset and sizes: the file says these, its activation and its dropout",
+    next_step="leave the others out, or configFile; what should differ is changed in a copy of the file",
+    reads=tuple(("model", to_camel(name)) for name in ("config_file", *_IN_FILE, *_DEFAULTS_IN_FILE)),
+)
+def model_has_one_source(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse a model that a file describes and the job as well."""
+    if spec.model.config_file is None:
+        return
+    given = [name for name in _IN_FILE if getattr(spec.model, name) is not None]
+    given += [name for name, default in _DEFAULTS_IN_FILE.items() if getattr(spec.model, name) != default]
+    if given:
+        others = ", ".join(map(to_camel, given))
+        yield Violation("model.configFile", f"{render_value(spec.model.config_file)}, and {others} as well")
+
+
+@rule(
+    Cel(
+        ModelSpec,
         # Without sizes model_has_sizes speaks; here the map would have no such key, which is an error.
-        f"!({_HAS_SIZES}) || {_resolved_size('hidden_size')} % {_resolved_size('num_attention_heads')} == 0",
+        f"has(self.configFile) || !({_HAS_SIZES}) || "
+        f"{_resolved_size('hidden_size')} % {_resolved_size('num_attention_heads')} == 0",
         "numAttentionHeads",
     ),
     allowed="a divisor of hiddenSize",
@@ -60,7 +102,7 @@ def model_has_sizes(spec: JobSpec) -> Iterator[Violation]:
 )
 def heads_divide_hidden_size(spec: JobSpec) -> Iterator[Violation]:
     """Refuse heads of unequal width."""
-    if presets.missing_sizes(spec.model):
+    if spec.model.config_file is not None or presets.missing_sizes(spec.model):
         return
     size = presets.resolve_size(spec.model)
     if size.hidden_size % size.num_attention_heads:
@@ -284,6 +326,7 @@ def folders_differ(spec: JobSpec) -> Iterator[Violation]:
 
 JOB_RULES: tuple[Rule[JobSpec], ...] = (
     model_has_sizes,
+    model_has_one_source,
     heads_divide_hidden_size,
     objective_fits_architecture,
     stage_names_differ,

@@ -61,7 +61,8 @@ def one_kind(view: StageView) -> Iterator[Violation]:
 @rule(
     Cel(
         JobSpec,
-        "self.stages.all(stage, (!has(stage.pretrain) || "
+        # The positions of a model in a file are known when the run starts.
+        "has(self.model.configFile) || self.stages.all(stage, (!has(stage.pretrain) || "
         "stage.pretrain.sequenceLength <= self.model.maxPositionEmbeddings) && (!has(stage.evaluate) || "
         "!has(stage.evaluate.sequenceLength) || "
         "stage.evaluate.sequenceLength <= self.model.maxPositionEmbeddings))",
@@ -70,10 +71,12 @@ def one_kind(view: StageView) -> Iterator[Violation]:
     allowed="at most model.maxPositionEmbeddings",
     next_step="shorten the sequences or raise model.maxPositionEmbeddings",
     reads=_LENGTHS,
-    reads_job=(("model", "maxPositionEmbeddings"),),
+    reads_job=(("model", "maxPositionEmbeddings"), ("model", "configFile")),
 )
 def sequence_fits_model(view: StageView) -> Iterator[Violation]:
     """Refuse sequences longer than the model has positions for."""
+    if view.spec.model.config_file is not None:
+        return
     longest = view.spec.model.max_position_embeddings
     for kind, section in (("pretrain", view.stage.pretrain), ("evaluate", view.stage.evaluate)):
         length = None if section is None else section.sequence_length

@@ -66,11 +66,16 @@ class Metadata(Section):
 
 
 class ModelSpec(Section):
-    """BERT's dimensions: a preset, or all four sizes; any further field overrides the preset."""
+    """BERT's dimensions: a preset, all four sizes, or a file; any further field overrides the preset."""
 
     preset: Literal["tiny", "base", "large", "distilbert"] | None = None
     """Sizes by name: tiny 2 layers x 128, base 12 x 768, large 24 x 1024, distilbert 6 x 768 with masked LM
-    only. Empty: the four sizes below are all required."""
+    only. Empty: the four sizes below are all required, or configFile."""
+    config_file: FilePath | None = None
+    """A bert_config.json (Google, NVIDIA, MLPerf) or config.json (Hugging Face) that describes the model, in place of
+    preset, architecture, sizes, activation, dropout and initializerRange. A relative path is relative to the same
+    folder as dataset.path. It is read when the run starts, and the run keeps what it said then. Empty: the model is
+    what this section says."""
     architecture: Literal["bert", "distilbert"] | None = None
     """``distilbert`` has no segment embeddings and no pooler. Empty: the preset's, else ``bert``."""
     hidden_size: Annotated[int, Field(ge=8, le=16384)] | None = None

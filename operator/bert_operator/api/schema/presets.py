@@ -47,15 +47,18 @@ SIZE_FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "inter
 
 
 def missing_sizes(model: ModelSpec) -> list[str]:
-    """Return the sizes (snake_case) that neither the model section nor its preset gives."""
-    return [name for name in SIZE_FIELDS if getattr(model, name) is None and model.preset is None]
+    """Return the sizes (snake_case) that neither the model section, its preset nor a file gives."""
+    if model.preset is not None or model.config_file is not None:
+        return []
+    return [name for name in SIZE_FIELDS if getattr(model, name) is None]
 
 
 def resolve_size(model: ModelSpec) -> ModelSize:
-    """Return the sizes of a model: its own fields over its preset's.
+    """Return the sizes of a model: its own fields over its preset's. Those of a file only the trainer knows.
 
     Raises ValueError if a size is given by neither; a validated job never gets there.
     """
+    assert model.config_file is None, "only the trainer reads the model's file"
     if missing := missing_sizes(model):
         raise ValueError(f"the model has neither a preset nor {', '.join(missing)}")
     preset = PRESETS.get(model.preset or "")

@@ -1,0 +1,186 @@
+"""A model that a file describes is read when a run begins, and the run keeps it, whatever becomes of the file.
+
+Inputs: ``bert_config.json`` as Google, NVIDIA and MLPerf publish it, ``config.json`` of Hugging Face. Observed: the
+sizes of the claimed run and of its resumption; the refusals.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_trainer.config.checks import parse_run_config, resolve_model
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.errors import InputError
+from bert_trainer.output.run_folder import RunFolder
+from tiny_run import pretrain_stage
+from whole_configs import whole_document
+
+GOOGLE: dict[str, Any] = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 1024,
+    "initializer_range": 0.02,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+DISTILBERT: dict[str, Any] = {
+    "model_type": "distilbert",
+    "activation": "gelu_new",
+    "attention_dropout": 0.2,
+    "dim": 768,
+    "dropout": 0,
+    "hidden_dim": 3072,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 512,
+    "n_heads": 12,
+    "n_layers": 6,
+    "vocab_size": 28996,
+}
+
+
+def described(folder: Path, content: dict[str, Any] | str, **changes: Any) -> RunConfig:
+    """Write a model's file and return the run that names it."""
+    file = folder / "bert_config.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    model = {"config_file": str(file), "layer_norm_eps": 1e-12, "vocab_pad_multiple": 8, "objective": None, **changes}
+    document = whole_document(
+        {
+            "job": {"name": "tiny", "uid": "uid-1"},
+            "output_folder": str(folder / "out"),
+            "dataset": {"folder": "data"},
+            "stages": [pretrain_stage()],
+        }
+    )
+    return parse_run_config({**document, "model": model})
+
+
+def test_google_s_file_is_bert_large(tmp_path: Path) -> None:
+    model = resolve_model(described(tmp_path, GOOGLE)).sizes
+    assert model.model_dump() == {
+        **GOOGLE,
+        "architecture": "bert",
+        "layer_norm_eps": 1e-12,
+        "vocab_pad_multiple": 8,
+        "objective": "mlm+nsp",
+        "config_file": str(tmp_path / "bert_config.json"),
+    }
+
+
+def test_hugging_face_s_files_say_more(tmp_path: Path) -> None:
+    file = {
+        **GOOGLE,
+        "model_type": "bert",
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-5,
+        "use_cache": True,
+    }
+    bert = resolve_model(described(tmp_path, file, objective="mlm")).sizes
+    assert (bert.hidden_act, bert.layer_norm_eps, bert.objective) == ("gelu_new", 1e-5, "mlm")
+    distilbert = resolve_model(described(tmp_path, DISTILBERT)).sizes
+    assert (distilbert.architecture, distilbert.objective, distilbert.hidden_act) == ("distilbert", "mlm", "gelu_new")
+    assert (distilbert.hidden_size, distilbert.num_hidden_layers, distilbert.vocab_size) == (768, 6, 28996)
+    assert (distilbert.hidden_dropout_prob, distilbert.attention_probs_dropout_prob) == (0, 0.2)
+
+
+def changed(**keys: Any) -> dict[str, Any]:
+    return {**GOOGLE, **keys}
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in GOOGLE.items() if name != key}
+
+
+REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
+    "a missing key": (without("hidden_size"), "hidden_size: got nothing; allowed: a whole number from 8 to 16384"),
+    "no activation": (without("hidden_act"), "hidden_act: got nothing; allowed: gelu, gelu_python"),
+    "another activation": (changed(hidden_act="relu"), "hidden_act: got 'relu'; allowed: gelu, gelu_python"),
+    "a list of activations": (changed(hidden_act=["gelu"]), r"hidden_act: got \['gelu'\]; allowed"),
+    "text for a number": (changed(hidden_size="1024"), "hidden_size: got '1024'; allowed: a whole number"),
+    "half a layer": (changed(num_hidden_layers=1.5), "num_hidden_layers: got 1.5; allowed: a whole number"),
+    "true for a number": (changed(num_hidden_layers=True), "num_hidden_layers: got True; allowed: a whole number"),
+    "a model of terabytes": (changed(hidden_size=1 << 40), "hidden_size: got 1099511627776; allowed: .* to 16384"),
+    "certain dropout": (changed(hidden_dropout_prob=1), "hidden_dropout_prob: got 1; allowed: a number from 0"),
+    "no number": (changed(layer_norm_eps=float("nan")), "layer_norm_eps: got nan; allowed"),
+    "other positions": (changed(position_embedding_type="relative_key"), "got 'relative_key'; allowed: 'absolute'"),
+    "another model": (changed(model_type="roberta"), "model_type: got 'roberta'; allowed: bert, distilbert"),
+    "a list for a model": (changed(model_type=["bert"]), "model_type: got"),
+    "no document": ("{", "not a JSON document"),
+    "no object": ("[1]", "got a list; allowed: a JSON object"),
+    "unequal heads": (changed(num_attention_heads=15), "model.num_attention_heads: got 15; allowed: a divisor"),
+    "too few positions": (changed(max_position_embeddings=16), r"stages.0.sequence_length: got 32; allowed: at most"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_describes_no_model_is_refused_by_field(tmp_path: Path, case: str) -> None:
+    content, words = REFUSED[case]
+    with pytest.raises(InputError, match=words) as error:
+        RunFolder.claim(described(tmp_path, content), attempt=1)
+    assert str(tmp_path / "bert_config.json") in str(error.value)
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="model.config_file: .*bert_config.json: 11 problem"):
+        resolve_model(described(tmp_path, {}))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    config = described(tmp_path, GOOGLE)
+    (tmp_path / "bert_config.json").unlink()
+    with pytest.raises(InputError, match=r"model.config_file: .*bert_config.json: cannot be read \(No such file"):
+        RunFolder.claim(config, attempt=1)
+
+
+LATER: dict[str, Callable[[Path], object]] = {
+    "edited": lambda file: file.write_text(json.dumps(changed(num_hidden_layers=12))),
+    "broken": lambda file: file.write_text("{"),
+    "deleted": lambda file: file.unlink(),
+    "as it was": lambda file: None,
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_run_keeps_the_model_that_it_began_with(tmp_path: Path, caplog: pytest.LogCaptureFixture, later: str) -> None:
+    config = described(tmp_path, GOOGLE)
+    begun = RunFolder.claim(config, attempt=1).config
+    LATER[later](tmp_path / "bert_config.json")
+    again = RunFolder.claim(config, attempt=2)
+    assert again.config.sizes == begun.sizes
+    assert again.config.sizes.num_hidden_layers == 24
+    frozen = json.loads((tmp_path / "out" / "run-config.json").read_text())["model"]
+    assert (frozen["num_hidden_layers"], frozen["config_file"]) == (24, str(tmp_path / "bert_config.json"))
+    assert bool(caplog.records) == (later != "as it was")
+
+
+def test_another_file_is_compared_by_what_it_says(tmp_path: Path) -> None:
+    config = described(tmp_path, GOOGLE)
+    RunFolder.claim(config, attempt=1)
+    for name, layers in (("same.json", 24), ("smaller.json", 12)):
+        (tmp_path / name).write_text(json.dumps(changed(num_hidden_layers=layers)))
+    moved = config.model.model_copy(update={"config_file": str(tmp_path / "same.json")})
+    assert RunFolder.claim(config.model_copy(update={"model": moved}), attempt=2).config.sizes.num_hidden_layers == 24
+    smaller = config.model.model_copy(update={"config_file": str(tmp_path / "smaller.json")})
+    with pytest.raises(InputError, match="model.num_hidden_layers: was 24, is 12"):
+        RunFolder.claim(config.model_copy(update={"model": smaller}), attempt=3)
+    padded = config.model.model_copy(update={"config_file": str(tmp_path / "same.json"), "vocab_pad_multiple": 64})
+    with pytest.raises(InputError, match="model.vocab_pad_multiple: was 8, is 64"):
+        RunFolder.claim(config.model_copy(update={"model": padded}), attempt=3)
+
+
+def test_mistakes_in_either_kind_of_model_are_named_as_they_stand_in_the_document(tmp_path: Path) -> None:
+    config = described(tmp_path, GOOGLE).model_dump(mode="json")
+    with pytest.raises(InputError, match=r"\n  model.vocab_pad_multiple: got 0"):
+        parse_run_config({**config, "model": {**config["model"], "vocab_pad_multiple": 0}})
+    with pytest.raises(InputError, match=r"\n  model.hidden_size: got 0"):
+        parse_run_config({**config, "model": {**GOOGLE, "hidden_size": 0}})

@@ -1,0 +1,36 @@
+"""JSON documents that other programs have written, read with bounded memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.errors import InputError
+
+MAX_BYTES = 16 << 20
+"""Of a file; the index of a model in a hundred parts has 100 kB."""
+
+
+def read_json_file(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: it cannot be read, is too large, or is something else.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InputError(f"{path}: got more than {MAX_BYTES >> 20} MiB; allowed: a JSON document of settings")
+        document = json.loads(content)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror})",
+            hint="name a file on disk that rank 0's machine sees and may read; nothing is downloaded",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not a JSON document ({error})", hint="copy it again") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: got a {type(document).__name__}; allowed: a JSON object")
+    return document
