@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, DistilBertConfig
 from transformers import DistilBertForMaskedLM as DistilBert
 
+from bert_trainer.__main__ import main
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import make_batch
@@ -205,6 +206,19 @@ def test_heads_that_the_run_lacks_are_named(tmp_path: Path, dataset: Path, writt
     for kind, path in (("bert-trainer", written), ("huggingface", written / "export" / "huggingface")):
         open_session(tmp_path / kind, dataset, {"model": MASKED_WORDS, **start_from(path, format=kind)})
         assert told(tmp_path / kind).endswith("; not used: nsp.bias, nsp.weight, pooler.bias, pooler.weight")
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/phase2-00000004"])
+def test_a_run_s_checkpoint_is_imported_as_its_export(
+    tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    source = str(written / place)
+    assert main(["import", source, "--format", "bert-trainer", "--output", str(tmp_path / "out")]) == 0
+    assert f"Read {written}/checkpoints/phase2-00000004 as bert-trainer" in capsys.readouterr().out
+    exported = load_file(written / "export" / "huggingface" / "model.safetensors")
+    imported = load_file(tmp_path / "out" / "model.safetensors")
+    assert exported.keys() == imported.keys()
+    assert all(torch.equal(exported[name], imported[name]) for name in exported)
 
 
 def test_our_own_export_gives_the_same_loss(tmp_path: Path, dataset: Path, first_run: Session, written: Path) -> None:

@@ -1,4 +1,4 @@
-"""``bert-train``: run, or only check, one run configuration."""
+"""``bert-train``: run, or only check, one run configuration; read weights of other programs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
+from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.termination import report_error, write_termination
 
@@ -26,6 +28,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The profiler's library writes lines about its own stages into the log.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
+        if arguments.verb == "import":
+            from bert_trainer.checkpoints.conversion import import_weights
+
+            account = import_weights(
+                arguments.path,
+                arguments.format,
+                arguments.output,
+                vocabulary_file=arguments.vocabulary_file,
+                model_file=arguments.model_config,
+            )
+            print(account)  # noqa: T201 - the result
+            return 0
         if arguments.verb == "autotune":
             from bert_trainer.training.micro_batch_size import show_sizes
 
@@ -89,7 +103,31 @@ def _parser() -> argparse.ArgumentParser:
         "each; print sequences per second, peak memory and the size that microBatchSize: auto would take.",
     )
     autotune.add_argument("run_config", type=Path, metavar="CONFIG", help="run configuration, a JSON document")
+    _add_import(
+        verbs.add_parser(
+            "import",
+            help="read weights of another program and write them as a Hugging Face folder",
+            description="Read weights of another program, account for every tensor, and write them as a Hugging Face "
+            "folder, which initialCheckpoint.format: huggingface and transformers read. Nothing in the files is run.",
+        )
+    )
     return parser
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="as initialCheckpoint.path: a folder or a file")
+    formats = get_args(InitialCheckpoint.model_fields["format"].annotation)
+    parser.add_argument("--format", required=True, choices=formats, help="as initialCheckpoint.format")
+    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="written; must not exist")
+    parser.add_argument(
+        "--vocabulary-file", type=Path, metavar="FILE", help="one token per line; default: vocab.txt beside the weights"
+    )
+    parser.add_argument(
+        "--model-config",
+        type=Path,
+        metavar="FILE",
+        help="bert_config.json or config.json of the model; default: the one beside the weights",
+    )
 
 
 if __name__ == "__main__":

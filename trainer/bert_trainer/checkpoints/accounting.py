@@ -42,6 +42,8 @@ class Source:
     """The source's own, if it may have one."""
     row_multiple: int | None = None
     """Multiple that the source's program rounds the rows of the token table up to, if it does."""
+    ignored: Sequence[str] = ()
+    """What else it holds, and what no run needs: the optimizer's state where it was not asked for, and the like."""
     note: str = ""
     """What else the log should say, such as which of several files was read."""
 

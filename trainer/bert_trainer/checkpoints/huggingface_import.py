@@ -33,7 +33,7 @@ _TIED = {
 }
 _POSITION_NUMBERS = "embeddings.position_ids"
 # Heads that a model of ours may lack: their names are translated all the same.
-_NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
+NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
 # Settings that change what the same tensors compute.
 _SETTINGS = {
     "model_type": "model.architecture",
@@ -52,7 +52,7 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
     Raises:
         InputError: no such folder, an unreadable file, or settings that are not this model's.
     """
-    _check_settings(path / "config.json", model)
+    check_settings(path / "config.json", model)
     return translate(without_copies(path, _read_tensors(path)), model)
 
 
@@ -69,12 +69,17 @@ def translate(tensors: Mapping[str, Tensor], model: Bert) -> tuple[dict[str, Ten
 
     names = [name for name, _ in model.named_parameters()]
     if architecture == "bert":
-        names = [*dict.fromkeys((*names, *_NEXT_SENTENCE))]
+        names = [*dict.fromkeys((*names, *NEXT_SENTENCE))]
     ours = {spell(name): name for name in names}
     return {ours.get(name, name): tensor for name, tensor in tensors.items()}, spell
 
 
-def _check_settings(path: Path, model: Bert) -> None:
+def check_settings(path: Path, model: Bert) -> None:
+    """Refuse a model whose settings, at ``path``, say that the same tensors compute something else.
+
+    Raises:
+        InputError: they do, or cannot be read.
+    """
     settings = read_json_file(path)
     wanted = huggingface_config(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():

@@ -82,6 +82,7 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
         moment_steps=steps,
         vocabulary_file=file.with_name("vocab.txt"),
         row_multiple=_ROW_MULTIPLE,
+        ignored=() if bare else sorted(str(key) for key in content if key != "model"),
         note=note,
     )
 

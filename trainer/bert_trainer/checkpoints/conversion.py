@@ -1,0 +1,152 @@
+"""``bert-train import``: weights of any format that runs start from, checked and written as a Hugging Face folder.
+
+Every tensor is accounted for as at the start of a run, with one difference: a source without a masked-LM head is
+refused, since the folder would hold random numbers in its place. A source without a next-sentence head becomes a model
+without that objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_weights
+from bert_trainer.checkpoints.huggingface_export import export
+from bert_trainer.checkpoints.initial_weights import read_source
+from bert_trainer.config.checks import load_run_config, resolve_model
+from bert_trainer.config.json_files import read_json_file
+from bert_trainer.config.model_file import read_model_file
+from bert_trainer.config.run_config import ModelConfig, ModelFile
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.errors import InputError
+from bert_trainer.model.bert import Bert
+
+_MODEL_FILES = ("bert_config.json", "config.json")
+_RUN_FILE = "run-config.json"
+_NEXT_SENTENCE = ("pooler.", "nsp.")
+_PUBLISHED_EPSILON = 1e-12
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is beside the weights: the model's sizes and the vocabulary."""
+
+    model: ModelConfig
+    model_file: Path
+    vocabulary_file: Path
+
+
+def import_weights(
+    path: Path, kind: str, output: Path, *, vocabulary_file: Path | None = None, model_file: Path | None = None
+) -> str:
+    """Read weights of another program and write them as a Hugging Face folder.
+
+    Args:
+        path: As ``initial_checkpoint.path``.
+        kind: As ``initial_checkpoint.format``.
+        output: The folder to write; must not exist.
+        vocabulary_file: The weights' vocabulary; None: ``vocab.txt`` beside them.
+        model_file: What describes the model; None: ``bert_config.json`` or ``config.json`` beside the weights, or the
+            configuration of the run that wrote them.
+
+    Returns:
+        An account for people: what was read, what was left over, what was written.
+
+    Raises:
+        InputError: there are no such weights, or tensors are missing, left over or of another shape.
+        TrainerError: the folder cannot be written.
+    """
+    if output.exists():
+        raise InputError(f"--output: {output}: exists already; allowed: a folder that does not", hint="choose another")
+    described = _find_description(path, kind, vocabulary_file, model_file)
+    vocabulary = read_vocabulary(described.vocabulary_file)
+    config = described.model
+    source, fitted = _read(path, kind, config, vocabulary)
+    if fitted.fresh and all(name.startswith(_NEXT_SENTENCE) for name in fitted.fresh):
+        config = config.model_copy(update={"objective": "mlm"})
+        source, fitted = _read(path, kind, config, vocabulary)
+    if fitted.fresh:
+        raise InputError(
+            f"{source.path}: got no {', '.join(fitted.fresh)}; allowed: a model with its masked-LM head",
+            hint="a run can start from the encoder alone: name these weights as its initial checkpoint as they are",
+        )
+    model = Bert(config, vocabulary.size)
+    with torch.no_grad():
+        copy_tensors(fitted, dict(model.named_parameters()))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    export(model, vocabulary, output, lower_case=_is_lower_case(path, vocabulary))
+    return _render_account(kind, described, config, source, fitted, vocabulary, output)
+
+
+def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) -> tuple[Source, Fitted]:
+    # Names and shapes are all that reading needs of the model; its memory is taken once the weights are known to fit.
+    with torch.device("meta"):
+        shapes = Bert(config, vocabulary.size)
+    source = read_source(path, kind, shapes)
+    return source, fit_weights(source, shapes, vocabulary)
+
+
+def _find_description(path: Path, kind: str, vocabulary_file: Path | None, model_file: Path | None) -> Described:
+    folder = path if path.is_dir() else path.parent
+    if kind == "bert-trainer" and model_file is None:
+        # A run, its checkpoints, or one of them.
+        found = next((place / _RUN_FILE for place in (path, *path.parents[:2]) if (place / _RUN_FILE).exists()), None)
+        if found is not None:
+            run = resolve_model(load_run_config(found))
+            return Described(run.sizes, found, vocabulary_file or run.vocabulary_path)
+    file = model_file or next((folder / name for name in _MODEL_FILES if (folder / name).exists()), None)
+    if file is None:
+        raise InputError(
+            f"{folder}: got none of {', '.join(_MODEL_FILES)} beside the weights; allowed: one, or --model-config",
+            hint="name the file that describes the model, as --model-config bert_config.json",
+        )
+    vocabulary = vocabulary_file or folder / "vocab.txt"
+    if not vocabulary.exists():
+        raise InputError(
+            f"{vocabulary}: got no vocabulary there; allowed: the vocab.txt that the weights were trained with",
+            hint="name it, as --vocabulary-file vocab.txt",
+        )
+    wanted = ModelFile(config_file=str(file), layer_norm_eps=_PUBLISHED_EPSILON, vocab_pad_multiple=8, objective=None)
+    return Described(read_model_file(wanted), file, vocabulary)
+
+
+def _is_lower_case(path: Path, vocabulary: Vocabulary) -> bool:
+    """Return what a tokenizer's settings say; without them, whether no entry has a capital letter."""
+    settings = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
+    if settings.exists():
+        said = read_json_file(settings).get("do_lower_case")
+        if isinstance(said, bool):
+            return said
+    return all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
+
+
+def _render_account(
+    kind: str,
+    described: Described,
+    config: ModelConfig,
+    source: Source,
+    fitted: Fitted,
+    vocabulary: Vocabulary,
+    output: Path,
+) -> str:
+    table = source.tensors["embeddings.tokens.weight"]
+    padding = len(table) - vocabulary.size
+    types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in fitted.tensors.values()})
+    parameters = sum(tensor.numel() for tensor in fitted.tensors.values())
+    lines = [
+        f"Read {source.path} as {kind}" + (f" ({source.note})" if source.note else ""),
+        f"  tensors: {len(fitted.tensors)}, with {parameters:,} parameters ({', '.join(types)})",
+        f"  model: {config.architecture}, {config.num_hidden_layers} layers x {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"{config.max_position_embeddings} positions, {config.hidden_act}, {config.objective}; {described.model_file}",
+        f"  vocabulary: {vocabulary.size:,} entries; {described.vocabulary_file}"
+        + (f"; {padding} rows of padding left out" if padding else ""),
+    ]
+    for what, names in (("not used", fitted.unused), ("ignored", source.ignored)):
+        if names:
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            lines.append(f"  {what}: {', '.join(names[:_MOST_NAMED])}{more}")
+    return "\n".join([*lines, f"Wrote {output}, for initialCheckpoint.format: huggingface"])
