@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import socket
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +21,12 @@ from transformers import AutoTokenizer, BertForPreTraining, pipeline
 
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.stages import ExportStage
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.output.run_folder import FencedError
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.model_export import export_name
 from bert_trainer.training.session import Session
@@ -248,6 +251,54 @@ def test_the_hub_reads_the_cards_figures(exports: Path) -> None:
         ("accuracy", measured["mlm_accuracy"]), ("accuracy", measured["nsp_accuracy"]), ("loss", measured["mlm_loss"])
     ]  # fmt: skip
     assert {result.dataset_name for result in data.eval_results} == {"wiki, held out"}
+
+
+def test_a_data_set_that_another_job_made_says_its_case_and_its_text(session: Session, tmp_path: Path) -> None:
+    dataset = tmp_path / "data"
+    shutil.copytree(session.config.dataset.folder, dataset)
+    settings = {
+        "generator_version": 1, "vocabulary_size": 61, "vocabulary": "trained", "lower_case": False,
+        "held_out_fraction": 0.1, "near_duplicate_similarity": 0.8, "dupe_factor": 5, "masked_lm_probability": 0.15,
+        "short_sequence_probability": 0.1, "seed": 1, "num_shards": None,
+    }  # fmt: skip
+    counts = {
+        "documents_read": 1400, "duplicates_dropped": 100, "documents_training": 1170, "documents_held_out": 130,
+        "tokens_training": 98765, "tokens_held_out": 4321,
+    }  # fmt: skip
+    files = {f"training_{number:04d}.hdf5": rows for number, rows in enumerate((40, 40, 30))}
+    length = {
+        "sequence_length": 32, "max_predictions": 5, "folder": "seq_len_32_max_pred_5", "training": files,
+        "held_out": {"held_out_0000.hdf5": 24}, "samples_training": 110, "samples_held_out": 24,
+    }  # fmt: skip
+    info = DatasetInfo.model_validate(
+        {"complete": True, "settings": settings, "source": "/lustre/team-x/Wörter, /lustre/team-x/books.txt",
+         "fingerprint": "f", "corpus_sha256": "c0ffee", "counts": counts, "lengths": [length]}
+    )  # fmt: skip
+    info.write(dataset)
+    stages = [pretrain_stage(length={"steps": 3}), {"kind": "export"}]
+    train(run_config(tmp_path / "run", dataset, stages=stages))
+    folder = tmp_path / "run" / "export" / "huggingface"
+    assert AutoTokenizer.from_pretrained(folder).tokenize("w1 W2") == ["w1", "[UNK]"]
+    card = (folder / "README.md").read_text()
+    assert "pretrained on Wörter, books.txt. Text is cased." in card
+    assert "lustre" not in card
+    for row in ("text, SHA-256 | c0ffee", "documents to train on | 1,170", "near-duplicates dropped | 100"):
+        assert f"| {row} |" in card
+
+
+def test_a_run_that_lost_its_folder_leaves_the_earlier_export(session: Session, exports: Path, tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    shutil.copytree(exports / "huggingface", target)
+    before = (target / "model.safetensors").stat().st_mtime_ns
+
+    def lose() -> None:
+        raise FencedError("claimed by attempt 2")
+
+    for form in ("huggingface", "onnx"):
+        with pytest.raises(FencedError):
+            export_model(form, session.model, session.vocabulary, target, lower_case=True, card="", before_commit=lose)
+    assert (target / "model.safetensors").stat().st_mtime_ns == before
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 def test_no_export_names_a_machine_or_a_place(exports: Path) -> None:
