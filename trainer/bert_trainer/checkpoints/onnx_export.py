@@ -10,12 +10,14 @@ Letters: B rows, T tokens of a row with padding, D hidden size, H heads, E = D /
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import Layer, gelu_approximation
@@ -38,8 +40,6 @@ _LEAST_OUTSIDE = 64
 # Added to the scores of padding. Not -inf: a row of nothing but padding would become NaN.
 _MASKED = float(np.finfo(np.float32).min)
 
-Array = NDArray[np.float32] | NDArray[np.int64]
-
 
 def write_onnx_model(model: Bert, folder: Path, *, largest_file: int = _LARGEST_FILE) -> None:
     """Write ``model.onnx``, and ``model.onnx.data`` where one file does not hold the weights.
@@ -55,11 +55,36 @@ def write_onnx_model(model: Bert, folder: Path, *, largest_file: int = _LARGEST_
     """
     graph = _Graph()
     _add_model(graph, model)
-    is_large = sum(array.nbytes for array in graph.tensors.values()) > largest_file
-    store = _store_outside if is_large else _store_inside
-    document = _document(graph, model, store(graph.tensors, folder))
-    # The same model gives the same bytes.
-    (folder / ONNX_FILE).write_bytes(document.SerializeToString(deterministic=True))
+    is_large = sum(constant.num_bytes for constant in graph.constants.values()) > largest_file
+    constants = _store_outside(graph.constants, folder / WEIGHTS_FILE) if is_large else _store_inside(graph.constants)
+    with (folder / ONNX_FILE).open("wb") as file:
+        _write_document(file, _document(graph, model), constants)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A parameter or a number of the graph. Its bytes are made when they are written, one constant at a time."""
+
+    values: Tensor
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(reversed(self.values.shape)) if self.transposed else tuple(self.values.shape)
+
+    @property
+    def type(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.values.is_floating_point() else np.int64)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.numel() * self.type.itemsize
+
+    def to_bytes(self) -> bytes:
+        """Return the elements in order, little-endian as ONNX has them."""
+        values = self.values.detach().cpu()
+        array = (values.t() if self.transposed else values).numpy()
+        return np.ascontiguousarray(array, dtype=self.type.newbyteorder("<")).tobytes()
 
 
 class _Graph:
@@ -67,7 +92,7 @@ class _Graph:
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
-        self.tensors: dict[str, Array] = {}
+        self.constants: dict[str, _Constant] = {}
 
     def add(self, operator: str, *inputs: str, name: str, **attributes: Any) -> str:
         """Append an operator with one output, which is called ``name``; return that."""
@@ -79,18 +104,15 @@ class _Graph:
 
     def number(self, name: str, value: float) -> str:
         """Return the name of a scalar, float32."""
-        self.tensors[name] = np.array(value, dtype=np.float32)
-        return name
+        return self.weight(name, torch.tensor(value))
 
     def numbers(self, name: str, *values: int) -> str:
         """Return the name of a list of whole numbers, int64 (n,)."""
-        self.tensors[name] = np.array(values, dtype=np.int64)
-        return name
+        return self.weight(name, torch.tensor(values))
 
-    def weight(self, name: str, values: Any, *, transposed: bool = False) -> str:
-        """Return the name of a parameter, float32."""
-        array = values.detach().float().cpu().numpy()
-        self.tensors[name] = np.ascontiguousarray(array.T if transposed else array)
+    def weight(self, name: str, values: Tensor, *, transposed: bool = False) -> str:
+        """Return the name of a parameter, float32 whatever the model's type."""
+        self.constants[name] = _Constant(values, transposed)
         return name
 
     def linear(self, x: str, layer: Any, name: str) -> str:
@@ -201,17 +223,13 @@ def _add_heads(graph: _Graph, model: Bert, x_BTD: str) -> None:
     bias = graph.weight("mlm_bias", model.mlm_bias[: model.vocabulary_size])
     graph.add("Add", scores, bias, name="prediction_logits")
     if model.pooler is not None and model.nsp is not None:
-        first = graph.add("Gather", x_BTD, _scalar_zero(graph), name="first_token", axis=1)
+        first = graph.add("Gather", x_BTD, graph.weight("first", torch.tensor(0)), name="first_token", axis=1)
         pooled = graph.add("Tanh", graph.linear(first, model.pooler, "pooler"), name="pooled")
         graph.add("Identity", graph.linear(pooled, model.nsp, "nsp"), name="seq_relationship_logits")
 
 
-def _scalar_zero(graph: _Graph) -> str:
-    graph.tensors["first"] = np.array(0, dtype=np.int64)
-    return "first"
-
-
-def _document(graph: _Graph, model: Bert, weights: list[TensorProto]) -> ModelProto:
+def _document(graph: _Graph, model: Bert) -> ModelProto:
+    """Return everything but the constants."""
     from onnx import TensorProto, helper
 
     config, rows = model.config, ("batch", "sequence")
@@ -230,7 +248,6 @@ def _document(graph: _Graph, model: Bert, weights: list[TensorProto]) -> ModelPr
             config.architecture,
             [describe(name, TensorProto.INT64, *rows) for name in inputs],
             outputs,
-            initializer=weights,
         ),
         producer_name="bert-pretrain-operator",
         opset_imports=[helper.make_opsetid("", _OPSET)],
@@ -238,27 +255,76 @@ def _document(graph: _Graph, model: Bert, weights: list[TensorProto]) -> ModelPr
     )
 
 
-def _store_inside(tensors: Mapping[str, Array], _folder: Path) -> list[TensorProto]:
-    from onnx import numpy_helper
-
-    return [numpy_helper.from_array(array, name) for name, array in tensors.items()]
+_Stored = tuple["TensorProto", _Constant | None]
+"""A constant as the graph has it, and what has to be written behind it there."""
 
 
-def _store_outside(tensors: Mapping[str, Array], folder: Path) -> list[TensorProto]:
-    """Write the weights to a file of their own, one tensor in memory at a time (ONNX: external data)."""
-    from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
+def _store_inside(constants: Mapping[str, _Constant]) -> list[_Stored]:
+    return [(_describe(name, constant), constant) for name, constant in constants.items()]
 
-    stored = []
-    with (folder / WEIGHTS_FILE).open("wb") as file:
-        for name, array in tensors.items():
-            if array.nbytes < _LEAST_OUTSIDE:
-                stored.append(numpy_helper.from_array(array, name))
+
+def _store_outside(constants: Mapping[str, _Constant], path: Path) -> list[_Stored]:
+    """Write the weights to a file of their own (ONNX: external data)."""
+    from onnx import StringStringEntryProto, TensorProto
+
+    stored: list[_Stored] = []
+    with path.open("wb") as file:
+        for name, constant in constants.items():
+            tensor = _describe(name, constant)
+            if constant.num_bytes < _LEAST_OUTSIDE:
+                stored.append((tensor, constant))
                 continue
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            place = {"location": WEIGHTS_FILE, "offset": file.tell(), "length": array.nbytes}
-            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-            tensor = TensorProto(name=name, dims=array.shape, data_type=kind, data_location=TensorProto.EXTERNAL)
+            place = {"location": path.name, "offset": file.tell(), "length": constant.num_bytes}
+            file.write(constant.to_bytes())
+            tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.extend(StringStringEntryProto(key=key, value=str(at)) for key, at in place.items())
-            stored.append(tensor)
+            stored.append((tensor, None))
     return stored
+
+
+def _describe(name: str, constant: _Constant) -> TensorProto:
+    from onnx import TensorProto, helper
+
+    return TensorProto(name=name, dims=constant.shape, data_type=helper.np_dtype_to_tensor_dtype(constant.type))
+
+
+def _write_document(file: BinaryIO, document: ModelProto, constants: Sequence[_Stored]) -> None:
+    """Write the document with the constants in its graph.
+
+    Protobuf's own writer would hold the weights four times over: what ``onnx.helper`` puts together it copies. Fields
+    of a message may stand in any order, and a message within another is its length and its bytes
+    (https://protobuf.dev/programming-guides/encoding/), so the graph is written field by field.
+    """
+    from onnx import GraphProto, ModelProto, TensorProto
+
+    graph = document.graph.SerializeToString(deterministic=True)
+    document.ClearField("graph")
+    ends = [b"" if it is None else _field(TensorProto, "raw_data", it.num_bytes) for _, it in constants]
+    heads = [
+        tensor.SerializeToString(deterministic=True) + end for (tensor, _), end in zip(constants, ends, strict=True)
+    ]
+    sizes = [len(head) + (0 if it is None else it.num_bytes) for head, (_, it) in zip(heads, constants, strict=True)]
+    starts = [_field(GraphProto, "initializer", size) for size in sizes]
+    file.write(document.SerializeToString(deterministic=True))
+    file.write(_field(ModelProto, "graph", len(graph) + sum(map(len, starts)) + sum(sizes)))
+    file.write(graph)
+    for start, head, (_, constant) in zip(starts, heads, constants, strict=True):
+        file.write(start + head)
+        if constant is not None:
+            file.write(constant.to_bytes())
+
+
+def _field(message: Any, name: str, size: int) -> bytes:
+    """Return what precedes a field of so many bytes: its number and kind, and its length."""
+    length_delimited = 2
+    return _varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | length_delimited) + _varint(size)
+
+
+def _varint(number: int) -> bytes:
+    """Return seven bits a byte, lowest first; the highest bit says that more follow."""
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
