@@ -17,7 +17,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from bert_trainer.dataset.shards import LAYOUTS, ShardFolder, write_shard
+from bert_trainer.dataset.shards import LAYOUTS, ShardFolder, shard_name, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.training.data_loader import SampleOrder, StageReader
 
@@ -79,7 +79,7 @@ def main() -> int:
         samples = draw_samples(rows, length, predictions)
         for layout in LAYOUTS:
             with tempfile.TemporaryDirectory() as name:
-                path = Path(name) / "training_0.hdf5"
+                path = Path(name) / shard_name("training_0.hdf5", layout)
                 write_shard(path, samples, vocabulary_sha256=None, generator_version=None, layout=layout,
                             shape=(length, predictions))  # fmt: skip
                 rates, bounds = [], []

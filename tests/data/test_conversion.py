@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.__main__ import main
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, list_shards, read_header, read_shard, write_shard
+from bert_trainer.dataset.shards import (
+    LAYOUTS,
+    LayoutName,
+    list_shards,
+    read_header,
+    read_shard,
+    shards_below,
+    write_shard,
+)
 from tiny_run import make_samples, write_dataset
 
 T, P = 32, 5
@@ -18,7 +26,7 @@ T, P = 32, 5
 def rows_below(folder: Path) -> list[tuple[bytes, ...]]:
     """Return every sample as bytes, in the order of the files."""
     found = []
-    for path in sorted(folder.rglob("*.hdf5")):
+    for path in shards_below(folder):
         samples = read_shard(path)
         arrays = [getattr(samples, field.name) for field in fields(samples)]
         found += [tuple(array[row].tobytes() for array in arrays) for row in range(len(samples))]
@@ -38,7 +46,7 @@ def write_parts(folder: Path, rows: tuple[int, ...], layout: LayoutName = "nvidi
 def test_convert_keeps_every_sample_in_both_directions(tmp_path: Path, layout: LayoutName) -> None:
     dataset = write_dataset(tmp_path / "data")
     assert main(["convert", str(dataset), str(tmp_path / "there"), "--layout", layout, "--processes", "1"]) == 0
-    assert {read_header(path).layout for path in (tmp_path / "there").rglob("*.hdf5")} == {layout}
+    assert {read_header(path).layout for path in shards_below(tmp_path / "there")} == {layout}
     assert (tmp_path / "there" / "vocab.txt").read_bytes() == (dataset / "vocab.txt").read_bytes()
     there = [str(tmp_path / "there"), str(tmp_path / "back")]
     assert main(["convert", *there, "--layout", "compact", "--processes", "1"]) == 0

@@ -12,7 +12,15 @@ import h5py
 import numpy as np
 import pytest
 
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, read_shard, write_shard
+from bert_trainer.dataset.shards import (
+    LAYOUTS,
+    LayoutName,
+    read_header,
+    read_ragged,
+    read_shard,
+    shard_name,
+    write_shard,
+)
 from bert_trainer.dataset.shards.vlen_reader import read_values
 from bert_trainer.errors import InputError
 from shard_child import read_in_child
@@ -42,7 +50,7 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName) -> None:
     rng = np.random.default_rng([LAYOUTS.index(layout), 7])
-    path = tmp_path / "training_0.hdf5"
+    path = tmp_path / shard_name("training_0.hdf5", layout)
     write_shard(
         path,
         make_samples(60, rng, sequence_length=T, predictions=P),
@@ -66,7 +74,7 @@ def test_no_damage_makes_a_reader_hang_or_die(tmp_path: Path, layout: LayoutName
             if kind == "refused":
                 refused += 1
                 assert str(path) in result, f"case {case}: {result}"
-            elif layout == "compact":
+            elif layout in ("compact", "tfrecord"):
                 for name in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids"):
                     assert np.array_equal(getattr(result, name), getattr(wanted, name)), f"case {case}"
             else:

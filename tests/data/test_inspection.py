@@ -13,7 +13,7 @@ import pytest
 
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.quality.sample_statistics import NGRAM_TOKENS, DistinctCounts, SampleStatistics
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, write_shard
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_ragged, shard_name, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from random_rows import random_samples
@@ -37,6 +37,7 @@ def draw(rows: int, seed: int = 1) -> Samples:
 def write(path: Path, samples: Samples | RaggedSamples, layout: LayoutName = "compact", *, masked: bool = True) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = SHAPE
+    path = path.with_name(shard_name(path.name, layout))
     write_shard(
         path, samples, vocabulary_sha256=None, generator_version=None, layout=layout, shape=shape, masked=masked
     )

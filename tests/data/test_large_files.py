@@ -26,6 +26,8 @@ from bert_trainer.dataset.shards import (
     read_ragged,
     read_ragged_blocks,
     row_blocks,
+    shard_name,
+    shards_below,
     variable,
     write_shard,
 )
@@ -39,6 +41,7 @@ T, P = 32, 5
 def write(path: Path, rows: int, layout: LayoutName, *, vocabulary_size: int = 30_000) -> Path:
     """Write a shard of random rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path = path.with_name(shard_name(path.name, layout))
     lengths = np.random.default_rng(rows).integers(9, T + 1, rows).tolist()
     samples = random_samples(lengths, sequence_length=T, predictions=P, vocabulary_size=vocabulary_size, seed=3)
     write_shard(path, samples, vocabulary_sha256="a" * 64, generator_version=1, layout=layout)
@@ -52,7 +55,7 @@ def take_for_large(patched: pytest.MonkeyPatch, *, rows: int, block_rows: int) -
 
 
 def bytes_below(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.hdf5"))}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in shards_below(folder)}
 
 
 def layout_pairs() -> list[object]:
@@ -79,10 +82,11 @@ def test_a_file_in_blocks_has_the_bytes_of_one_in_memory(
     assert len(wanted) == 6
     assert [name for name in wanted if wanted[name] != found[name]] == []
     assert set(found) == set(wanted)
-    assert [path.name for path in tmp_path.rglob(".*") if path.name != ".lock"] == []
+    # Beside the notes of records.
+    assert [path.name for path in tmp_path.rglob(".*") if path.name != ".lock" and path.suffix != ".json"] == []
 
 
-@pytest.mark.parametrize("layout", ["compact", "nvidia", "intel", "mlperf"])
+@pytest.mark.parametrize("layout", ["compact", "nvidia", "intel", "mlperf", "tfrecord"])
 def test_memory_does_not_grow_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: LayoutName) -> None:
     take_for_large(monkeypatch, rows=500, block_rows=500)
     # Both ways: whatever reads the layout, and whatever writes it.
@@ -94,7 +98,7 @@ def test_memory_does_not_grow_with_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         tracemalloc.start()
         try:
             convert(source, folder / "other", other, shape=(T, P), num_processes=1)
-            convert(folder / "other" / source.name, folder / "back", layout, num_processes=1)
+            convert(folder / "other" / "part_0.hdf5", folder / "back", layout, num_processes=1)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -157,7 +161,7 @@ def test_a_bad_row_in_a_later_block_is_named_by_its_number(
     path = write(tmp_path / "part_0.hdf5", 60, layout, vocabulary_size=20_000)
     monkeypatch.setattr(row_blocks, "BLOCK_ROWS", 7)
     largest = int(read_ragged(path).tokens.max())
-    with pytest.raises(InputError, match=r"part_0\.hdf5: made with a vocabulary that does not fit"):
+    with pytest.raises(InputError, match=r"part_0\.\w+: made with a vocabulary that does not fit"):
         list(read_ragged_blocks(path, largest))
     if layout == "compact":
         with h5py.File(path, "r+") as file:
@@ -253,6 +257,7 @@ def test_a_full_disk_is_named_and_no_file_is_left(tmp_path: Path) -> None:
     failed = [line for line in run.stderr.splitlines() if line.startswith("bert-data: ")]
     assert len(failed) == sum(code == "1" for _, _, code in ended)
     assert all("cannot be written, the disk is full (File too large)" in line for line in failed)
-    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and path.name != ".lock"] == [
-        source.name
-    ] * len(LAYOUTS)
+    written = {path.relative_to(tmp_path / "out").as_posix() for path in shards_below(tmp_path / "out")}
+    assert written == {f"{layout}/{shard_name(source.name, layout)}" for layout in LAYOUTS}
+    left = {path.name for path in (tmp_path / "out").rglob(".*")}
+    assert left == {".lock", ".part_0.tfrecord.json"}

@@ -16,7 +16,7 @@ import pytest
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.sampling import shard_samples
 from bert_trainer.dataset.sampling.shuffle import Shuffle
-from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged
+from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, shards_below
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import TrainerError
 from random_rows import random_samples
@@ -36,7 +36,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shards(root: Path) -> dict[str, Path]:
-    return {str(path.relative_to(root)): path for path in sorted(root.rglob("*.hdf5"))}
+    return {str(path.relative_to(root)): path for path in shards_below(root)}
 
 
 def same(first: RaggedSamples, second: RaggedSamples) -> bool:

@@ -1,4 +1,4 @@
-"""Six layouts hold the same samples: written, told apart, read back, and refused by name where they cannot."""
+"""All layouts hold the same samples: written, told apart, read back, and refused by name where they cannot."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bert_trainer.dataset.shards import (
     read_header,
     read_ragged,
     read_shard,
+    shard_name,
     write_shard,
 )
 from bert_trainer.dataset.shards.packing import pack
@@ -34,6 +35,7 @@ def samples_of(rows: int, seed: int = 3) -> Samples:
 
 
 def write(path: Path, samples: Samples | RaggedSamples, layout: LayoutName, masked: bool = True) -> Path:
+    path = path.with_name(shard_name(path.name, layout))
     write_shard(
         path,
         samples,
@@ -91,12 +93,12 @@ def test_rows_of_one_length_are_written_and_read(tmp_path: Path, layout: LayoutN
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_file_without_samples_is_written_and_read(tmp_path: Path, layout: LayoutName) -> None:
     path = write(tmp_path / "training_0.hdf5", samples_of(0), layout)
-    assert read_header(path).rows == len(read_shard(path)) == 0
+    assert read_header(path).rows == len(read_shard(path)) == len(read_ragged(path)) == 0
 
 
 def test_datasets_and_types_are_those_of_the_original_scripts(tmp_path: Path) -> None:
     kinds = {}
-    for layout in LAYOUTS:
+    for layout in (layout for layout in LAYOUTS if layout != "tfrecord"):
         with h5py.File(write(tmp_path / f"{layout}.hdf5", samples_of(4), layout)) as file:
             for name, dataset in file.items():
                 base = h5py.check_vlen_dtype(dataset.dtype)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"]
-"""Modules of ``dataset.shards``: ``compact``, ``fixed`` (nvidia, intel, mlperf) and ``variable`` (the others)."""
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed", "tfrecord"]
+"""Modules of ``dataset.shards``: ``compact``, ``fixed`` (nvidia, intel, mlperf), ``variable`` (mlperf-variable,
+mlperf-packed) and ``tfrecord``."""
 RecipeName = Literal["nvidia", "mlperf"]
 """Published ways to build a dataset (``dataset.build.recipes``)."""

@@ -42,6 +42,9 @@ class CorpusSpec(Section):
     next to it."""
 
 
+LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed", "tfrecord"]
+
+
 class PrepareSpec(Section):
     """Builds a vocabulary and shards from text, one set of shards per sequence length of the pretrain stages."""
 
@@ -80,9 +83,10 @@ class PrepareSpec(Section):
     num_shards: Annotated[int, Field(ge=1, le=65536)] | None = None
     """Training files per sequence length; more files need less memory at a time. Empty: 8, and more for large text:
     about one for every 4 MB."""
-    layout: Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", "mlperf-packed"] | None = None
-    """Layout of the shard files. Empty: that of the recipe's own loader (gzip for nvidia, uncompressed for mlperf);
-    compact without a recipe, and with dynamic masking, which has no other."""
+    layout: LayoutName | None = None
+    """Layout of the shard files; ``tfrecord``: TensorFlow's, the others: HDF5. Empty: that of the recipe's own loader
+    (gzip for nvidia, uncompressed for mlperf); compact without a recipe, and with dynamic masking, which has no
+    other."""
     num_balanced_shards: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """For recipe mlperf: number of files into which the training files of a sequence length are cut again, with sizes
     that differ by at most one sample. Empty: 2048, as published."""

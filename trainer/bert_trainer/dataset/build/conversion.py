@@ -24,11 +24,12 @@ from bert_trainer.dataset.shards import (
     read_header,
     read_ragged_blocks,
     select_split,
+    shard_name,
     shards_below,
     write_shard,
     write_shard_blocks,
 )
-from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete
+from bert_trainer.dataset.shards.dataset_info import DATASET_FILE, check_complete, read_dataset_info
 from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SampleBuffer
 from bert_trainer.dataset.workers.pool import run_tasks, usable_cores
 from bert_trainer.errors import InputError, TrainerError
@@ -105,7 +106,7 @@ def convert(
     root = source.parent if source.is_file() else source
     files = [source] if source.is_file() else shards_below(source)
     if not files:
-        raise InputError(f"{source}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
+        raise InputError(f"{source}: no .hdf5 or .tfrecord file here", hint="name a shard, its folder or a dataset")
     _refuse_same_place(root, target)
     if source.is_dir() and source.resolve() in target.resolve().parents:
         # A second run would take the shards of the first for sources.
@@ -122,12 +123,47 @@ def convert(
         _task(target / file.relative_to(root), (RowRange(file, 0, found.rows),), layout, found, shape)
         for file, found in zip(files, headers, strict=True)
     ]
+    _refuse_same_names(files, tasks)
     result = _run(tasks, target, "convert", num_processes, reporter, check)
     # Last: a dataset.json promises shards that are whole.
-    for name in ("vocab.txt", DATASET_FILE):
-        if (root / name).is_file():
-            write_atomically(target / name, (root / name).read_bytes())
+    if (root / "vocab.txt").is_file():
+        write_atomically(target / "vocab.txt", (root / "vocab.txt").read_bytes())
+    _copy_dataset_info(root, target, layout)
     return result
+
+
+def _refuse_same_names(files: Sequence[Path], tasks: Sequence[ConversionTask]) -> None:
+    """Refuse sources that would become one file, as ``a.hdf5`` and ``a.tfrecord``."""
+    sources: dict[Path, Path] = {}
+    for file, task in zip(files, tasks, strict=True):
+        other = sources.setdefault(task.target, file)
+        if other != file:
+            raise InputError(
+                f"{file}: would be written to {task.target}, like {other.name}; allowed: one source for each file",
+                hint="convert them to different folders",
+            )
+
+
+def _copy_dataset_info(root: Path, target: Path, layout: LayoutName) -> None:
+    """Copy ``dataset.json`` of a whole dataset; byte for byte unless the names of the files have changed."""
+    info = read_dataset_info(root)
+    if info is None:
+        return
+
+    def renamed(files: dict[str, int]) -> dict[str, int]:
+        return {shard_name(name, layout): rows for name, rows in files.items()}
+
+    lengths = []
+    for length in info.lengths:
+        balanced = length.balanced
+        update: dict[str, Any] = {"training": renamed(length.training), "held_out": renamed(length.held_out)}
+        if balanced is not None:
+            update["balanced"] = balanced.model_copy(update={"training": renamed(balanced.training)})
+        lengths.append(length.model_copy(update=update))
+    if tuple(lengths) == info.lengths:
+        write_atomically(target / DATASET_FILE, (root / DATASET_FILE).read_bytes())
+    else:
+        info.model_copy(update={"lengths": tuple(lengths)}).write(target)
 
 
 def chop(
@@ -228,7 +264,9 @@ def _training_files(source: Path) -> list[Path]:
     held_out = select_split(list_shards(source), "held_out")
     files = [path for path in list_shards(source) if path not in held_out]
     if not files:
-        raise InputError(f"{source}: no .hdf5 file with training samples here", hint="name one folder of shards")
+        raise InputError(
+            f"{source}: no .hdf5 or .tfrecord file with training samples here", hint="name one folder of shards"
+        )
     check_numbers(source, files)
     return files
 
@@ -297,7 +335,7 @@ def _task(
         state = content or "{0.st_size} {0.st_mtime_ns}".format(part.path.stat())
         digest.update(f"\n{part.path.name} {state} {part.first} {part.stop}".encode())
     return ConversionTask(
-        target=target,
+        target=target.with_name(shard_name(target.name, layout)),
         parts=parts,
         layout=layout,
         shape=shape,

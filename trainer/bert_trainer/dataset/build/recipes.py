@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_trainer.config.dataset_names import LayoutName, RecipeName
 from bert_trainer.config.stages import PrepareStage
-from bert_trainer.dataset.shards import Split
+from bert_trainer.dataset.shards import Split, shard_name
 
 _DEFAULT_CORPUS = "corpus"
 
@@ -109,7 +109,7 @@ def file_name(stage: PrepareStage, split: Split, number: int, count: int, corpus
     """Return the name of a shard. count: shards of its split."""
     recipe = _recipe(stage)
     pattern = recipe.file_name if split == "training" else recipe.held_out_name
-    return pattern.format(number=number, count=count, corpus=corpus)
+    return shard_name(pattern.format(number=number, count=count, corpus=corpus), shard_layout(stage))
 
 
 def resharding(stage: PrepareStage) -> Resharding | None:

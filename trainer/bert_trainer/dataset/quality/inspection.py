@@ -77,7 +77,7 @@ class Group:
 
 
 def find_shards(path: Path) -> list[Path]:
-    """Return one file, or all HDF5 files at any depth below a folder, sorted.
+    """Return one file, or all shards at any depth below a folder, sorted.
 
     Raises:
         InputError: there is none, or a folder cannot be listed.
@@ -88,7 +88,7 @@ def find_shards(path: Path) -> list[Path]:
         raise InputError(f"{path}: no such file or folder")
     found = shards_below(path)
     if not found:
-        raise InputError(f"{path}: no .hdf5 file here", hint="name a shard, its folder or a dataset")
+        raise InputError(f"{path}: no .hdf5 or .tfrecord file here", hint="name a shard, its folder or a dataset")
     return found
 
 

@@ -1,7 +1,8 @@
-"""Sharded samples in HDF5, in six layouts: the only package that reads and writes the files.
+"""Sharded samples, in six layouts of HDF5 and as TFRecords: the only package that reads and writes the files.
 
-docs/concepts/data-format.md describes the layouts. They are recognized by the datasets in a file. Files are opened for
-one call and closed again: HDF5 is neither thread-safe nor fork-safe. ``checks`` decides whether rows are valid.
+docs/concepts/data-format.md describes the layouts. They are recognized by the name of a file and by the datasets
+in it. Files are opened for one call and closed again: HDF5 is neither thread-safe nor fork-safe. ``checks`` decides
+whether rows are valid.
 """
 
 from bert_trainer.config.dataset_names import LayoutName
@@ -11,9 +12,11 @@ from bert_trainer.dataset.shards.folder import (
     SUFFIXES,
     ShardFolder,
     find_shard_folder,
+    is_shard,
     list_shards,
     make_shard_folder,
     shard_folder_name,
+    shard_name,
     shards_below,
 )
 from bert_trainer.dataset.shards.header import MAX_ROW_TOKENS, ShardHeader, Split
@@ -35,6 +38,7 @@ __all__ = [
     "Totals",
     "check_numbers",
     "find_shard_folder",
+    "is_shard",
     "list_shards",
     "make_shard_folder",
     "read_blocks",
@@ -44,6 +48,7 @@ __all__ = [
     "read_shard",
     "select_split",
     "shard_folder_name",
+    "shard_name",
     "shards_below",
     "split_of",
     "write_shard",

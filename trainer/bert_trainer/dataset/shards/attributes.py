@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import h5py
 import numpy as np
@@ -32,6 +33,11 @@ def name_attributes(
         "made_from": made_from,
         "masking": ("static" if masked else "none") if layout == "compact" else None,
     }
+
+
+def unknown_layout(layout: str) -> AssertionError:
+    """Return the error of a choice among layouts that lacks one."""
+    return AssertionError(f"layout {layout!r} is missing from a choice among {', '.join(get_args(LayoutName))}")
 
 
 def write_attributes(file: h5py.File, attributes: Mapping[str, str | int | None]) -> None:

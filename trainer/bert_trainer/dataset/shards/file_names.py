@@ -78,9 +78,11 @@ def check_numbers(folder: Path, files: Iterable[Path]) -> None:
     found: dict[tuple[str, str], _Numbered] = {}
     totals: dict[str, set[int]] = {}
     for path in files:
-        if match := _COUNTED.fullmatch(path.stem):
+        # TensorFlow writes the number behind the suffix: wiki.tfrecord-00007-of-00500.
+        behind = _COUNTED.fullmatch(path.name)
+        if match := behind or _COUNTED.fullmatch(path.stem):
             total: int | None = int(match["total"])
-            after = f"{match['between']}{match['total']}{path.suffix}"
+            after = f"{match['between']}{match['total']}{'' if behind else path.suffix}"
             totals.setdefault(match["before"], set()).add(int(match["total"]))
         elif match := _NUMBERED.fullmatch(path.stem):
             total, after = None, path.suffix

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import h5py
 
 from bert_trainer.config.dataset_names import LayoutName
-from bert_trainer.dataset.shards import compact, fixed, variable
-from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, write_attributes
+from bert_trainer.dataset.shards import compact, fixed, tfrecord, variable
+from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, unknown_layout, write_attributes
 from bert_trainer.dataset.shards.header import ShardHeader, opened
 from bert_trainer.dataset.shards.packing import window_rows
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.shards.tfrecord_file import is_tfrecord
 from bert_trainer.system.atomic_files import write_atomically
 
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 FIXED = {kind.name: kind for kind in (fixed.NVIDIA, fixed.INTEL, fixed.MLPERF)}
+_READERS: dict[LayoutName, Any] = {
+    "compact": compact.read,
+    **dict.fromkeys(FIXED, fixed.read),
+    "mlperf-variable": variable.read,
+    "mlperf-packed": variable.read,
+}
+"""Of HDF5 files."""
 
 
 def write_shard(
@@ -59,6 +67,10 @@ def write_shard(
         masked=masked,
         made_from=made_from,
     )
+    if layout == "tfrecord":
+        with errors_naming(path, layout, masked=masked):
+            tfrecord.write(path, [samples], shape, attributes)
+        return
     # In memory first: HDF5 reports a full disk unreliably, sometimes only after the file was closed. The name means
     # nothing to a file in memory, but HDF5 refuses to open two of the same name.
     versions = compact.LIBRARY_VERSION if layout == "compact" else None
@@ -85,20 +97,24 @@ def _write(file: h5py.File, samples: Samples | RaggedSamples, layout: LayoutName
     elif layout == "mlperf-variable":
         block = variable.rows_of(ragged)
         variable.write(file, len(ragged), lambda: [block], packed=False)
-    else:
+    elif layout == "mlperf-packed":
         window = window_rows(shape[0])
         parts = (ragged.take(slice(start, start + window)) for start in range(0, len(ragged), window))
         blocks = [variable.packed_rows_of(part, shape[0]) for part in parts]
         variable.write(file, variable.count_rows(blocks), lambda: blocks, packed=True)
+    else:
+        raise unknown_layout(layout)
 
 
 def read_header(path: Path) -> ShardHeader:
-    """Open a file, recognize its layout by its datasets, and check everything but its rows.
+    """Open a file, recognize its layout by its name and its datasets, and check everything but its rows.
 
     Raises:
-        InputError: damaged, not HDF5, of no known layout, a dataset missing, not of integers, of other
+        InputError: damaged, neither HDF5 nor TFRecord, of no known layout, a dataset missing, not of integers, of other
             dimensions or with another number of rows than the rest.
     """
+    if is_tfrecord(path):
+        return tfrecord.header(path)
     with opened(path) as file:
         return _header(path, file)
 
@@ -122,10 +138,12 @@ def read_ragged(path: Path, vocabulary_size: int | None = None, rows: slice = sl
         InputError: as ``read_header``, or a number is out of range; in particular a token id that the vocabulary
             does not have.
     """
+    if is_tfrecord(path):
+        return tfrecord.read(path, tfrecord.header(path), rows, vocabulary_size)
     with opened(path) as file:
         found = _header(path, file)
-        reader = {"compact": compact.read, "mlperf-variable": variable.read, "mlperf-packed": variable.read}
-        return reader.get(found.layout, fixed.read)(path, file, found, rows, vocabulary_size)
+        samples: RaggedSamples = _READERS[found.layout](path, file, found, rows, vocabulary_size)
+        return samples
 
 
 def read_shard(path: Path, vocabulary_size: int | None = None) -> Samples:
@@ -134,6 +152,8 @@ def read_shard(path: Path, vocabulary_size: int | None = None) -> Samples:
     Raises:
         InputError: as ``read_ragged``.
     """
+    if is_tfrecord(path):
+        return tfrecord.read_padded(path, tfrecord.header(path), slice(None), vocabulary_size)
     with opened(path) as file:
         found = _header(path, file)
         if found.layout in FIXED:

@@ -6,16 +6,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
 from bert_trainer.dataset.shards.files import read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, Split
 from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord, without_suffix
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
 from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
+"""Of HDF5 files."""
 _FIRST_ROWS = 1024
 
 
@@ -157,14 +160,29 @@ def make_shard_folder(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
+def is_shard(path: Path) -> bool:
+    """Return whether a file is one of HDF5 or of TensorFlow's records, by its name; the latter may have no suffix."""
+    # MLPerf's text has such names as well: the first bytes tell.
+    return path.suffix in SUFFIXES or has_tfrecord_name(path) or (not path.suffix and is_tfrecord(path))
+
+
+def shard_name(name: str, layout: LayoutName) -> str:
+    """Return the name of a shard in a layout: with another suffix if files of the layout are of the other kind."""
+    path = Path(name)
+    is_hdf5 = path.suffix in SUFFIXES
+    if layout == "tfrecord":
+        return f"{path.stem}.tfrecord" if is_hdf5 else name
+    return name if is_hdf5 else f"{without_suffix(name)}{SUFFIXES[0]}"
+
+
 def shards_below(root: Path) -> list[Path]:
-    """Return the HDF5 files at any depth, sorted by path, hidden ones left out."""
-    return [path for path in files_below(root) if path.suffix in SUFFIXES]
+    """Return the shards at any depth, sorted by path, hidden ones left out."""
+    return [path for path in files_below(root) if is_shard(path)]
 
 
 def list_shards(folder: Path) -> list[Path]:
-    """Return the HDF5 files directly in a folder, sorted by name, hidden ones left out."""
-    return [path for path in files_in(folder) if path.suffix in SUFFIXES]
+    """Return the shards directly in a folder, sorted by name, hidden ones left out."""
+    return [path for path in files_in(folder) if is_shard(path)]
 
 
 def _list_split(folder: Path, split: Split) -> list[Path]:
@@ -174,10 +192,10 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
     if found := select_split(files, split):
         return found
     words = TRAINING_WORDS if split == "training" else HELD_OUT_WORDS
-    names = ", ".join(path.name for path in files[:5]) or "no .hdf5 file"
+    names = ", ".join(path.name for path in files[:5]) or "no shard"
     raise InputError(
         f"{folder}: no {split} shards; found {names}{', ...' if len(files) > 5 else ''}",
-        hint=f"expected .hdf5 files with {' or '.join(words)} in their names",
+        hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names",
     )
 
 

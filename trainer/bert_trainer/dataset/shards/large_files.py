@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.config.dataset_names import LayoutName
-from bert_trainer.dataset.shards import compact, contiguous, fixed, variable
-from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, write_attributes
+from bert_trainer.dataset.shards import compact, contiguous, fixed, tfrecord, variable
+from bert_trainer.dataset.shards.attributes import errors_naming, name_attributes, unknown_layout, write_attributes
 from bert_trainer.dataset.shards.packing import window_rows
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.totals import Totals
@@ -45,8 +45,8 @@ def write_shard_blocks(
 ) -> None:
     """Write one file atomically from blocks of samples. Memory: one block, padded where the layout pads.
 
-    totals: of all blocks together. blocks: called once for the layouts compact, intel and mlperf, and once for every
-    dataset for the others. Other arguments as ``write_shard``.
+    totals: of all blocks together. blocks: called once for the layouts compact, intel, mlperf and tfrecord, and
+    once for every dataset for the others. Other arguments as ``write_shard``.
 
     Raises:
         TrainerError, InputError: as ``write_shard``.
@@ -59,6 +59,10 @@ def write_shard_blocks(
         masked=masked,
         made_from=made_from,
     )
+    if layout == "tfrecord":
+        with errors_naming(path, layout, masked=masked):
+            tfrecord.write(path, blocks(), shape, attributes)
+        return
     with replaced_atomically(path) as partial, errors_naming(path, layout, masked=masked):
         if layout == "compact":
             rows = (compact.values(block) for block in blocks())
@@ -108,13 +112,15 @@ def _write_growing(
         variable.write(
             file, totals.rows, lambda: (variable.rows_of(block) for block in blocks()), packed=False, reserve=reserve
         )
-    else:
+    elif layout == "mlperf-packed":
 
         def packed() -> Iterator[variable.Block]:
             for window in _regrouped(blocks(), window_rows(shape[0])):
                 yield variable.packed_rows_of(window, shape[0])
 
         variable.write(file, variable.count_rows(packed()), packed, packed=True, reserve=reserve)
+    else:
+        raise unknown_layout(layout)
 
 
 @contextmanager

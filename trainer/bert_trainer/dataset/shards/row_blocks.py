@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.shards import compact, fixed, variable
+from bert_trainer.dataset.shards import compact, fixed, tfrecord, variable
 from bert_trainer.dataset.shards.files import FIXED, read_header, read_ragged
 from bert_trainer.dataset.shards.header import ShardHeader, opened
 from bert_trainer.dataset.shards.ragged import RaggedSamples
@@ -76,6 +76,10 @@ def read_blocks(path: Path, vocabulary_size: int | None = None) -> Iterator[Samp
                 block = fixed.read_padded(path, file, found, rows, vocabulary_size)
             yield block
         return
+    if found.layout == "tfrecord":
+        for start in range(0, found.rows, BLOCK_ROWS):
+            yield tfrecord.read_padded(path, found, slice(start, start + BLOCK_ROWS), vocabulary_size)
+        return
     length, predictions = found.sequence_length, found.max_predictions
     # All blocks must have one shape, so a file that does not state it is read twice.
     if length is None or predictions is None:
@@ -99,6 +103,8 @@ def _read_block(
         first_row = int(_packed_starts(path, version)[number])
         with opened(path) as file:
             return variable.read_stored(path, file, found, rows, vocabulary_size, first_row=first_row)
+    if found.layout == "tfrecord":
+        return tfrecord.read(path, found, rows, vocabulary_size)
     return read_ragged(path, vocabulary_size, rows)
 
 

@@ -24,7 +24,7 @@ from bert_trainer.system.atomic_files import disk_errors
 IN_MEMORY_TOKENS = 12_000_000
 """Tokens of a shard, padding counted, above which it is shuffled on disk. In memory this many take 90 MB."""
 
-SINGLE_PASS_LAYOUTS = ("compact", "intel", "mlperf")
+SINGLE_PASS_LAYOUTS = ("compact", "intel", "mlperf", "tfrecord")
 """Layouts whose large files are written in one pass over the rows. The others take a pass for each dataset."""
 
 _FIELDS = tuple(field.name for field in fields(RaggedSamples))

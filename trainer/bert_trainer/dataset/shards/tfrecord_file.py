@@ -1,0 +1,260 @@
+"""The file around records of TensorFlow: lengths and checksums, where each record begins, and a note of its origin.
+
+A record is eight bytes of length, a masked CRC-32C of these, the content, and a masked CRC-32C of that
+(``tensorflow/core/lib/io/record_writer.h``). Nothing states how many there are, so the lengths are followed once from
+the first to the last; every number is checked against the size of the file first. What HDF5 files have as attributes
+is in a hidden JSON file beside ours: hidden, since ``part*`` is how TensorFlow's scripts name their input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.dataset.shards.crc32c import masked_crc32c
+from bert_trainer.dataset.shards.header import REBUILD
+from bert_trainer.errors import InputError
+
+HEADER = struct.Struct("<QI")
+FOOTER = struct.Struct("<I")
+FRAME_BYTES = HEADER.size + FOOTER.size
+MAX_RECORD_BYTES = 1 << 20
+"""A row of 32,768 tokens takes less."""
+
+_NAME = re.compile(r"\.(tfrecords?|tf_record)(?=(-\d+-of-\d+)?$)")
+_GZIP = b"\x1f\x8b"
+_READ_AHEAD_BYTES = 1 << 20
+_LENGTHS_AT_ONCE = 1 << 16
+_NOTE_BYTES = 4096
+
+
+def has_tfrecord_name(path: Path) -> bool:
+    """Return whether a name says so: ``a.tfrecord``, ``a.tfrecords-00000-of-00010``."""
+    return _NAME.search(path.name) is not None
+
+
+def is_tfrecord(path: Path) -> bool:
+    """Return whether a file is one by its name or, of a name that says nothing, by its first bytes.
+
+    MLPerf's files are called ``part-00000-of-00500``, like the text that they are made from.
+    """
+    if has_tfrecord_name(path):
+        return True
+    if path.suffix in (".hdf5", ".h5"):
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(HEADER.size)
+    except OSError:
+        return False  # whoever opens it next reports that
+    return len(start) == HEADER.size and _checksum(start[:8]) == HEADER.unpack(start)[1]
+
+
+def without_suffix(name: str) -> str:
+    """Return a file's name without what says that it holds records; ``a.tfrecord-1-of-2`` becomes ``a-1-of-2``."""
+    return _NAME.sub("", name)
+
+
+def _checksum(content: bytes) -> int:
+    return int(masked_crc32c(np.frombuffer(content, np.uint8), np.zeros(1, np.int64), np.array([len(content)]))[0])
+
+
+@contextmanager
+def opened_records(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading; errors of the disk become InputErrors that name it."""
+    try:
+        with path.open("rb", buffering=_READ_AHEAD_BYTES) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file", hint=REBUILD) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="check its owner and rights") from error
+
+
+def read_first(path: Path, file: BinaryIO) -> bytes | None:
+    """Return the first record; None of an empty file.
+
+    Raises:
+        InputError: it is compressed, cut off or damaged.
+    """
+    start = file.read(HEADER.size)
+    if not start:
+        return None
+    if start[:2] == _GZIP:
+        raise InputError(
+            f"{path}: got a TFRecord file compressed with gzip; allowed: uncompressed ones",
+            hint="decompress it: its rows are read in any order, which compression does not allow",
+        )
+    length = _length(path, start, 0, 0, os.fstat(file.fileno()).st_size, 0)
+    content = file.read(length)
+    _check_lengths(path, [start], 0)
+    footer = file.read(FOOTER.size)
+    if FOOTER.unpack(footer)[0] != _checksum(content):
+        raise _damaged(path, 0, "its content does not match its checksum")
+    return content
+
+
+def _length(path: Path, start: bytes, at: int, record: int, file_bytes: int, least_bytes: int) -> int:
+    """Return the length of a record whose header was read, checked against what the file has room for."""
+    if len(start) < HEADER.size:
+        raise _damaged(path, record, f"the file ends in the middle of its length, at byte {at + len(start)}")
+    length: int = HEADER.unpack(start)[0]
+    # A wrong length is most likely no TFRecord at all, or damage: the checksum tells before the size does.
+    if not max(least_bytes, 4) <= length <= MAX_RECORD_BYTES:
+        _check_lengths(path, [start], record)
+        raise InputError(
+            f"{path}: record {record} states a length of {length} bytes; allowed: {max(least_bytes, 4)} to "
+            f"{MAX_RECORD_BYTES}",
+            hint="shards hold rows of create_pretraining_data.py, all of one sequence length",
+        )
+    left = file_bytes - at - FRAME_BYTES
+    if length > left:
+        _check_lengths(path, [start], record)
+        raise _damaged(path, record, f"is cut off: it has {length} bytes, {max(0, left)} are left of the file")
+    return length
+
+
+def _check_lengths(path: Path, headers: list[bytes], first_record: int) -> None:
+    content = np.frombuffer(b"".join(headers), np.uint8)
+    starts = np.arange(len(headers), dtype=np.int64) * HEADER.size
+    wanted = content.reshape(-1, HEADER.size)[:, 8:].copy().view("<u4")[:, 0]
+    wrong = masked_crc32c(content, starts, np.full(len(headers), 8)) != wanted
+    if wrong.any():
+        raise _damaged(path, first_record + int(wrong.argmax()), "its length does not match its checksum")
+
+
+def _damaged(path: Path, record: int, problem: str) -> InputError:
+    return InputError(f"{path}: damaged or not a TFRecord file: record {record}: {problem}", hint=REBUILD)
+
+
+def record_offsets(path: Path, least_bytes: int) -> NDArray[np.int64]:
+    """Return where each record begins, and where the last one ends, (records + 1,); kept for the last few files.
+
+    least_bytes: of a record; bounds the number of them, which nothing else states.
+
+    Raises:
+        InputError: a length is damaged or not allowed, or the file ends within a record.
+    """
+    state = path.stat()
+    return _offsets(path, state.st_size, state.st_mtime_ns, least_bytes)
+
+
+@lru_cache(maxsize=8)
+def _offsets(path: Path, file_bytes: int, modified_ns: int, least_bytes: int) -> NDArray[np.int64]:
+    """Follow the lengths. modified_ns: distinguishes a file from its replacement."""
+    parts: list[NDArray[np.int64]] = []
+    at, first = 0, 0
+    with opened_records(path) as file:
+        while at < file_bytes:
+            offsets: list[int] = []
+            headers: list[bytes] = []
+            while at < file_bytes and len(offsets) < _LENGTHS_AT_ONCE:
+                file.seek(at)
+                start = file.read(HEADER.size)
+                length = _length(path, start, at, first + len(offsets), file_bytes, least_bytes)
+                offsets.append(at)
+                headers.append(start)
+                at += length + FRAME_BYTES
+            # Many at a time; the sizes above have been checked, so that a wrong one does no harm until here.
+            _check_lengths(path, headers, first)
+            parts.append(np.array(offsets, np.int64))
+            first += len(offsets)
+    return np.concatenate([*parts, np.array([at], np.int64)])
+
+
+def read_records(
+    path: Path, file: BinaryIO, offsets: NDArray[np.int64], first_record: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Read some records at once; return a buffer, and where each one's content begins and ends in it, (n,) each.
+
+    offsets: (n + 1,), as ``record_offsets``.
+
+    Raises:
+        InputError: a record does not match its checksum, or the file has been changed.
+    """
+    file.seek(int(offsets[0]))
+    content = np.frombuffer(file.read(int(offsets[-1] - offsets[0])), np.uint8)
+    if len(content) != offsets[-1] - offsets[0]:
+        raise _damaged(path, first_record, "the file has become shorter while it was read")
+    starts = offsets[:-1] - offsets[0] + HEADER.size
+    ends = offsets[1:] - offsets[0] - FOOTER.size
+    wanted = content[ends[:, None] + np.arange(FOOTER.size)].copy().view("<u4")[:, 0]
+    wrong = masked_crc32c(content, starts, ends - starts) != wanted
+    if wrong.any():
+        raise _damaged(path, first_record + int(wrong.argmax()), "its content does not match its checksum")
+    return content, starts, ends
+
+
+def write_records(file: BinaryIO, records: list[bytes]) -> None:
+    """Append records; raises OSError."""
+    lengths = np.array([len(record) for record in records], np.int64)
+    content = np.frombuffer(b"".join(records), np.uint8)
+    footers = masked_crc32c(content, np.cumsum(lengths) - lengths, lengths)
+    starts = np.arange(len(records), dtype=np.int64) * 8
+    headers = masked_crc32c(lengths.astype("<u8").view(np.uint8), starts, np.full(len(records), 8))
+    framed: list[bytes] = []
+    for record, header, footer in zip(records, headers.tolist(), footers.tolist(), strict=True):
+        framed += [HEADER.pack(len(record), header), record, FOOTER.pack(footer)]
+    file.write(b"".join(framed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What tells a file from one that took its place: written into its note."""
+
+    num_bytes: int
+    end: str
+    """Its last bytes, which are a checksum of the last record."""
+
+    @classmethod
+    def of(cls, path: Path) -> _Identity:
+        with opened_records(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - FOOTER.size))
+            return cls(size, file.read().hex())
+
+
+def note_path(path: Path) -> Path:
+    """Return the place of a file's note."""
+    return path.with_name(f".{path.name}.json")
+
+
+def write_note(target: Path, content: Path, fields: Iterable[tuple[str, Any]]) -> bytes:
+    """Return a file's note. content: where the file's bytes are until it gets its name."""
+    found = _Identity.of(content)
+    document = {"file": target.name, "bytes": found.num_bytes, "end": found.end, **dict(fields)}
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Return what a file's note states; nothing if it has none, or if another file has taken the place of its own.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    note = note_path(path)
+    try:
+        with note.open("rb") as file:
+            text = file.read(_NOTE_BYTES)
+        document = json.loads(text)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{note}: cannot be read ({error})", hint="delete it: the shard can be read without it"
+        ) from error
+    found = _Identity.of(path)
+    if not isinstance(document, dict) or (document.get("bytes"), document.get("end")) != (found.num_bytes, found.end):
+        return {}
+    return document
