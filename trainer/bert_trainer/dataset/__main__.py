@@ -10,11 +10,11 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from bert_trainer.dataset.commands import build, chop, convert, fetch, inspect_shards, read, verify
+from bert_trainer.dataset.commands import build, chop, convert, evaluation_set, fetch, inspect_shards, read, verify
 from bert_trainer.dataset.commands.terminal import print_line
 from bert_trainer.errors import EXIT_FAILED, TrainerError
 
-_VERBS = (build, read, fetch, convert, chop, inspect_shards, verify)
+_VERBS = (build, read, fetch, convert, chop, evaluation_set, inspect_shards, verify)
 """In the order of ``--help``."""
 
 

@@ -114,7 +114,7 @@ def convert(
     for folder in sorted({file.parent for file in files}):
         if not source.is_file():
             check_complete(folder)
-    headers = _read_headers(files, reporter, check)
+    headers = read_headers(files, reporter, check)
     if layout != "compact":
         unmasked = next((file for file, found in zip(files, headers, strict=True) if not found.masked), None)
         if unmasked:
@@ -191,7 +191,7 @@ def chop(
     files = _training_files(source)
     _refuse_same_place(source, target)
     check_complete(source)
-    headers = _read_headers(files, reporter, check)
+    headers = read_headers(files, reporter, check)
     tasks = plan_chop(files, target, num_shards, layout=layout, name=name, shape=shape, headers=headers)
     if target.is_dir():
         refuse_foreign_shards(target, tasks, hint="choose an empty folder, or empty it")
@@ -230,7 +230,7 @@ def plan_chop(
     """
     source = files[0].parent
     headers = headers or [read_header(file) for file in files]
-    _check_alike(files, headers)
+    check_alike(files, headers)
     first_header = next((header for header in headers if header.rows), headers[0])
     total = sum(header.rows for header in headers)
     if not 1 <= num_shards <= total:
@@ -271,9 +271,9 @@ def _training_files(source: Path) -> list[Path]:
     return files
 
 
-def _read_headers(files: Sequence[Path], reporter: ProgressSink | None, check: Callable[[], None]) -> list[ShardHeader]:
+def read_headers(files: Sequence[Path], reporter: ProgressSink | None, check: Callable[[], None]) -> list[ShardHeader]:
     """Open every file once; with thousands of files that takes seconds, so it is reported."""
-    progress = _Progress("look at files", len(files), "files", reporter)
+    progress = Progress("look at files", len(files), "files", reporter)
     headers = []
     for file in files:
         check()
@@ -282,7 +282,7 @@ def _read_headers(files: Sequence[Path], reporter: ProgressSink | None, check: C
     return headers
 
 
-class _Progress:
+class Progress:
     """Reports a count of files or samples."""
 
     def __init__(self, name: str, total: int, unit: str, reporter: ProgressSink | None) -> None:
@@ -292,6 +292,7 @@ class _Progress:
             reporter.report("stage_started", stage=name, kind=name, steps=total)
 
     def advance(self, amount: int) -> None:
+        """Report that so many more are done."""
         self._done += amount
         if self._reporter:
             elapsed_s = round(time.monotonic() - self._began_s, 3)
@@ -305,7 +306,12 @@ def _refuse_same_place(source: Path, target: Path) -> None:
         raise InputError(f"{target}: is the source, too", hint="write to another folder")
 
 
-def _check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
+def check_alike(files: Sequence[Path], headers: Sequence[ShardHeader]) -> None:
+    """Refuse files that cannot become one set: of different shapes, vocabularies, layouts, or half of them masked.
+
+    Raises:
+        InputError: names the first that differs.
+    """
     # An empty file has neither chunks nor rows to recognize its layout by, and adds nothing to the output.
     with_rows = [(file, header) for file, header in zip(files, headers, strict=True) if header.rows]
     for file, header in with_rows:
@@ -360,7 +366,7 @@ def _run(
             make_shard_folder(folder)
         missing = [task for task in tasks if not is_converted(task)]
         samples = sum(task.num_rows for task in tasks)
-        progress = _Progress(what, sum(task.num_rows for task in missing), "samples", reporter)
+        progress = Progress(what, sum(task.num_rows for task in missing), "samples", reporter)
         processes = min(num_processes or usable_cores(), len(missing))
         if processes > 1:
             for task, _ in run_tasks(run_conversion, missing, num_processes=processes, check=check):
@@ -409,28 +415,38 @@ def run_conversion(task: ConversionTask, advance: Callable[[int], None] = lambda
             for block in read_ragged_blocks(part.path, rows=slice(part.first, part.stop)):
                 buffer.add(block)
                 advance(len(block))
-        totals = buffer.totals
-        shape = task.shape or (max(1, totals.longest_row), max(1, totals.most_predictions))
-        if totals.longest_row > shape[0] or totals.most_predictions > shape[1]:
-            raise InputError(
-                f"{task.parts[0].path}: a row has {totals.longest_row} tokens, another {totals.most_predictions} "
-                f"predictions; allowed: {shape[0]} and {shape[1]} at most",
-                hint="give the files' length, as --length 512:76",
-            )
-        attributes: dict[str, Any] = {
-            "vocabulary_sha256": task.vocabulary_sha256,
-            "generator_version": task.generator_version,
-            "layout": task.layout,
-            "shape": shape,
-            "masked": task.masked,
-            "made_from": task.made_from,
-        }
-        if buffer.in_memory:
-            write_shard(task.target, buffer.joined(), **attributes)
-        else:
-            write_shard_blocks(task.target, totals, buffer.blocks, **attributes)
+        return write_buffered(task, buffer, wanted_rows=task.num_rows)
+
+
+def write_buffered(task: ConversionTask, buffer: SampleBuffer, *, wanted_rows: int) -> int:
+    """Write the samples of a buffer to the task's file, in blocks if they are many; return their number.
+
+    Raises:
+        TrainerError: as ``write_shard``; or the file holds another number of rows than are wanted.
+    """
+    totals = buffer.totals
+    shape = task.shape or (max(1, totals.longest_row), max(1, totals.most_predictions))
+    if totals.longest_row > shape[0] or totals.most_predictions > shape[1]:
+        source = task.parts[0].path if task.parts else task.target
+        raise InputError(
+            f"{source}: a row has {totals.longest_row} tokens, another {totals.most_predictions} "
+            f"predictions; allowed: {shape[0]} and {shape[1]} at most",
+            hint="give the files' length, as --length 512:76",
+        )
+    attributes: dict[str, Any] = {
+        "vocabulary_sha256": task.vocabulary_sha256,
+        "generator_version": task.generator_version,
+        "layout": task.layout,
+        "shape": shape,
+        "masked": task.masked,
+        "made_from": task.made_from,
+    }
+    if buffer.in_memory:
+        write_shard(task.target, buffer.joined(), **attributes)
+    else:
+        write_shard_blocks(task.target, totals, buffer.blocks, **attributes)
     # Read back from the disk: samples must not get lost without notice.
     written = read_header(task.target).rows
-    if written != task.num_rows or totals.rows != task.num_rows:
-        raise TrainerError(f"{task.target}: holds {written} samples, expected {task.num_rows}")
+    if written != wanted_rows or totals.rows != wanted_rows:
+        raise TrainerError(f"{task.target}: holds {written} samples, expected {wanted_rows}")
     return written
