@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from job_changes import Change, both, drop, pretrain, put
 from rule_case import RuleCase
-from sample_job import PHASE1, PREPARE
+from sample_job import EVALUATE, PHASE1, PREPARE
 
 P1 = "spec.stages[1].pretrain"
 
@@ -21,6 +21,15 @@ PREPARATION_CASES: dict[str, RuleCase] = {
         put("stages", PREPARE, "prepare", "text", value="builtin:wikipedia"),
         "spec.stages[0].prepare.text",
         ("builtin:python-docs",),
+    ),
+    "shards to evaluate on": RuleCase(
+        both(
+            put("stages", PREPARE, "prepare", "heldOutFraction", value=0),
+            put("stages", EVALUATE, "evaluate", "shards", value="eval-set"),
+        ),
+        put("stages", PREPARE, "prepare", "heldOutFraction", value=0),
+        "spec.stages[2].evaluate.shards",
+        ("a folder of held-out shards", "heldOutFraction: 0"),
     ),
     "text in one way": RuleCase(
         corpora({"path": "a"}),

@@ -178,8 +178,14 @@ def _stage_problems(config: RunConfig) -> list[str]:
     problems += [f"stages: the name {name!r} is used twice" for name in sorted(set(names)) if names.count(name) > 1]
     # One dataset serves all stages: where it has no masks, every stage without shards of its own has to draw them.
     bare = any(isinstance(stage, PrepareStage) and stage.masking == "dynamic" for stage in config.stages)
+    nothing_held_out = any(isinstance(stage, PrepareStage) and not stage.held_out_fraction for stage in config.stages)
     for number, stage in enumerate(config.stages):
         path = f"stages.{number}"
+        if isinstance(stage, EvaluateStage) and nothing_held_out and stage.shards is None:
+            problems.append(
+                f"{path}.shards: got none; allowed: a folder of held-out shards, since the prepare stage's "
+                "held_out_fraction is 0"
+            )
         if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
             got = "neither" if stage.text is None else "both"
             problems.append(f"{path}: got {got} of text and corpora; allowed: exactly one of them")

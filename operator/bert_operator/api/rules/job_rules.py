@@ -284,6 +284,31 @@ def masks_are_somewhere(spec: JobSpec) -> Iterator[Violation]:
 @rule(
     Cel(
         JobSpec,
+        "!self.stages.exists(stage, has(stage.prepare) && stage.prepare.heldOutFraction == 0.0) || "
+        "self.stages.all(stage, (!has(stage.evaluate) || has(stage.evaluate.shards) || has(stage.evaluate.dataRange)) "
+        "&& (!has(stage.pretrain) || !has(stage.pretrain.evaluation) || has(stage.pretrain.evaluation.shards) "
+        "|| has(stage.pretrain.evaluation.dataRange)))",
+        subject="stages[].evaluate.shards",
+    ),
+    allowed="a folder of held-out shards, or a dataRange of the training samples, since the prepare stage's "
+    "heldOutFraction: 0 holds out none",
+    next_step="name the folder there, set dataRange, or raise heldOutFraction in the prepare stage",
+    reads=(("stages",),),
+)
+def evaluation_has_data(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse to evaluate on a dataset that this job makes without held-out documents."""
+    if not any(stage.prepare is not None and stage.prepare.held_out_fraction == 0 for stage in spec.stages):
+        return
+    for number, stage in enumerate(spec.stages):
+        while_training = stage.pretrain and stage.pretrain.evaluation
+        for path, evaluation in (("evaluate", stage.evaluate), ("pretrain.evaluation", while_training)):
+            if evaluation is not None and evaluation.shards is None and evaluation.data_range is None:
+                yield Violation(f"stages[{number}].{path}.shards", f"{ABSENT}, with heldOutFraction 0")
+
+
+@rule(
+    Cel(
+        JobSpec,
         # vocabularySize has its default in code alone (render.run_config): has() tells whether the user wrote it.
         "!(has(self.dataset) && has(self.dataset.vocabularyFile)) || "
         "!self.stages.exists(stage, has(stage.prepare) && has(stage.prepare.vocabularySize))",
@@ -336,6 +361,7 @@ JOB_RULES: tuple[Rule[JobSpec], ...] = (
     data_has_a_source,
     shards_have_a_vocabulary,
     masks_are_somewhere,
+    evaluation_has_data,
     vocabulary_has_one_source,
     folders_differ,
 )

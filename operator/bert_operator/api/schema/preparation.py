@@ -59,8 +59,9 @@ class PrepareSpec(Section):
     ``dataset.vocabularyFile`` is set."""
     lower_case: bool = True
     """Lower-case the text and strip accents, like the published ``uncased`` models."""
-    held_out_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Fraction of the documents that training never sees, for evaluate stages."""
+    held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Fraction of the documents that training never sees, for evaluate stages. 0: all text is trained on, and evaluate
+    stages name other shards."""
     near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Documents whose 5-word shingles have at least this Jaccard similarity are near-duplicates and count as one, so
     that no copy of a training document is held out. 1: only exact duplicates."""

@@ -245,10 +245,15 @@ class CorpusPasses:
     def _split_again(self, texts: _Texts, empty: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Split the documents that have tokens. Each stays on its side, unless one side is empty now."""
         num_left = int((~(texts.dropped | empty)).sum())
-        if num_left < _MIN_DOCUMENTS_PER_GROUP:
+        holds_out = self.stage.held_out_fraction > 0
+        if num_left < (2 if holds_out else 1):
             raise InputError(
                 f"{self.stage.source}: {num_left} documents have a token of the vocabulary {self.vocabulary_path}; "
-                "at least 2 are needed, one to train on and one to hold out",
+                + (
+                    "at least 2 are needed, one to train on and one to hold out"
+                    if holds_out
+                    else "at least 1 is needed"
+                ),
                 hint="is it the vocabulary of another language, or cased where the text is lower-cased?",
             )
         return split_documents(self.stage, texts.scores, texts.dropped | empty)
@@ -300,16 +305,23 @@ def split_documents(stage: PrepareStage, scores: NDArray[np.float64], dropped: N
     """Decide for every document whether it is held out, (D,); false for dropped ones.
 
     A document's text and the seed decide, not its position: with more text, or in another order, it stays on its
-    side. If one side would be empty, the document with the nearest score goes there.
+    side. If one side would be empty, the document with the nearest score goes there; with a fraction of 0 none is
+    held out.
 
     Raises:
-        InputError: fewer than two documents are left.
+        InputError: fewer than two documents are left, or none with a fraction of 0.
     """
     left = np.flatnonzero(~dropped)
+    if stage.held_out_fraction == 0 and len(left):
+        return np.zeros_like(dropped)
     if len(left) < 2:
         raise InputError(
             f"{stage.source}: {len(left)} of {len(scores)} documents are left without near-duplicates; "
-            "at least 2 are needed, one to train on and one to hold out",
+            + (
+                "at least 2 are needed, one to train on and one to hold out"
+                if stage.held_out_fraction
+                else "at least 1 is needed"
+            ),
             hint="documents are separated by blank lines",
         )
     held_out = (scores < stage.held_out_fraction) & ~dropped
@@ -379,7 +391,7 @@ def assign_groups(
         )
     # Held-out documents are used once: as many groups as make a held-out shard as large as a training shard.
     share = num_training * num_bytes[1] / max(1, num_bytes[0])
-    num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _MIN_DOCUMENTS_PER_GROUP))
+    num_held_out = max(1, min(math.ceil(share), len(sides[1]) // _MIN_DOCUMENTS_PER_GROUP)) if len(sides[1]) else 0
     for side, first, number in zip(sides, (0, num_training), (num_training, num_held_out), strict=True):
         # A heap of (bytes, group); ties go to the lower group, so the result does not depend on anything else.
         loads = [(0, group) for group in range(first, first + number)]

@@ -80,7 +80,8 @@ def build_dataset(
         stage,
         reporter,
         blocks=expected_blocks(corpus.text_bytes),
-        shards=len(lengths) * ((stage.num_shards or MIN_SHARDS) + 1 + num_balanced(stage)),
+        shards=len(lengths)
+        * ((stage.num_shards or MIN_SHARDS) + (1 if stage.held_out_fraction else 0) + num_balanced(stage)),
     )
 
     def local_pool(check: Callable[[], None]) -> WorkerPool:
