@@ -8,7 +8,7 @@ reflection: RFC 3720, appendix B.4; the mask: TensorFlow's ``tsl/lib/hash/crc32c
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,7 @@ def _tables(word_bytes: int) -> NDArray[np.uint32]:
     return tables
 
 
+@cache
 def _after_zeros(num_bytes: int) -> Operator:
     """Return the map of a register's value to that after some zero bytes."""
     ones = np.uint32(1) << np.arange(32, dtype=np.uint32)
