@@ -1,0 +1,140 @@
+"""A model is exported as a TensorFlow 1 checkpoint and comes back bit by bit."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_trainer.checkpoints import tensorflow_export
+from bert_trainer.checkpoints.tensorflow_bundle import open_bundle
+from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
+from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.model.bert import Bert
+from random_rows import model_config, random_model
+from tensorflow_cases import GOOGLE, SMALL, model_of
+
+FILES = [
+    "bert_config.json",
+    "bert_model.ckpt.data-00000-of-00001",
+    "bert_model.ckpt.index",
+    "checkpoint",
+    "vocab.txt",
+]
+
+
+@pytest.fixture
+def vocabulary() -> Vocabulary:
+    return read_vocabulary(GOOGLE / "vocab.txt")
+
+
+def imported(folder: Path, config: object) -> Bert:
+    model = Bert(config, 27)  # type: ignore[arg-type]
+    tensors, _ = read_tensorflow_checkpoint(folder, model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            tensor = tensors.pop(name)
+            parameter.zero_()
+            parameter[: len(tensor)].copy_(tensor)
+    assert not tensors
+    return model
+
+
+def test_what_tensorflow_wrote_is_written_again_byte_by_byte(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    model = imported(GOOGLE, model_of(SMALL, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).config)
+    write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    assert sorted(path.name for path in (tmp_path / "export").iterdir()) == FILES
+    for name in FILES:
+        if name != "checkpoint":
+            assert (tmp_path / "export" / name).read_bytes() == (GOOGLE / name).read_bytes(), name
+    assert (tmp_path / "export" / "checkpoint").read_text() == (
+        'model_checkpoint_path: "bert_model.ckpt"\nall_model_checkpoint_paths: "bert_model.ckpt"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"objective": "mlm"}, {"hidden_act": "gelu_new"}], ids=["bert", "mlm only", "gelu_new"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+def test_names_back_in_are_bit_by_bit_equal(
+    tmp_path: Path, vocabulary: Vocabulary, changes: dict[str, str], dtype: torch.dtype
+) -> None:
+    config = model_config(32, **changes)
+    model = random_model(config, 27, seed=1, dtype=torch.float32).to(dtype)
+    assert len(model.embeddings.tokens.weight) == 32, "the token table has rows of padding"
+    write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    back = imported(tmp_path / "export", config).to(dtype)
+    for (name, parameter), (_, other) in zip(model.named_parameters(), back.named_parameters(), strict=True):
+        rows = 27 if name in ("embeddings.tokens.weight", "mlm_bias") else len(parameter)
+        assert torch.equal(parameter[:rows], other[:rows]), name
+
+
+def test_an_index_of_several_blocks_comes_back(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    """BERT-large's index fits one block; only a model of thousands of layers does not."""
+    config = model_config(2, num_hidden_layers=300, intermediate_size=1)
+    model = random_model(config, 27, seed=1, dtype=torch.float32)
+    write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    assert (tmp_path / "export" / "bert_model.ckpt.index").stat().st_size > 1 << 17
+    back = imported(tmp_path / "export", config)
+    assert torch.equal(back.layers[299].ffn_out.bias, model.layers[299].ffn_out.bias)  # type: ignore[union-attr,arg-type]
+
+
+def test_the_config_has_the_eleven_keys_of_googles(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    config = model_config(32, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
+    write_tensorflow_checkpoint(random_model(config, 27, seed=1, dtype=torch.float32), vocabulary, tmp_path / "export")
+    assert json.loads((tmp_path / "export" / "bert_config.json").read_text()) == {
+        "attention_probs_dropout_prob": 0.3,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.2,
+        "hidden_size": 32,
+        "initializer_range": 0.02,
+        "intermediate_size": 128,
+        "max_position_embeddings": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "type_vocab_size": 2,
+        "vocab_size": 27,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"architecture": "distilbert", "objective": "mlm"}, "model.architecture: got 'distilbert'; allowed: 'bert'"),
+        ({"layer_norm_eps": 1e-5}, "model.layer_norm_eps: got 1e-05; allowed: 1e-12"),
+    ],
+)
+def test_a_model_that_tensorflows_code_cannot_compute_is_refused(
+    tmp_path: Path, vocabulary: Vocabulary, changes: dict[str, object], complaint: str
+) -> None:
+    model = Bert(model_config(32, **changes), 27)
+    with pytest.raises(InputError, match=complaint):
+        write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_named_and_the_earlier_export_stays(
+    tmp_path: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = model_config(32)
+    write_tensorflow_checkpoint(random_model(config, 27, seed=1, dtype=torch.float32), vocabulary, tmp_path / "export")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()}
+
+    def fail(folder: Path, _name: str) -> None:
+        assert (folder / "bert_model.ckpt.index").exists(), "half of it is written"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tensorflow_export, "write_state", fail)
+    with pytest.raises(TrainerError, match="export: cannot be written, the disk is full"):
+        write_tensorflow_checkpoint(
+            random_model(config, 27, seed=2, dtype=torch.float32), vocabulary, tmp_path / "export"
+        )
+    assert {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert len(open_bundle(tmp_path / "export" / "bert_model.ckpt").entries) == 46

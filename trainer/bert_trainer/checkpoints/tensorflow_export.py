@@ -1,0 +1,104 @@
+"""Export of the trained model as a TensorFlow 1 checkpoint with the names of Google's.
+
+Writes ``bert_model.ckpt.index``, ``bert_model.ckpt.data-00000-of-00001``, ``checkpoint``, ``bert_config.json`` and
+``vocab.txt``, which Google's, MLPerf's and NVIDIA's scripts for TensorFlow start from. Weights only, in single
+precision, without a graph (``.meta``). Needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.checkpoints.huggingface_export import huggingface_config
+from bert_trainer.checkpoints.tensorflow_bundle import write_bundle
+from bert_trainer.checkpoints.tensorflow_names import is_transposed, tensorflow_name
+from bert_trainer.checkpoints.tensorflow_prefix import write_state
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.model.bert import Bert
+from bert_trainer.output.run_folder import remove_folder
+from bert_trainer.system.atomic_files import disk_errors
+
+_PREFIX = "bert_model.ckpt"
+# What Google's BertConfig takes, in the order of its published files.
+_CONFIG_KEYS = (
+    "attention_probs_dropout_prob",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "hidden_size",
+    "initializer_range",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "type_vocab_size",
+    "vocab_size",
+)
+# No setting of Google's code, which has it built in.
+_LAYER_NORM_EPS = 1e-12
+
+
+def write_tensorflow_checkpoint(model: Bert, vocabulary: Vocabulary, folder: Path) -> None:
+    """Write the checkpoint atomically, replacing an earlier export.
+
+    Args:
+        model: The trained model.
+        vocabulary: Of the model; its padding rows are cut off.
+        folder: The folder to write.
+
+    Raises:
+        InputError: the model has no form in TensorFlow 1.
+        TrainerError: the disk is full or failing.
+    """
+    _check_expressible(model, folder)
+    staging = folder.with_name(f".{folder.name}.aside")
+    remove_folder(staging)
+    try:
+        with disk_errors(folder):
+            staging.mkdir(parents=True)
+            _write_tensors(model, staging / _PREFIX)
+            write_state(staging, _PREFIX)
+            (staging / "bert_config.json").write_text(json.dumps(bert_config(model), indent=2) + "\n")
+            (staging / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
+            remove_folder(folder)
+            staging.rename(folder)
+    except TrainerError:
+        remove_folder(staging)
+        raise
+
+
+def bert_config(model: Bert) -> dict[str, Any]:
+    """Return the content of ``bert_config.json``."""
+    settings = huggingface_config(model)
+    return {key: settings[key] for key in _CONFIG_KEYS}
+
+
+def _check_expressible(model: Bert, folder: Path) -> None:
+    for name, allowed in {"architecture": "bert", "layer_norm_eps": _LAYER_NORM_EPS}.items():
+        got = getattr(model.config, name)
+        if got != allowed:
+            raise InputError(
+                f"{folder}: model.{name}: got {got!r}; allowed: {allowed!r}, which is built into code that reads "
+                "TensorFlow 1 checkpoints of BERT",
+                hint="export the model in another format",
+            )
+
+
+def _write_tensors(model: Bert, prefix: Path) -> None:
+    parameters = {tensorflow_name(name): parameter.detach() for name, parameter in model.named_parameters()}
+    tables = {tensorflow_name(name) for name in ("embeddings.tokens.weight", "mlm_bias")}
+    for name in tables:
+        parameters[name] = parameters[name][: model.vocabulary_size]
+    parameters = {
+        name: parameters[name].t() if is_transposed(name) else parameters[name] for name in sorted(parameters)
+    }
+
+    def as_array(name: str) -> NDArray[np.float32]:
+        return parameters[name].float().cpu().numpy()
+
+    write_bundle(prefix, {name: tuple(tensor.shape) for name, tensor in parameters.items()}, map(as_array, parameters))
