@@ -1,12 +1,13 @@
 """BERT-base's training step on this machine's processors beside Hugging Face's, in one process tree.
 
-    python benchmarks/trainer/run.py [--rounds 3] [--no-compile] [--no-ranks]
+    python benchmarks/trainer/run.py [--rounds 3] [--no-compile] [--no-ranks] [--evaluation-alone]
 
 Both sides train the same rows with dropout 0.1 and a fused AdamW, their steps taken in turns; figures are medians over
 rounds of the ratio of neighbours, with the smallest and the largest. The peer is ``transformers``' BertForPreTraining
 under bf16 autocast, on rows padded to their full length, with logits at all positions, as its own scripts run it.
 Useful work counts real tokens and masked positions alone, by one formula for both sides, and is compared with the rate
-of large bf16 products measured in the same rounds. Takes a quarter of an hour on two cores, most of it the peer's.
+of large bf16 products measured in the same rounds. What an evaluation costs is compared with the same forward passes on
+batches that are ready in memory. Takes a quarter of an hour on two cores, most of it the peer's.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ from transformers import BertConfig, BertForPreTraining
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.model.backends.cpu.capability import describe_processor, prepare_processor
+from bert_trainer.model.backends.cpu.linear import cached_weights
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.evaluation import EvaluationSet, evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -217,6 +221,48 @@ def build_dataset(folder: Path) -> None:
     subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def evaluation_costs(folder: Path, rounds: int, num_samples: int = 128) -> list[float]:
+    """Return the ratios of evaluations to the same number of bare forward passes, the two in turns."""
+    shards = ShardFolder.open(
+        folder / "seq_len_128_max_pred_20",
+        split="held_out",
+        sequence_length=128,
+        max_predictions=20,
+        vocabulary=None,
+    )
+    data = EvaluationSet.of(shards, micro_batch_size=ROWS[128], max_samples=num_samples)
+    samples = shards.read_ragged(0, slice(data.first, data.last))
+    starts = range(0, len(samples), ROWS[128])
+    batches = [make_batch(samples.take(slice(at, at + ROWS[128])), np.arange(ROWS[128])) for at in starts]
+    ours = Ours("bf16")
+
+    def evaluation() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16), cached_weights():
+            evaluate(ours.model, data, Alone(), torch.device("cpu"))
+
+    @torch.no_grad()
+    def passes() -> None:
+        ours.model.eval()
+        with torch.autocast("cpu", dtype=torch.bfloat16), cached_weights():
+            for batch in batches:
+                ours.model(batch)
+        ours.model.train()
+
+    evaluation(), passes()
+    ratios = []
+    for _ in range(rounds):
+        # Forth and back, so that a machine that slows down in between slows both.
+        whole_s, bare_s = seconds(evaluation), seconds(passes)
+        bare_s, whole_s = bare_s + seconds(passes), whole_s + seconds(evaluation)
+        ratios.append(whole_s / bare_s)
+    print(
+        f"evaluation of {len(samples)} sequences: {spread(ratios)} of its {len(batches)} forward passes, "
+        f"load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+    return ratios
+
+
 def rank_rates(folder: Path, rounds: int) -> list[float]:
     """Return the ratios of two ranks with one thread each to one process with two, whole runs of the trainer."""
     ratios = []
@@ -281,15 +327,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled peer out")
     parser.add_argument("--no-ranks", action="store_true", help="leave the runs of two ranks out")
+    parser.add_argument("--evaluation-alone", action="store_true", help="only compare evaluation and forward passes")
     arguments = parser.parse_args()
-    figures = dict.fromkeys(
-        ("eager", "compile", "of_matmul", "real128", "real512", "fp32", "optimizer_share", "ranks2"), float("nan")
-    )
+    names = ("eager", "compile", "of_matmul", "real128", "real512", "fp32", "optimizer_share", "evaluation", "ranks2")
+    figures = dict.fromkeys(names, float("nan"))
     prepare_processor("bf16")
     print(describe_processor(0, "bf16"), flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:
         folder = Path(name) / "data"
         build_dataset(folder)
+        # The most rounds: it is the one figure with a bar of a few percent.
+        figures["evaluation"] = statistics.median(evaluation_costs(folder, 3 * arguments.rounds))
+        if arguments.evaluation_alone:
+            print(f"bench-trainer: evaluation={figures['evaluation']:.3g}")
+            return 0
         full = [make_rows(full_rows(ROWS[128], 128), 128)]
         ours, peer = Ours("bf16"), Peer("bf16")
         before = product_rate()

@@ -10,13 +10,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bert_trainer.config.stages import EvaluateStage
+from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.shards import ShardFolder, write_shard
 from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.errors import InputError
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
+from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.evaluation import Accuracy, EvaluationSet, evaluate, unigram_baseline
 from random_rows import model_config, random_model, random_samples
 from threaded_world import run_threads
 
@@ -73,15 +75,8 @@ def model() -> Bert:
     return model
 
 
-def stage(micro_batch_size: int = 4, max_samples: int | None = None) -> EvaluateStage:
-    return EvaluateStage(
-        name="evaluate",
-        shards=None,
-        sequence_length=SEQUENCE_LENGTH,
-        max_predictions_per_sequence=PREDICTIONS,
-        micro_batch_size=micro_batch_size,
-        max_samples=max_samples,
-    )
+def measured(folder: ShardFolder, micro_batch_size: int = 4, max_samples: int | None = None) -> EvaluationSet:
+    return EvaluationSet.of(folder, micro_batch_size=micro_batch_size, max_samples=max_samples)
 
 
 def count_by_hand(model: Bert, shards: list[Samples], num_samples: int) -> tuple[int, int, int, float]:
@@ -114,7 +109,7 @@ def test_it_is_what_counting_by_hand_gives(
 ) -> None:
     num_samples = min(27, max_samples or 27)
     tokens, tokens_right, pairs_right, loss = count_by_hand(model, shards, num_samples)
-    found = evaluate(model, held_out, stage(max_samples=max_samples), Alone(), CPU)
+    found = evaluate(model, measured(held_out, max_samples=max_samples), Alone(), CPU)
     assert (found.samples, found.masked_tokens) == (num_samples, tokens)
     assert found.masked_lm == tokens_right / tokens
     assert found.next_sentence == pairs_right / num_samples
@@ -123,18 +118,39 @@ def test_it_is_what_counting_by_hand_gives(
         assert 0 < tokens_right < tokens, "the model is neither always wrong nor always right"
 
 
+@pytest.mark.parametrize(("start", "end", "rows"), [(0.9, 1.0, (24, 27)), (0.25, 0.5, (7, 14)), (0.3, 0.35, (8, 9))])
+def test_a_range_is_what_counting_its_rows_by_hand_gives(
+    model: Bert, held_out: ShardFolder, shards: list[Samples], start: float, end: float, rows: tuple[int, int]
+) -> None:
+    """27 rows in three shards; a stage that trains up to 0.9 takes rows 0 to 23."""
+    first, last = rows
+    data = EvaluationSet.of(held_out, micro_batch_size=4, data_range=DataRange(start=start, end=end))
+    tokens, tokens_right, pairs_right, _ = count_by_hand(
+        model, [Samples.concatenate(shards).take(slice(*rows))], last - first
+    )
+    found = evaluate(model, data, Alone(), CPU)
+    assert (found.samples, found.masked_tokens) == (last - first, tokens)
+    assert (found.masked_lm, found.next_sentence) == (tokens_right / tokens, pairs_right / found.samples)
+    assert SampleOrder(held_out.rows, 1, DataRange(start=0.0, end=0.9)).num_samples == 24
+
+
+def test_a_range_without_samples_is_refused(held_out: ShardFolder) -> None:
+    with pytest.raises(InputError, match=r"0\.5 to 0\.51 of 27 samples to evaluate on holds none"):
+        EvaluationSet.of(held_out, micro_batch_size=4, data_range=DataRange(start=0.5, end=0.51))
+
+
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 5, 27, 1000])
 def test_micro_batches_make_no_difference(model: Bert, held_out: ShardFolder, micro_batch_size: int) -> None:
-    expected = evaluate(model, held_out, stage(), Alone(), CPU)
-    found = evaluate(model, held_out, stage(micro_batch_size), Alone(), CPU)
+    expected = evaluate(model, measured(held_out), Alone(), CPU)
+    found = evaluate(model, measured(held_out, micro_batch_size), Alone(), CPU)
     assert (found.masked_lm, found.next_sentence) == (expected.masked_lm, expected.next_sentence)
     assert found.masked_lm_loss == pytest.approx(expected.masked_lm_loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 27])
 def test_the_counts_of_ranks_add_up(model: Bert, held_out: ShardFolder, ranks: int) -> None:
-    expected = evaluate(model, held_out, stage(), Alone(), CPU)
-    parts = [evaluate(model, held_out, stage(), Alone(rank=rank, size=ranks), CPU) for rank in range(ranks)]
+    expected = evaluate(model, measured(held_out), Alone(), CPU)
+    parts = [evaluate(model, measured(held_out), Alone(rank=rank, size=ranks), CPU) for rank in range(ranks)]
     assert sum(part.samples for part in parts) == expected.samples
     assert sum(part.masked_tokens for part in parts) == expected.masked_tokens
     right = sum(round(part.masked_lm * part.masked_tokens) for part in parts)
@@ -143,13 +159,13 @@ def test_the_counts_of_ranks_add_up(model: Bert, held_out: ShardFolder, ranks: i
 
 @pytest.mark.parametrize("ranks", [2, 3, 30])  # more ranks than samples, too
 def test_every_rank_is_told_the_same_accuracy(held_out: ShardFolder, model: Bert, ranks: int) -> None:
-    expected = evaluate(model, held_out, stage(), Alone(), CPU)
+    expected = evaluate(model, measured(held_out), Alone(), CPU)
     weights = model.state_dict()
 
     def rank(world: Alone) -> Accuracy:
         own = Bert(model.config, VOCABULARY_SIZE).double()
         own.load_state_dict(weights)
-        return evaluate(own, held_out, stage(), world, CPU)
+        return evaluate(own, measured(held_out), world, CPU)
 
     for found in run_threads(ranks, rank):
         assert (found.samples, found.masked_tokens) == (expected.samples, expected.masked_tokens)
@@ -159,7 +175,7 @@ def test_every_rank_is_told_the_same_accuracy(held_out: ShardFolder, model: Bert
 def test_evaluation_leaves_the_model_as_it_was(model: Bert, held_out: ShardFolder) -> None:
     model.train()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    first, second = (evaluate(model, held_out, stage(), Alone(), CPU) for _ in range(2))
+    first, second = (evaluate(model, measured(held_out), Alone(), CPU) for _ in range(2))
     assert first == second
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -168,7 +184,7 @@ def test_evaluation_leaves_the_model_as_it_was(model: Bert, held_out: ShardFolde
 
 def test_without_the_objective_there_is_no_next_sentence_accuracy(held_out: ShardFolder) -> None:
     model = random_model(model_config(32, objective="mlm"), VOCABULARY_SIZE, seed=1, dtype=torch.float32)
-    assert evaluate(model, held_out, stage(), Alone(), CPU).next_sentence is None
+    assert evaluate(model, measured(held_out), Alone(), CPU).next_sentence is None
 
 
 def rows_with_labels(labels: list[list[int]]) -> Samples:
@@ -196,15 +212,15 @@ def test_the_baseline_always_names_the_training_sets_commonest_masked_token(tmp_
     held_out = write_folder(
         tmp_path, "held_out", [rows_with_labels([[8, 8, 9], [9, 8]]), rows_with_labels([[8, 7, 8], [9, 60]])]
     )
-    assert unigram_baseline(training, held_out, None) == 3 / 10
-    assert unigram_baseline(training, held_out, 1) == 1 / 3
-    assert unigram_baseline(training, held_out, 2) == 2 / 5
-    assert unigram_baseline(training, held_out, 3) == 2 / 8
-    assert unigram_baseline(training, held_out, 1000) == 3 / 10
+    assert unigram_baseline(training, measured(held_out, max_samples=None)) == 3 / 10
+    assert unigram_baseline(training, measured(held_out, max_samples=1)) == 1 / 3
+    assert unigram_baseline(training, measured(held_out, max_samples=2)) == 2 / 5
+    assert unigram_baseline(training, measured(held_out, max_samples=3)) == 2 / 8
+    assert unigram_baseline(training, measured(held_out, max_samples=1000)) == 3 / 10
 
 
 def test_padding_predictions_are_no_baseline(tmp_path: Path) -> None:
     """Unused predictions are 0, which would be the commonest token if they counted."""
     training = write_folder(tmp_path, "training", [rows_with_labels([[7], [7], [9]])])
     held_out = write_folder(tmp_path, "held_out", [rows_with_labels([[7], [5, 5, 5]])])
-    assert unigram_baseline(training, held_out, None) == 1 / 4
+    assert unigram_baseline(training, measured(held_out, max_samples=None)) == 1 / 4

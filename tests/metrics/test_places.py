@@ -64,6 +64,32 @@ def test_prometheus_serves_the_newest_values(tmp_path: Path) -> None:
     assert 'bert_trainer_step{stage="phase1"} 20.0' in text
 
 
+def test_an_evaluation_reaches_every_place_under_names_of_its_own(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    line = io.StringIO()
+    writer = MetricsWriter(tmp_path, logging_settings(prometheus_port=0), Reporter("uid-1", 2, line))
+    try:
+        writer.evaluated(stage="phase1", when="during", step=20, mlm_accuracy=0.25, samples=100)
+        writer.evaluated(stage="evaluate", when="after", mlm_accuracy=0.5)
+        with urllib.request.urlopen(f"http://127.0.0.1:{writer.prometheus_port}/metrics") as answer:
+            text = answer.read().decode()
+    finally:
+        writer.close()
+    assert [record["mlm_accuracy"] for record in read_metrics(tmp_path)] == [0.25, 0.5]
+    assert line.getvalue().splitlines()[0] == (
+        "bert-trainer/1 event=evaluated stage=phase1 when=during step=20 mlm_accuracy=0.25 samples=100 "
+        "job=uid-1 attempt=2"
+    )
+    assert 'bert_trainer_evaluation_mlm_accuracy{stage="phase1"} 0.25' in text
+    assert 'bert_trainer_evaluation_mlm_accuracy{stage="evaluate"} 0.5' in text
+    assert 'bert_trainer_mlm_accuracy{stage="phase1"}' not in text
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (scalar,) = events.Scalars("phase1/evaluation_mlm_accuracy")
+    assert (scalar.step, scalar.value) == (20, 0.25)
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]

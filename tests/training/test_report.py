@@ -37,6 +37,29 @@ def report(*records: dict[str, Any]) -> dict[str, Any]:
     return make_report(CONFIG, list(records), {}, ranks=1)
 
 
+def test_a_stage_s_evaluations_and_its_target_are_reported_once_by_step() -> None:
+    evaluation = {
+        "every_steps": 2,
+        "max_samples": None,
+        "micro_batch_size": 8,
+        "max_predictions_per_sequence": 5,
+        "shards": None,
+        "data_range": None,
+    }
+    stage = pretrain_stage(evaluation=evaluation, target={"masked_lm_accuracy": 0.5})
+    config = run_config(Path("out"), Path("data"), stages=[stage, pretrain_stage("phase2")])
+    of_all = {"event": "evaluated", "stage": "phase1", "when": "during", "attempt_uid": "uid-1", "attempt": 1}
+    records: list[dict[str, Any]] = [
+        {**of_all, "step": 2, "mlm_accuracy": 0.25, "samples": 24, "target_met": "false"},
+        {**of_all, "step": 4, "mlm_accuracy": 0.5, "samples": 24, "target_met": "true", "message": "target met"},
+        {**of_all, "step": 2, "mlm_accuracy": 0.25, "samples": 24, "target_met": "false"},
+    ]
+    first, second = make_report(config, records, {}, ranks=1)["stages"]
+    assert [(found["step"], found["maskedLmAccuracy"]) for found in first["evaluations"]] == [(2, 0.25), (4, 0.5)]
+    assert first["target"] == {"maskedLmAccuracy": 0.5, "met": True, "message": "target met"}
+    assert "evaluations" not in second
+
+
 def test_attempts_are_numbered_as_in_the_log_where_the_preparation_was_the_first() -> None:
     assert report(*FIRST)["attempts"] == 2
 

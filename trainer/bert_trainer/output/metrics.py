@@ -45,6 +45,11 @@ _GAUGES = {
     "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
     "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
     "remaining_s": "Expected seconds until the current stage ends.",
+    "evaluation_step": "Optimizer steps of the stage at its latest evaluation.",
+    "evaluation_mlm_accuracy": "Share of masked tokens predicted correctly in the latest evaluation.",
+    "evaluation_nsp_accuracy": "Share of sentence pairs classified correctly in the latest evaluation.",
+    "evaluation_mlm_loss": "Masked-LM loss of the latest evaluation, in nats.",
+    "evaluation_seconds": "Seconds that the latest evaluation took.",
 }
 
 # The progress line stays short enough to read; everything else is in metrics.jsonl.
@@ -62,6 +67,8 @@ _ON_THE_LINE = [
     "elapsed_s",
     "remaining_s",
 ]
+
+_OF_EVERY_RECORD = {"event", "attempt", "attempt_uid", "run_s", "cpu_s"}
 
 
 @dataclass(slots=True)
@@ -107,9 +114,28 @@ class MetricsWriter:
     def progress(self, record: Record) -> None:
         """Publish one logging interval; ``record`` has at least stage, step and steps."""
         self.event("progress", **record)
-        stage, step = str(record["stage"]), int(record["step"] or 0)
-        for name, value in record.items():
-            if isinstance(value, float) and self._tensorboard is not None:
+        self._publish(str(record["stage"]), int(record["step"] or 0), record)
+
+    def evaluated(self, **fields: Value) -> None:
+        """Publish an evaluation; ``fields`` has at least stage and mlm_accuracy, and a step while that stage trains."""
+        self.event("evaluated", **fields)
+        step = fields.get("step")
+        figures = {f"evaluation_{name}": value for name, value in fields.items()}
+        self._publish(str(fields["stage"]), None if step is None else int(step), figures)
+
+    def repeat_results(self) -> None:
+        """Print the latest evaluation of every stage once more: who reads the end of the log then has all of them."""
+        latest = {
+            record["stage"]: record
+            for record in read_metrics(self.folder)
+            if record.get("event") == "evaluated" and record.get("when") != "before"
+        }
+        for record in latest.values():
+            self.reporter.report("result", **{key: record[key] for key in record if key not in _OF_EVERY_RECORD})
+
+    def _publish(self, stage: str, step: int | None, figures: Record) -> None:
+        for name, value in figures.items():
+            if isinstance(value, float) and self._tensorboard is not None and step is not None:
                 self._tensorboard.add_scalar(f"{stage}/{name}", value, step)
             if isinstance(value, int | float) and name in self._gauges:
                 self._gauges[name].labels(stage).set(value)

@@ -38,7 +38,7 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
         "job": f"{config.job.namespace}/{config.job.name}",
         "ranks": ranks,
         "stages": [
-            _stage_report(stage, _by_step(records, stage.name))
+            {**_stage_report(stage, _by_step(records, stage.name)), **_evaluation_report(stage, records)}
             for stage in config.stages
             if isinstance(stage, PretrainStage)
         ],
@@ -84,14 +84,41 @@ def _count_attempts(keys: Iterable[tuple[Any, Any]]) -> int:
     return sum(newest.values())
 
 
-def _by_step(records: list[Record], stage: str) -> list[Record]:
-    """Return a stage's intervals in order; a step that was trained again after a kill counts once, the last time."""
+def _by_step(records: list[Record], stage: str, event: str = "progress") -> list[Record]:
+    """Return a stage's records in order; a step that was trained again after a kill counts once, the last time."""
     by_step = {
-        int(record["step"] or 0): record
-        for record in records
-        if record["event"] == "progress" and record["stage"] == stage
+        int(record["step"] or 0): record for record in records if record["event"] == event and record["stage"] == stage
     }
     return [by_step[step] for step in sorted(by_step)]
+
+
+def _evaluation_report(stage: PretrainStage, records: list[Record]) -> dict[str, Any]:
+    """Return what a stage's evaluations found, and what became of its target; nothing for a stage without them."""
+    if stage.evaluation is None:
+        return {}
+    evaluated = _by_step(records, stage.name, "evaluated")
+    report: dict[str, Any] = {
+        "evaluations": [
+            {
+                "step": record["step"],
+                "trainedSamples": record.get("trained_samples"),
+                "maskedLmAccuracy": record.get("mlm_accuracy"),
+                "nextSentenceAccuracy": record.get("nsp_accuracy"),
+                "maskedLmLoss": record.get("mlm_loss"),
+                "samples": record.get("samples"),
+                "seconds": record.get("seconds"),
+            }
+            for record in evaluated
+        ]
+    }
+    if stage.target is not None:
+        last = evaluated[-1] if evaluated else {}
+        report["target"] = {
+            "maskedLmAccuracy": stage.target.masked_lm_accuracy,
+            "met": last.get("target_met") == "true",
+            "message": last.get("message"),
+        }
+    return report
 
 
 def _stage_report(stage: PretrainStage, intervals: list[Record]) -> dict[str, Any]:
@@ -158,6 +185,13 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
         steps = [offset + int(record["step"] or 0) for record in intervals]
         loss_axes.plot(steps, _column(intervals, "loss"), label=stage.name)
         accuracy_axes.plot(steps, _column(intervals, "mlm_accuracy", percent=True), label=stage.name)
+        if evaluated := _by_step(records, stage.name, "evaluated"):
+            steps_evaluated = [offset + int(record["step"] or 0) for record in evaluated]
+            accuracies = _column(evaluated, "mlm_accuracy", percent=True)
+            accuracy_axes.plot(steps_evaluated, accuracies, "o", markersize=4, label=f"{stage.name}: evaluated")
+        if isinstance(stage, PretrainStage) and stage.target is not None:
+            wanted = 100 * stage.target.masked_lm_accuracy
+            accuracy_axes.plot([offset, steps[-1]], [wanted, wanted], "k:", label=f"{stage.name}: target {wanted:g} %")
         if offset:
             for axes in (loss_axes, accuracy_axes):
                 axes.axvline(offset, color="0.8", linewidth=1, zorder=0)

@@ -188,8 +188,7 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
         for key, old, new in _differences(_without_place(_with_defaults(frozen)), _without_place(wanted)):
             if _only_rounds(key, config):
                 rounding.append(f"{key} {old} -> {new}")
-            # With the dots: another setting's name may begin in the same way.
-            elif not any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE):
+            elif not _may_change(key):
                 refused.append(f"  {key}: was {old}, is {new}")
         if refused:
             raise InputError(
@@ -248,6 +247,15 @@ def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
         return parse_run_config(frozen).model_dump(mode="json")
     except InputError:
         return frozen
+
+
+def _may_change(key: str) -> bool:
+    """Return whether a setting may change between attempts."""
+    match key.split("."):
+        case ["stages", _, "checkpoint", *_]:
+            return True
+    # With the dots: another setting's name may begin in the same way.
+    return any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE)
 
 
 def _only_rounds(key: str, config: RunConfig) -> bool:

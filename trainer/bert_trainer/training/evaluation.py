@@ -1,6 +1,6 @@
-"""Accuracy on held-out documents, against a unigram baseline that any trained model must beat.
+"""Accuracy on samples that were not trained on, against a unigram baseline that any trained model must beat.
 
-Accuracies are weighted by token (or pair) over the whole held-out set: counts are summed over ranks and divided once,
+Accuracies are weighted by token (or pair) over the whole set: counts are summed over ranks and divided once,
 never averaged over batches, whose sizes differ.
 """
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bert_trainer.config.stages import EvaluateStage
+from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.errors import InputError
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
@@ -36,16 +37,55 @@ class Accuracy:
     masked_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationSet:
+    """The samples that a model is measured on. Holds no open file."""
+
+    folder: ShardFolder
+    first: int
+    """Of the samples in shard order."""
+    last: int
+    """Exclusive."""
+    micro_batch_size: int
+
+    @classmethod
+    def of(
+        cls,
+        folder: ShardFolder,
+        *,
+        micro_batch_size: int,
+        max_samples: int | None = None,
+        data_range: DataRange | None = None,
+    ) -> EvaluationSet:
+        """Take the first samples of a folder, or of a part of it.
+
+        Raises:
+            InputError: the part holds no sample.
+        """
+        total = folder.num_samples
+        first, last = 0, total
+        if data_range is not None:
+            # Rounded as in SampleOrder: what a stage trains on up to 0.9 ends where this begins.
+            first, last = round(data_range.start * total), round(data_range.end * total)
+        if first >= last:
+            assert data_range is not None, "a folder of shards holds samples"
+            raise InputError(
+                f"data_range: {data_range.start} to {data_range.end} of {total} samples to evaluate on holds none",
+                hint="widen the range",
+            )
+        return cls(folder, first, min(last, first + (max_samples or total)), micro_batch_size)
+
+
 @torch.no_grad()
-def evaluate(model: Bert, folder: ShardFolder, stage: EvaluateStage, world: World, device: torch.device) -> Accuracy:
-    """Evaluate the model, without dropout, on held-out samples split over the ranks. Collective."""
+def evaluate(model: Bert, data: EvaluationSet, world: World, device: torch.device) -> Accuracy:
+    """Evaluate the model, without dropout, on samples that are split over the ranks. Collective."""
     model.eval()
-    num_samples = min(folder.num_samples, stage.max_samples or folder.num_samples)
-    staged = stage_for(device, stage.sequence_length, stage.micro_batch_size)
+    staged = stage_for(device, data.folder.sequence_length, data.micro_batch_size)
     # Accumulated on the device, with one synchronization at the end; in fp64, which counts exactly.
     counts = torch.zeros(3, dtype=torch.float64, device=device)
     masked = rows = 0
-    for read in _batches(folder, *rank_slice(num_samples, world.rank, world.size), stage.micro_batch_size):
+    start, stop = rank_slice(data.last - data.first, world.rank, world.size)
+    for read in _batches(data.folder, data.first + start, data.first + stop, data.micro_batch_size):
         batch = (read if staged is None else staged(read)).to(device)
         sums = model(batch)
         counts += torch.stack(
@@ -66,24 +106,29 @@ def evaluate(model: Bert, folder: ShardFolder, stage: EvaluateStage, world: Worl
 
 def _batches(folder: ShardFolder, start: int, stop: int, micro_batch_size: int) -> Iterator[Batch]:
     """Yield samples [start, stop) in shard order."""
+    for shard, first, last, number in _parts(folder, start, stop):
+        samples = folder.read_ragged(shard, slice(first, last))
+        for at in range(0, last - first, micro_batch_size):
+            part = slice(at, min(at + micro_batch_size, last - first))
+            yield make_batch(samples.take(part), np.arange(part.start, part.stop) + number)
+
+
+def _parts(folder: ShardFolder, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield every shard that holds some of samples [start, stop): its rows from, to, and the number of the first."""
     first_of_shard = 0
     for shard, rows in enumerate(folder.rows):
         first, last = max(start - first_of_shard, 0), min(stop - first_of_shard, rows)
         if first < last:
-            samples = folder.read_ragged(shard)
-            for at in range(first, last, micro_batch_size):
-                part = slice(at, min(at + micro_batch_size, last))
-                yield make_batch(samples.take(part), np.arange(part.start, part.stop) + first_of_shard)
+            yield shard, first, last, first_of_shard + first
         first_of_shard += rows
 
 
-def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: int | None) -> float:
+def unigram_baseline(training: ShardFolder, data: EvaluationSet) -> float:
     """Return the accuracy of always predicting the training set's most frequent masked token, in [0, 1].
 
     Args:
         training: At most its first 8 shards are counted.
-        held_out: What the accuracy is measured on.
-        max_samples: As in the evaluation that it is compared with.
+        data: What the accuracy is measured on.
     """
     counts = np.zeros(0, dtype=np.int64)
     for shard in range(min(len(training.rows), _BASELINE_SHARDS)):
@@ -92,22 +137,16 @@ def unigram_baseline(training: ShardFolder, held_out: ShardFolder, max_samples: 
         longer[: len(shorter)] += shorter
         counts = longer
     most_frequent = int(counts.argmax())
-    left = max_samples or held_out.num_samples
     right = total = 0
-    for shard in range(len(held_out.rows)):
-        labels = _labels(held_out, shard, left)
+    for shard, first, last, _ in _parts(data.folder, data.first, data.last):
+        labels = _labels(data.folder, shard, slice(first, last))
         right += int((labels == most_frequent).sum())
         total += len(labels)
-        left -= held_out.rows[shard]
-        if left <= 0:
-            break
     return right / max(total, 1)
 
 
-def _labels(
-    folder: ShardFolder, shard: int, max_samples: int | None = None
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    samples = folder.read_ragged(shard).take(slice(0, max_samples))
+def _labels(folder: ShardFolder, shard: int, rows: slice = slice(None)) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    samples = folder.read_ragged(shard, rows)
     chosen = samples.masked_lm_ids
     if not len(chosen):
         # Dynamic masking: the shards hold no masks, and any token but [CLS] and both [SEP] may be masked.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,8 +48,8 @@ class StageProgress:
                 _append_to_ledger(session, stage, self.step, numbers)
         self.step += 1
 
-    def position(self, session: Session, data: StageData) -> Position:
-        """Return what a checkpoint records."""
+    def position(self, session: Session, data: StageData, *, at_end: bool = False) -> Position:
+        """Return what a checkpoint records. at_end: the stage is over, whatever its length was meant to be."""
         stage = session.config.stages[self.stage_index]
         assert isinstance(stage, PretrainStage), "only pretraining stages have positions"
         optimizer = session.optimizer
@@ -56,7 +57,8 @@ class StageProgress:
             stage_index=self.stage_index,
             stage=stage.name,
             step=self.step,
-            total_steps=data.total_steps,
+            # A stage that met its target has as many steps as it took: so every release sees that it is finished.
+            total_steps=self.step if at_end else data.total_steps,
             num_applied=optimizer.num_applied,
             samples_seen=self.step * stage.global_batch_size,
             sample_hash=self.sample_hash,
@@ -133,6 +135,13 @@ class Interval:
             **costs,
         }
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time inside out of the interval: its throughput is that of training."""
+        began_at_s = time.monotonic()
+        yield
+        self._started_at_s += time.monotonic() - began_at_s
+
     def set_data_wait(self, waited_s: float) -> None:
         """Set how long this rank has waited for batches since the stage began."""
         self._waited_s = waited_s
@@ -144,8 +153,9 @@ class Interval:
         progress: StageProgress,
         result: StepResult,
         started_at_s: float,
+        evaluations_s: float = 0.0,
     ) -> None:
-        """Sum over the ranks and report; collective."""
+        """Sum over the ranks and report; collective. evaluations_s: that those still to come are expected to take."""
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
         costs = self._rank_costs(session)
@@ -186,7 +196,7 @@ class Interval:
                     # For people to compare two runs; the checkpoint's manifest has all 64 digits.
                     "sample_hash": progress.sample_hash[:16],
                     "elapsed_s": now_s - started_at_s,
-                    "remaining_s": (total_steps - progress.step) / steps_per_s,
+                    "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
                     "interval_s": elapsed_s,
                     "interval_sequences": int(rows),
                     "interval_tokens": int(tokens),

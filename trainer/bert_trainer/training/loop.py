@@ -35,6 +35,7 @@ from bert_trainer.training.micro_batch_size import resolve_micro_batch_sizes
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.session import RunWriter, Session, StageData
+from bert_trainer.training.stage_evaluation import StageEvaluations
 
 
 class StopSignal:
@@ -127,8 +128,9 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     """Train one phase, from its start or from where the checkpoint left it."""
     config, world, data = session.config, session.world, session.training_data[index]
     progress = _start_or_resume(session, index, stage, data)
-    if progress.step == data.total_steps:
+    if progress is None:
         return
+    evaluations = StageEvaluations.open(session, index, stage, data)
     _report(session, "stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
     if progress.step == 0 and index == min(session.training_data):
         for number, other in enumerate(config.stages):
@@ -140,7 +142,8 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     started_at_s = saved_at_s = time.monotonic()
     interval = Interval()
     with _open_reader(session, index, stage, data, progress.step) as reader:
-        while progress.step < data.total_steps:
+        at_end = False
+        while not at_end:
             session.profiler.start_step(stage.name, progress.step + 1)
             with session.profiler.part("data"):
                 batches = [batch.to(session.device) for batch in reader.next_step()]
@@ -148,7 +151,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             # how many ranks were asked to stop, so that all of them leave at the same step; and whether rank 0's
             # clock asks for a checkpoint. Rank 0 alone looks at the clock: ranks' clocks differ, and collecting
             # ZeRO-1's moments for a checkpoint is collective.
-            save_is_due = session.writer is not None and _save_interval_is_over(session, saved_at_s)
+            save_is_due = session.writer is not None and _save_interval_is_over(session, stage, saved_at_s)
             with session.profiler.part("reduction"):
                 masked_tokens, stops, in_time = world.sum_numbers(
                     [sum(batch.num_masked for batch in batches), stop.received, save_is_due]
@@ -163,18 +166,28 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             interval.set_data_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
-            if progress.step % config.logging.every_steps == 0 or at_end:
-                interval.publish(session, stage, progress, result, started_at_s)
+            is_reported = progress.step % config.logging.every_steps == 0 or at_end
+            if is_reported:
+                left_s = evaluations.remaining_s(progress.step)
+                interval.publish(session, stage, progress, result, started_at_s, left_s)
+            if evaluations.times.is_due(progress.step):
+                with session.profiler.paused(), interval.paused():
+                    evaluations.run(progress.step)
+                at_end = at_end or evaluations.target_met
+                if at_end and not is_reported:
+                    interval.publish(session, stage, progress, result, started_at_s)
             if at_end or _checkpoint_due(session, index, stage, progress.step, in_time=bool(in_time)):
                 with session.profiler.part("checkpoint"):
-                    session.save(progress.position(session, data), session.optimizer.gather_moments())
+                    position = progress.position(session, data, at_end=at_end)
+                    session.save(position, session.optimizer.gather_moments())
                 saved_at_s = time.monotonic()
             session.profiler.end_step()
             # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
             if session.writer is not None:
                 session.writer.store.raise_if_failed()
     session.profiler.close()
-    _report(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - started_at_s)
+    seconds = time.monotonic() - started_at_s
+    _report(session, "stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
 
 
 def _open_reader(session: Session, index: int, stage: PretrainStage, data: StageData, first_step: int) -> StageReader:
@@ -250,24 +263,23 @@ def train_step(
 
 
 def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
-    """Measure accuracy on the held-out samples; report it against a unigram baseline. Collective."""
-    held_out = session.held_out[index]
+    """Measure accuracy on samples that were not trained on; report it against a unigram baseline. Collective."""
+    data = session.evaluation_data[index]
     with session.autocast(), cached_weights():
-        accuracy = evaluate(session.model, held_out, stage, session.world, session.device)
+        accuracy = evaluate(session.model, data, session.world, session.device)
     if session.writer is not None:
         trained = list(session.training_data.values())
         # The baseline counts the training set of this length, else of the first phase; a job that only evaluates has
-        # none and counts the held-out set itself.
-        same_length = [data for data in trained if data.sequence_length == stage.sequence_length]
-        training = next((data.folder for data in (*same_length, *trained)), held_out)
-        session.writer.metrics.event(
-            "evaluated",
+        # none and counts the set itself.
+        same_length = [other for other in trained if other.sequence_length == stage.sequence_length]
+        training = next((other.folder for other in (*same_length, *trained)), data.folder)
+        session.writer.metrics.evaluated(
             stage=stage.name,
             when=when,
             mlm_accuracy=accuracy.masked_lm,
             nsp_accuracy=accuracy.next_sentence,
             mlm_loss=accuracy.masked_lm_loss,
-            unigram_baseline=unigram_baseline(training, held_out, stage.max_samples),
+            unigram_baseline=unigram_baseline(training, data),
             samples=accuracy.samples,
         )
     return accuracy
@@ -280,6 +292,7 @@ def finish(session: Session, writer: RunWriter) -> None:
     # A successor may have claimed the folder while the last checkpoint was written.
     writer.folder.check_fence()
     write_report(config, writer.folder.path, ranks=session.world.size)
+    writer.metrics.repeat_results()
     # After the report: a run that is killed in between still has its checkpoints, and finishes again.
     if config.checkpoint.delete_after_success:
         writer.store.remove_all()
@@ -287,9 +300,12 @@ def finish(session: Session, writer: RunWriter) -> None:
     writer.metrics.event("succeeded", message=f"{config.job.name} is trained")
 
 
-def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: StageData) -> StageProgress:
+def _start_or_resume(session: Session, index: int, stage: PretrainStage, data: StageData) -> StageProgress | None:
+    """Return where the stage begins; None if the checkpoint is that of its end."""
     at = session.resumed_at
     if at is not None and at.stage_index == index:
+        if at.stage_finished and (stage.target is not None or at.total_steps == data.total_steps):
+            return None  # a stage that met its target has fewer steps than its length
         if at.total_steps != data.total_steps:
             raise TrainerError(
                 f"{stage.name}: the checkpoint counts {at.total_steps} steps in this stage, now there are "
@@ -332,14 +348,14 @@ def _check_finite(session: Session, stage: PretrainStage, step: int, result: Ste
     )
 
 
-def _save_interval_is_over(session: Session, saved_at_s: float) -> bool:
-    every_s = session.config.checkpoint.every_seconds
+def _save_interval_is_over(session: Session, stage: PretrainStage, saved_at_s: float) -> bool:
+    every_s = (stage.checkpoint or session.config.checkpoint).every_seconds
     return every_s is not None and time.monotonic() - saved_at_s >= every_s
 
 
 def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, *, in_time: bool) -> bool:
     """Return whether a periodic checkpoint is due after a step of a stage. in_time: rank 0's clock says so."""
-    when, samples = session.config.checkpoint, step * stage.global_batch_size
+    when, samples = stage.checkpoint or session.config.checkpoint, step * stage.global_batch_size
     if not when.periodic or _samples_before(session, index) + samples < when.min_samples_to_start:
         return False
     by_steps = when.every_steps is not None and step % when.every_steps == 0

@@ -90,6 +90,9 @@ class Profiler(Protocol):
     def part(self, name: Part) -> AbstractContextManager[None]:
         """Return the context of a part of the step."""
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Return a context whose time belongs to no step, such as that of an evaluation."""
+
     def end_step(self) -> None:
         """End the step; after the last one that was requested, write the trace."""
 
@@ -104,6 +107,10 @@ class NoProfiler:
         """Do nothing."""
 
     def part(self, name: Part) -> AbstractContextManager[None]:
+        """Return a context that does nothing."""
+        return _NOTHING
+
+    def paused(self) -> AbstractContextManager[None]:
         """Return a context that does nothing."""
         return _NOTHING
 
@@ -161,6 +168,14 @@ class StepProfiler:
             start = _Moment(on_device=on_device)
             yield
             self._spans.append((name, start, _Moment(on_device=on_device)))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time inside out of the step; the trace shows it under its own name."""
+        began_s = time.perf_counter()
+        with record_function("evaluation") if self._step_record is not None else _NOTHING:
+            yield
+        self._started_at_s += time.perf_counter() - began_s
 
     def end_step(self) -> None:
         """Close the step; write after the last one."""

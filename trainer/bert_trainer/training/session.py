@@ -18,7 +18,7 @@ from bert_trainer.checkpoints import initial_weights
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import EvaluateStage, PretrainStage
+from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
@@ -36,6 +36,7 @@ from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.parallel.zero1 import Zero1Partition
 from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.evaluation import EvaluationSet
 from bert_trainer.training.profiling import (
     NoProfiler,
     Profiler,
@@ -79,8 +80,8 @@ class Session:
     vocabulary: Vocabulary
     training_data: dict[int, StageData]
     """By index of the stage."""
-    held_out: dict[int, ShardFolder]
-    """By index of the evaluate stage."""
+    evaluation_data: dict[int, EvaluationSet]
+    """By index of the stage: of evaluate stages, and of those that are evaluated while they train."""
     model: Bert
     parameters: FlatParameters
     optimizer: Optimizer
@@ -110,7 +111,7 @@ class Session:
         # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them
         # is reported once.
         vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
-        training_data, held_out = on_rank_0(world, lambda: _open_data(config, vocabulary))
+        training_data, evaluation_data = on_rank_0(world, lambda: _open_data(config, vocabulary))
         model = Bert(config.sizes, len(vocabulary.tokens))
         model.activation_checkpointing = config.activation_checkpointing
         # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.
@@ -129,7 +130,7 @@ class Session:
             device=device,
             vocabulary=vocabulary,
             training_data=training_data,
-            held_out=held_out,
+            evaluation_data=evaluation_data,
             model=model,
             parameters=parameters,
             optimizer=optimizer,
@@ -289,11 +290,14 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
     return vocabulary
 
 
-def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, StageData], dict[int, ShardFolder]]:
-    training_data, held_out = {}, {}
+def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, StageData], dict[int, EvaluationSet]]:
+    training_data, evaluation_data = {}, {}
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage):
-            folder = _open_shards(config, stage, vocabulary)
+            masked = stage.masking == "static"
+            folder = _open_shards(
+                config, stage, vocabulary, split="training", length=stage.sequence_length, masked=masked
+            )
             # Each phase has an order of its own, even over the same shards.
             order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
             total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
@@ -307,23 +311,44 @@ def _open_data(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, Sta
             if masking is not None:
                 masking.check(folder)
             training_data[index] = StageData(folder, order, total, stage.sequence_length, masking)
+            if stage.evaluation is not None:
+                evaluation_data[index] = _open_evaluation(config, stage.evaluation, stage.sequence_length, vocabulary)
         elif isinstance(stage, EvaluateStage):
-            held_out[index] = _open_shards(config, stage, vocabulary)
-    return training_data, held_out
+            evaluation_data[index] = _open_evaluation(config, stage, stage.sequence_length, vocabulary)
+    return training_data, evaluation_data
 
 
-def _open_shards(config: RunConfig, stage: PretrainStage | EvaluateStage, vocabulary: Vocabulary) -> ShardFolder:
-    length, predictions = stage.sequence_length, stage.max_predictions_per_sequence
-    split: Split = "training" if isinstance(stage, PretrainStage) else "held_out"
+def _open_evaluation(
+    config: RunConfig, evaluation: Evaluation | EvaluateStage, length: int, vocabulary: Vocabulary
+) -> EvaluationSet:
+    split: Split = "held_out" if evaluation.data_range is None else "training"
+    return EvaluationSet.of(
+        _open_shards(config, evaluation, vocabulary, split=split, length=length, masked=True),
+        micro_batch_size=evaluation.micro_batch_size,
+        max_samples=evaluation.max_samples,
+        data_range=evaluation.data_range,
+    )
+
+
+def _open_shards(
+    config: RunConfig,
+    reader: PretrainStage | Evaluation | EvaluateStage,
+    vocabulary: Vocabulary,
+    *,
+    split: Split,
+    length: int,
+    masked: bool,
+) -> ShardFolder:
+    predictions = reader.max_predictions_per_sequence
     root = Path(config.dataset.folder)
-    path = Path(stage.shards) if stage.shards else find_shard_folder(root, length, predictions, split)
+    path = Path(reader.shards) if reader.shards else find_shard_folder(root, length, predictions, split)
     return ShardFolder.open(
         path,
         split=split,
         sequence_length=length,
         max_predictions=predictions,
         vocabulary=vocabulary,
-        masked=isinstance(stage, EvaluateStage) or stage.masking == "static",
+        masked=masked,
     )
 
 
