@@ -35,6 +35,8 @@ def job(api: Api) -> Iterator[str]:
     """A stored job that has begun, and its name."""
     api.create(sample_document(), NAMESPACE).expect()
     status = {"phase": "Running", "stage": "phase1", "attempt": 2, "progress": {"step": 7, "loss": "6.25"}}
+    metrics = [[{"name": "samples", "value": "9"}, {"name": "mlm_accuracy", "value": at}] for at in ("0.25", "0.5")]
+    status["results"] = [{"stage": f"phase{number}", "metrics": each} for number, each in enumerate(metrics, start=1)]
     api.patch(JOBS, "demo", {"status": status}, NAMESPACE, subresource="status").expect()
     yield "demo"
     api.delete(JOBS, "demo", NAMESPACE).expect()
@@ -79,6 +81,7 @@ def test_a_list_of_jobs_has_the_columns_that_people_ask_for(control_plane: Contr
     cells = dict(zip((column["name"] for column in table["columnDefinitions"]), row["cells"], strict=True))
     assert (cells["Name"], cells["Stage"], cells["Phase"], cells["Step"]) == (job, "phase1", "Running", 7)
     assert (cells["Loss"], cells["Attempt"], cells["Workers"], cells["ETA"]) == ("6.25", 2, 1, None)
+    assert cells["Accuracy"] == "0.5"
 
 
 def test_kubectl_knows_the_short_name(kubectl: list[str], job: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_operator.state.progress import PREFIX, parse_progress_line
+from bert_operator.state.results import read_result
 from bert_trainer.output import progress as trainer
+from bert_trainer.output.metrics import MetricsWriter
+from whole_configs import logging_settings
 
 KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).filter(lambda key: key not in ("event", "job", "attempt"))
 VALUES = st.one_of(
@@ -50,6 +54,33 @@ def test_the_reporter_s_own_lines_are_read() -> None:
     assert record is not None
     assert (record.event, record.job, record.attempt, record.stage) == ("failed", "uid-1", 2, "phase1")
     assert record.text("message") == 'no "vocab.txt" here'
+
+
+def test_an_evaluation_that_the_trainer_reports_becomes_a_result(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), trainer.Reporter("uid-1", 2, stream))
+    figures = {"mlm_accuracy": 0.7213, "mlm_loss": 1.25, "samples": 10000, "trained_samples": 3000000}
+    target = {"target": 0.72, "target_met": "true", "message": "target met at step 4: 0.7213 >= 0.72"}
+    writer.evaluated(stage="phase1", when="during", step=4, steps=9, nsp_accuracy=None, **figures, **target)
+    writer.evaluated(stage="evaluate", when="before", mlm_accuracy=0.001)
+    writer.evaluated(stage="evaluate", when="after", mlm_accuracy=0.5)
+    writer.repeat_results()
+    writer.close()
+    records = [parse_progress_line(line) for line in stream.getvalue().splitlines()]
+    results = [record and read_result(record) for record in records]
+    phase1, before, after, *repeated = results
+    assert before is None
+    assert repeated == [phase1, after]
+    assert phase1 is not None
+    assert (phase1.stage, phase1.step, phase1.target_met) == ("phase1", 4, True)
+    assert phase1.message == "target met at step 4: 0.7213 >= 0.72"
+    assert {metric.name: metric.value for metric in phase1.metrics} == {
+        "mlm_accuracy": "0.7213",
+        "mlm_loss": "1.25",
+        "samples": "10000",
+        "trained_samples": "3000000",
+        "target": "0.72",
+    }
 
 
 @pytest.mark.parametrize(

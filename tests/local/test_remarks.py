@@ -42,6 +42,16 @@ def test_figures_stand_beside_the_bar() -> None:
     assert render_figures(record("event=progress stage=prepare step=1 steps=2")) == ""
 
 
+def test_an_evaluation_while_training_and_the_end_by_a_target_are_sentences() -> None:
+    evaluated = record("event=evaluated stage=phase1 when=during step=40 mlm_accuracy=0.7213 nsp_accuracy=0.98")
+    assert describe_record(evaluated) == (
+        "Evaluation in phase1 at step 40: masked-LM accuracy 72.1%, next-sentence accuracy 98.0%"
+    )
+    finished = record('event=stage_finished stage=phase1 seconds=60 message="target met at step 40: 0.7213 >= 0.72"')
+    assert describe_record(finished) == "Finished stage phase1 in 1:00 min: target met at step 40: 0.7213 >= 0.72"
+    assert describe_record(record("event=result stage=phase1 step=40 mlm_accuracy=0.7213")) is None
+
+
 def test_the_bar_shows_stage_steps_and_time_left() -> None:
     console, stream = terminal()
     display = BarDisplay(console)

@@ -77,7 +77,8 @@ def test_records_of_others_are_nobody_s() -> None:
 
 @pytest.mark.timeout(600)
 def test_no_record_raises_changes_a_phase_or_fills_the_status() -> None:
-    report, status = LatestRecords(), BEFORE
+    sound = f"bert-trainer/1 event=evaluated stage=phase1 when=during step=1 mlm_accuracy=0.5 {OURS}"
+    report, status = read_latest_records(sound, UID, ATTEMPT, LatestRecords()), BEFORE
     used = refused = 0
     for number, line in enumerate(draw_lines(RECORDS, seed=1)):
         report = read_latest_records(line, UID, ATTEMPT, report)
@@ -90,6 +91,7 @@ def test_no_record_raises_changes_a_phase_or_fills_the_status() -> None:
             children=(child,),
             progress=report.progress,
             checkpoint=report.checkpoint,
+            results=report.results,
         )
         step = plan(JOB, seen, NOW_S + number)
         assert step.status.phase == plan(JOB, without, NOW_S).status.phase, line
@@ -99,6 +101,7 @@ def test_no_record_raises_changes_a_phase_or_fills_the_status() -> None:
     assert used > RECORDS / 10
     assert refused > RECORDS / 10
     assert status.progress is not None
+    assert "phase1" in {result.stage for result in status.results} <= {"phase1", "evaluate"}
 
 
 @pytest.mark.timeout(600)

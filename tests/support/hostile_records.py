@@ -10,7 +10,9 @@ UID, ATTEMPT = "uid-1", 2
 OURS = f"job={UID} attempt={ATTEMPT}"
 
 _EVENTS = ("progress", "stage_started", "checkpoint", "resumed", "failed", "stopped", "succeeded", "", "x" * 300)
+_EVENTS += ("evaluated", "result")
 _KEYS = ("step", "steps", "remaining_s", "loss", "sequences_per_s", "stage", "path", "message", "reason", "k" * 90)
+_KEYS += ("mlm_accuracy", "target_met", "when")
 _VALUES = (
     *("0", "1", "-5", "-0", "100", "9" * 15, "9" * 18, "9" * 19, "9" * 5000, "-" + "9" * 18, "1.5", "-0.5"),
     *("1e300", "-1e300", "1e999", "nan", "inf", "1_0", "0x10", "٣", "", "true", "phase1", "x" * 5000, "[/]", "\u2028"),

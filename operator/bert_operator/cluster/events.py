@@ -30,6 +30,7 @@ def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
                 f"{end if failure.signal is not None or failure.exit_code is not None else 'no exit code'}"
                 f"{f': {failure.message}' if failure.message else ''}",
             )
+    yield from _target_events(before, after)
     for run in after.completed_runs:
         if run not in before.completed_runs:
             yield JobEvent("Normal", "RunCompleted", f"Run {run} completed")
@@ -41,6 +42,19 @@ def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
         yield JobEvent("Warning", blocked.reason, blocked.message)
     if after.phase != before.phase:
         yield from _phase_events(after)
+
+
+def _target_events(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
+    """Yield what became of the targets of stages, once that is decided."""
+    known = {result.stage: result.message for result in before.results}
+    for result in after.results:
+        if result.target_met is None or result.message is None or known.get(result.stage) == result.message:
+            continue
+        message = f"{result.stage}: {result.message}"
+        if result.target_met:
+            yield JobEvent("Normal", "TargetMet", message)
+        else:
+            yield JobEvent("Warning", "TargetNotMet", message)
 
 
 def _phase_events(after: JobStatus) -> Iterator[JobEvent]:

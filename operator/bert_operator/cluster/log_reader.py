@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bert_operator.api.schema.status import StageResult
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
@@ -23,6 +24,7 @@ from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.pods import CONTAINER
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
+from bert_operator.state.results import add_results, read_result
 
 READS_PER_SECOND = 10.0
 """Requests started per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
@@ -51,6 +53,10 @@ class LatestRecords:
 
     progress: ProgressRecord | None = None
     checkpoint: ProgressRecord | None = None
+    results: tuple[StageResult, ...] = ()
+    """The newest evaluation of each stage."""
+    job: str | None = field(default=None, compare=False)
+    """Uid of the job that they are about."""
     refused: frozenset[int] = field(default=frozenset(), compare=False)
     """Hashes of lines that start like records and are none: the same tail is read again, and counts once."""
 
@@ -185,6 +191,7 @@ class LogReader:
 def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords) -> LatestRecords:
     """Return the newest records of an attempt of a job in the tail of a log, else those known before."""
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
+    results: list[StageResult] = []
     for line in text.split("\n"):
         record = parse_progress_line(line)
         if record is None and starts_like_record(line):
@@ -197,4 +204,6 @@ def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords
             checkpoint = record
         elif record.event in ("progress", "stage_started"):
             progress = record
-    return LatestRecords(progress, checkpoint, frozenset(refused))
+        elif (result := read_result(record)) is not None:
+            results.append(result)
+    return LatestRecords(progress, checkpoint, add_results(before.results, results), uid, frozenset(refused))

@@ -201,6 +201,7 @@ class Reconciler:
             stop_requested=job.spec.run_policy.suspend,
             progress=progress,
             checkpoint=checkpoint,
+            results=latest.results if latest.job == summary.uid else (),
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
         )

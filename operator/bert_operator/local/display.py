@@ -184,9 +184,9 @@ def describe_record(record: ProgressRecord) -> str | None:
         case "initialized":
             return record.text("message")
         case "stage_finished":
-            seconds = record.number("seconds")
+            seconds, message = record.number("seconds"), record.text("message")
             took = f" in {render_duration(seconds)}" if seconds is not None else ""
-            return f"Finished stage {record.stage}{took}"
+            return f"Finished stage {record.stage}{took}" + (f": {message}" if message else "")
         case "evaluated":
             return _describe_evaluation(record)
         case "exported":
@@ -203,7 +203,10 @@ def _describe_evaluation(record: ProgressRecord) -> str:
     figures = [
         f"{label} {value:.1%}" for key, label in _EVALUATION_FIGURES if (value := record.number(key)) is not None
     ]
-    return f"Held-out documents{_WHEN.get(record.text('when'), '')}: {', '.join(figures)}"
+    when = _WHEN.get(record.text("when"), "")
+    if record.text("when") == "during":
+        when = f" in {record.stage} at step {record.text('step') or '?'}"
+    return f"Evaluation{when}: {', '.join(figures)}"
 
 
 def _write(stream: TextIO | None, line: str) -> TextIO | None:

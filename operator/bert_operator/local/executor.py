@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.status import JobStatus
+from bert_operator.api.schema.status import JobStatus, StageResult
 from bert_operator.errors import LaunchError
 from bert_operator.local.display import Display
 from bert_operator.local.guard import guarded
@@ -28,6 +28,7 @@ from bert_operator.local.processes import ChildProcess, Exited, Line
 from bert_operator.state.observed import Child, Observed, read_outcome, read_termination_record
 from bert_operator.state.plan import Plan, plan
 from bert_operator.state.progress import ProgressRecord, parse_progress_line
+from bert_operator.state.results import add_results, read_result
 from bert_operator.state.runs import ChildSpec
 
 TERMINATION_GRACE_S = 5.0
@@ -72,6 +73,7 @@ class LocalExecutor:
         self._process: ChildProcess | None = None
         self._progress: ProgressRecord | None = None
         self._checkpoint: ProgressRecord | None = None
+        self._results: tuple[StageResult, ...] = ()
         # Twice as many, since the banner of mpirun is dropped from them.
         self._last_lines: deque[str] = deque(maxlen=2 * _LAST_LINES)
         self._launcher_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -126,6 +128,7 @@ class LocalExecutor:
             stop_requested=bool(self._stop_signals),
             progress=self._progress,
             checkpoint=self._checkpoint,
+            results=self._results,
         )
 
     def _create(self, spec: ChildSpec) -> None:
@@ -171,7 +174,10 @@ class LocalExecutor:
     def _handle_line(self, line: Line) -> None:
         record = parse_progress_line(line.text)
         if record is not None:
-            self._progress = record
+            if record.event != "result":  # what was reported before; the stage is another by now
+                self._progress = record
+            if (result := read_result(record)) is not None:
+                self._results = add_results(self._results, [result])
             if record.event in ("checkpoint", "resumed"):
                 self._checkpoint = record
         elif line.from_rank:

@@ -62,6 +62,8 @@ def _stages(report: Report) -> Table:
 
 
 def _results(report: Report) -> Iterator[Text]:
+    for stage in report.get("stages") or ():
+        yield from _evaluations(stage)
     held_out = report.get("heldOut")
     if isinstance(held_out, dict):
         accuracy, before = _number(held_out, "maskedLmAccuracy"), _number(held_out, "maskedLmAccuracyBefore")
@@ -80,6 +82,19 @@ def _results(report: Report) -> Iterator[Text]:
         line.append(f" with {ranks:.0f} rank{'s' if ranks > 1 else ''}" if ranks else "")
         line.append(f", {render_duration(cpu_seconds)} of processor time" if cpu_seconds is not None else "")
         yield line
+
+
+def _evaluations(stage: Report) -> Iterator[Text]:
+    """Yield the last evaluation of a stage while it trained, and what became of its target."""
+    evaluations, target = stage.get("evaluations"), stage.get("target")
+    last = evaluations[-1] if isinstance(evaluations, list) and evaluations else None
+    if not isinstance(last, dict) or (accuracy := _number(last, "maskedLmAccuracy")) is None:
+        return
+    line = Text(f"{stage.get('name', '')}: masked-LM accuracy ").append(f"{accuracy:.1%}", style="bold")
+    line.append(f" at step {_form(last, 'step', ',.0f')}")
+    if isinstance(target, dict) and isinstance(target.get("message"), str):
+        line.append(f"; {target['message']}")
+    yield line
 
 
 def _paths(report: Report, folder: Path) -> Iterator[tuple[str, str]]:

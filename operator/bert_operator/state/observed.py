@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_operator.api.schema.conditions import BlockerReason
-from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
+from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus, StageResult
 from bert_operator.state.progress import ProgressRecord
 
 EXIT_DONE = 0
@@ -81,6 +81,8 @@ class Observed:
     """The newest record of the newest attempt."""
     checkpoint: ProgressRecord | None = None
     """The newest record of a checkpoint, if that is not ``progress``."""
+    results: tuple[StageResult, ...] = ()
+    """The evaluations that were read, the newest of each stage."""
     blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None

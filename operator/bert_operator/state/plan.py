@@ -16,6 +16,7 @@ from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, 
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
+from bert_operator.state.results import add_results, describe_targets
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
@@ -116,6 +117,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         failures=all_failures,
         progress=observed.progress,
         checkpoint=observed.checkpoint or observed.progress,
+        results=add_results(previous.results, observed.results, [stage.name for stage in job.spec.stages]),
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
@@ -259,7 +261,9 @@ def _reason_to_stop(
 def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | None:
     """Return the job's final verdict, whatever is still running; None if it goes on."""
     if run is None:
-        return Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE)
+        targets = describe_targets(facts.results)
+        message = f"{Reason.ALL_STAGES_DONE.sentence}{targets}" if targets else ""
+        return Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE, message=message)
     # Budgets are per run: failures of data preparation do not use up those of training.
     failures = [failure for failure in facts.failures if failure.run == run.name]
     if not failures:

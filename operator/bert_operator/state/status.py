@@ -22,6 +22,7 @@ from bert_operator.api.schema.status import (
     Metric,
     Phase,
     Progress,
+    StageResult,
 )
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.state.observed import Blocker
@@ -59,6 +60,8 @@ class Facts:
     """Whether a child was created or is about to be."""
     checkpoint: ProgressRecord | None = None
     """The newest record, if it is about a checkpoint."""
+    results: tuple[StageResult, ...] = ()
+    """The latest evaluation of every stage."""
     child: ChildRef | None = None
     """The newest child that was seen."""
     blocker: Blocker | None = None
@@ -90,6 +93,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         completed_runs=facts.completed_runs,
         progress=_progress(previous, facts, now),
         checkpoint=_checkpoint(previous, facts),
+        results=facts.results,
         conditions=_conditions(previous, facts, verdict, blocker, generation, now),
         failures=_failures(facts.failures),
         start_time=start_time,

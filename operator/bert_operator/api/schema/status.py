@@ -24,6 +24,8 @@ ChildKind = Literal["Job", "MPIJob", "Process"]
 
 MAX_MESSAGE = 1024
 """Characters of any message in the status; longer ones are cut."""
+MAX_RESULTS = 32
+"""As many as a job may have stages."""
 MAX_FAILURES = 512
 """More than all retry budgets together allow."""
 
@@ -157,6 +159,23 @@ class Progress(_Part):
     """When the newest report was read, RFC 3339."""
 
 
+class StageResult(_Part):
+    """What the latest evaluation of a stage found."""
+
+    stage: Quoted
+    """The stage: one that was evaluated while it trained, or an evaluate stage."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Optimizer step of the stage that was evaluated; empty for an evaluate stage."""
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=16)] = ()
+    """The figures: accuracies as fractions, losses in nats, ``samples`` that were measured on, ``trained_samples`` of
+    the stage before, and the ``target`` if there is one."""
+    target_met: bool | None = None
+    """Whether the accuracy reaches the stage's target; empty without one."""
+    message: Annotated[str, BeforeValidator(_fit(256)), Field(max_length=256)] | None = None
+    """What became of the target, once that is decided: the step that met it, or the best one when the stage reached its
+    length."""
+
+
 class CheckpointStatus(_Part):
     """The newest checkpoint that was reported."""
 
@@ -197,6 +216,8 @@ class JobStatus(_Part):
     """Progress of the newest attempt in its stage; empty until its first report."""
     checkpoint: CheckpointStatus | None = None
     """The newest checkpoint that was reported."""
+    results: Annotated[tuple[StageResult, ...], Field(max_length=MAX_RESULTS)] = ()
+    """The latest evaluation of every stage that has been evaluated; the newest of all stands last."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
     """Statements about the job, in Kubernetes' standard form."""
     failures: Annotated[tuple[Failure, ...], Field(max_length=MAX_FAILURES)] = ()
