@@ -195,6 +195,20 @@ def test_a_resumed_run_reports_each_evaluation_once(
     assert_bit_identical(plain_run, folder, "phase2-00000004")
 
 
+def test_evaluate_stages_of_a_resumed_run_are_reported_once_as_well(tmp_path: Path, dataset: Path) -> None:
+    shape = {"sequence_length": SEQUENCE_LENGTH, "max_predictions_per_sequence": PREDICTIONS}
+    stages = [phase(), {"kind": "evaluate", **shape}, phase("phase2", length={"steps": 2})]
+    config = run_config(tmp_path, dataset, stages=stages)
+    train(config)
+    once = evaluated(tmp_path)
+    assert [record["when"] for record in once] == ["before", "after"]
+    shutil.rmtree(tmp_path / "checkpoints" / "phase2-00000002")
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write("5\n[]\n")
+    run_to_end(Session.open(config, Alone(), attempt=2))
+    assert evaluated(tmp_path) == once
+
+
 @pytest.mark.horovod
 @pytest.mark.timeout(180)
 def test_killed_between_two_evaluations_two_ranks_go_on_as_if_nothing_had_happened(
@@ -338,7 +352,6 @@ def test_what_cannot_work_is_refused_by_its_path(
 def test_damaged_records_do_not_count() -> None:
     good = {"event": "evaluated", "stage": "phase1", "step": 2, "mlm_accuracy": 0.25}
     damaged: list[Any] = [
-        5,
         {**good, "step": "4"},
         {**good, "step": True},
         {**good, "step": 6, "mlm_accuracy": 7},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -161,6 +162,10 @@ class MetricsWriter:
             with disk_errors(path), path.open("a") as file:
                 # One write per line: a killed run leaves at most one incomplete last line, which _end_cut_line ends.
                 file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
+                if event == "evaluated":
+                    # On the disk before a checkpoint of the same step: what lies behind one is not evaluated again.
+                    file.flush()
+                    os.fsync(file.fileno())
         except TrainerError:
             if event != "failed":
                 raise
@@ -202,6 +207,8 @@ def read_metrics(folder: Path) -> Iterator[Record]:
         return
     for line in lines:
         try:
-            yield json.loads(line)
+            record = json.loads(line)
         except ValueError:
             continue
+        if isinstance(record, dict):
+            yield record

@@ -24,12 +24,13 @@ from bert_trainer.model.backends.gpu.encoder import describe_gpu
 from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
+from bert_trainer.output.metrics import read_metrics
 from bert_trainer.output.report import write_report
 from bert_trainer.output.termination import report_error, write_termination
 from bert_trainer.parallel.world import connect, on_rank_0
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
-from bert_trainer.training.evaluation import Accuracy, evaluate, unigram_baseline
+from bert_trainer.training.evaluation import evaluate, unigram_baseline
 from bert_trainer.training.interval import Interval, StageProgress
 from bert_trainer.training.micro_batch_size import resolve_micro_batch_sizes
 from bert_trainer.training.model_export import export_and_report
@@ -262,8 +263,13 @@ def train_step(
     return result
 
 
-def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, when: str) -> Accuracy:
-    """Measure accuracy on samples that were not trained on; report it against a unigram baseline. Collective."""
+def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, when: str) -> None:
+    """Measure accuracy on samples that were not trained on; report it against a unigram baseline. Collective.
+
+    An attempt that goes on after a crash does not repeat what an earlier one has reported.
+    """
+    if on_rank_0(session.world, lambda: _is_reported(session, stage, when), has_trained=session.has_trained):
+        return
     data = session.evaluation_data[index]
     with session.autocast(), cached_weights():
         accuracy = evaluate(session.model, data, session.world, session.device)
@@ -282,7 +288,13 @@ def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, w
             unigram_baseline=unigram_baseline(training, data),
             samples=accuracy.samples,
         )
-    return accuracy
+
+
+def _is_reported(session: Session, stage: EvaluateStage, when: str) -> bool:
+    assert session.writer is not None, "runs on rank 0"
+    wanted = ("evaluated", stage.name, when)
+    records = read_metrics(session.writer.folder.path)
+    return any((record.get("event"), record.get("stage"), record.get("when")) == wanted for record in records)
 
 
 def finish(session: Session, writer: RunWriter) -> None:

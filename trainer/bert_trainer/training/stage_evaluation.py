@@ -154,7 +154,7 @@ def accuracies_by_step(records: Iterable[Record], stage: str) -> dict[int, float
     """Return the masked-LM accuracy of a stage's evaluations while it trained, by step; damaged records are skipped."""
     found: dict[int, float] = {}
     for record in records:
-        if not isinstance(record, dict) or (record.get("event"), record.get("stage")) != ("evaluated", stage):
+        if (record.get("event"), record.get("stage")) != ("evaluated", stage):
             continue
         step, accuracy = record.get("step"), record.get("mlm_accuracy")
         if type(step) is int and isinstance(accuracy, int | float) and 0 <= accuracy <= 1:
