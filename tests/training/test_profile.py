@@ -9,7 +9,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from bert_trainer.config.checks import parse_profile_steps, parse_run_config
 from bert_trainer.config.run_config import ProfileSteps
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training import profiling
 from bert_trainer.training.loop import train
 from bert_trainer.training.profiling import PARTS, NoProfiler, StepProfiler, StepTimes, open_profiler, render_step_times
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
@@ -139,6 +142,27 @@ def test_a_step_that_is_cut_off_counts_for_nothing(tmp_path: Path, finished: int
     else:
         assert not told
         assert traces(tmp_path) == []
+
+
+def test_the_time_of_an_evaluation_belongs_to_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[StepTimes] = []
+    steps = ProfileSteps(first=1, last=1, stage=None, all_ranks=False)
+    profiler = StepProfiler(
+        steps, tmp_path, rank=0, device=torch.device("cpu"), on_profile=lambda times, _: found.append(times)
+    )
+    now_s = [100.0]
+    monkeypatch.setattr(profiling, "time", SimpleNamespace(perf_counter=lambda: now_s[0], time=time.time))
+    profiler.start_step("phase1", 1)
+    with profiler.part("forward"):
+        now_s[0] += 2.0
+    with profiler.paused():
+        now_s[0] += 60.0
+    now_s[0] += 1.0
+    profiler.end_step()
+    (times,) = found
+    assert (times.total_s, times.part_s, times.other_s) == (3.0, {"forward": 2.0}, 1.0)
+    (_, file) = traces(tmp_path)
+    assert "evaluation" in {event["name"] for event in events(file)}
 
 
 @pytest.mark.horovod
