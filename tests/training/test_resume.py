@@ -246,20 +246,31 @@ def test_the_moments_are_kept_into_phase_2_unless_told_otherwise(
     assert float(kept[name].mean()) > 5 * float(reset[name].mean())
 
 
-@pytest.mark.parametrize("newest", ["phase1-00000025", "phase2-00000012"])
-def test_a_step_count_that_goes_on_survives_a_kill(tmp_path: Path, dataset: Path, newest: str) -> None:
-    def document(folder: Path) -> dict[str, Any]:
-        every_step = {"every_steps": 1, "keep": 100}
-        whole = two_phases(folder, dataset, optimizer={"name": "adamw"}, checkpoint=every_step)
-        whole["stages"][1]["optimizer_state"] = "keepWithStepCount"
-        return whole
+def counted_on(folder: Path, dataset: Path) -> dict[str, Any]:
+    every_step = {"every_steps": 1, "keep": 100}
+    document = two_phases(folder, dataset, optimizer={"name": "adamw"}, checkpoint=every_step)
+    document["stages"][1]["optimizer_state"] = "keepWithStepCount"
+    return document
 
-    train(parse_run_config(document(tmp_path / "whole")), attempt=1)
-    keep_checkpoints_up_to(tmp_path / "whole", tmp_path / "resumed", newest)
-    train(parse_run_config(document(tmp_path / "resumed")), attempt=2)
-    assert_bit_identical(tmp_path / "whole" / FINAL, tmp_path / "resumed" / FINAL)
+
+@pytest.fixture(scope="module")
+def counted_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
+    """A run whose second phase goes on with AdamW's step count."""
+    folder = tmp_path_factory.mktemp("counted")
+    torch.set_num_threads(1)
+    train(parse_run_config(counted_on(folder, dataset)), attempt=1)
+    return folder
+
+
+@pytest.mark.parametrize("newest", ["phase1-00000025", "phase2-00000012"])
+def test_a_step_count_that_goes_on_survives_a_kill(
+    tmp_path: Path, counted_run: Path, dataset: Path, newest: str
+) -> None:
+    keep_checkpoints_up_to(counted_run, tmp_path / "resumed", newest)
+    train(parse_run_config(counted_on(tmp_path / "resumed", dataset)), attempt=2)
+    assert_bit_identical(counted_run / FINAL, tmp_path / "resumed" / FINAL)
     held = [
-        json.loads((tmp_path / "whole" / "checkpoints" / name / "manifest.json").read_text())["position"]
+        json.loads((counted_run / "checkpoints" / name / "manifest.json").read_text())["position"]
         for name in ("phase1-00000025", "phase2-00000001", FINAL.rpartition("/")[2])
     ]
     assert [position.get("moment_steps") for position in held] == [None, STEPS + 1, 2 * STEPS]
