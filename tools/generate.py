@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
+import io
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from unittest import mock
 
 import yaml
 
@@ -105,14 +108,12 @@ def render_cli_page() -> str:
 
 def read_help(module: str, *verb: str) -> str:
     """Return what ``--help`` prints, at a fixed width and without colours."""
-    answer = subprocess.run(
-        [sys.executable, "-m", module, *verb, "--help"],
-        env={**os.environ, "COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1", "TERM": "dumb"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return "\n".join(line.rstrip() for line in answer.stdout.strip().splitlines())
+    shown = io.StringIO()
+    environment = {"COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1", "TERM": "dumb"}
+    # Not in a process of its own: twenty verbs would each import what their command needs.
+    with mock.patch.dict(os.environ, environment), redirect_stdout(shown), suppress(SystemExit):
+        importlib.import_module(module).main([*verb, "--help"])
+    return "\n".join(line.rstrip() for line in shown.getvalue().strip().splitlines())
 
 
 def find_verbs(help_text: str) -> list[str]:

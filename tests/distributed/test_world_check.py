@@ -31,6 +31,7 @@ def test_too_few_ranks_end_before_the_first_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.horovod
+@pytest.mark.long
 def test_ranks_that_should_be_on_two_hosts_end_before_the_first_step(tmp_path: Path) -> None:
     document = run_document(tmp_path / "out", tmp_path / "data", world={"ranks": 2, "hosts": 2})
     finished = run_trainer(document, tmp_path / "run.json")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -62,15 +60,14 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 
 @pytest.mark.parametrize("command", ["bert-operator", "bert-data", "bert-train"])
-def test_every_verb_that_is_named_exists(command: str) -> None:
+def test_every_verb_that_is_named_exists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     verbs = {words[1] for words in commands() if Path(words[0]).name == command and not words[1].startswith("-")}
     (entry_point,) = entry_points(group="console_scripts", name=command)
     for verb in verbs:
         # An unknown verb, or one where none belongs, makes argparse fail with status 2.
-        shown = subprocess.run(
-            [sys.executable, "-m", entry_point.module, verb, "--help"], capture_output=True, text=True
-        )
-        assert shown.returncode == 0, f"{command} {verb}\n{shown.stderr}"
+        with pytest.raises(SystemExit) as ended:
+            entry_point.load()([verb, "--help"])
+        assert ended.value.code == 0, f"{command} {verb}\n{capsys.readouterr().err}"
 
 
 def test_every_file_of_the_repository_that_is_named_exists() -> None:

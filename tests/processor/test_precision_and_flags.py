@@ -136,7 +136,7 @@ def test_every_rank_says_it_before_the_first_step_and_a_refusal_comes_before_the
         assert re.search(rf"^rank {rank} on \S+: .*avx-fp32 products by", finished.stderr, re.MULTILINE)
     if "amx_bf16" in read_flags(Path("/proc/cpuinfo").read_text()):
         return
-    another = {**run, "precision": "bf32", "output_folder": str(tmp_path / "no")}
+    another = {**run, "world": {"ranks": 1, "hosts": 1}, "precision": "bf32", "output_folder": str(tmp_path / "no")}
     refused = run_trainer(another, tmp_path / "no.json", timeout_s=120)
     assert refused.returncode == 2
     assert "reason: UnsupportedPrecision" in refused.stderr
