@@ -1,7 +1,7 @@
 """Long random walks of the operator's own reconciler: whatever happens, the rules of job_walk hold.
 
 A walk that breaks a rule is shortened before it is shown; its seed and what happened are in the message.
-``make test`` walks 3,000 steps, ``make test-long`` 15,000 and ``make test-api`` 100,000 others. WALK_STEPS and
+``make test`` walks 3,000 steps, ``make test-long`` 15,000 and 100,000 others. WALK_STEPS and
 WALK_SEED ask for more of them.
 """
 
@@ -65,7 +65,7 @@ def shortened(shape: Shape, walk: Walk) -> Walk:
     [
         (STEPS, FIRST_SEED),
         pytest.param(15_000, FIRST_SEED, marks=pytest.mark.long),
-        pytest.param(100_000, FIRST_SEED + 10_000, marks=pytest.mark.api_server),
+        pytest.param(100_000, FIRST_SEED + 10_000, marks=pytest.mark.long),
     ],
     ids=["few", "some", "many"],
 )
