@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ class Clone:
             (programs / name).chmod(0o755)
         self.environment = {
             **os.environ,
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "XDG_CACHE_HOME": str(folder / "cache"),
             "CALLS": str(self.calls),
         }
