@@ -97,9 +97,14 @@ Axis = Callable[[float], Tensor]
 
 
 @cache
+def drawn(axis: Axis, probability: float) -> Tensor:
+    return axis(probability)
+
+
+@cache
 def standardized(axis: Axis, probability: float) -> Tensor:
     """Return fp64 (places, features) of mean 0 and variance 1 if the rate is right."""
-    return (axis(probability).double() - probability) / math.sqrt(probability * (1 - probability))
+    return (drawn(axis, probability).double() - probability) / math.sqrt(probability * (1 - probability))
 
 
 @each_axis
@@ -122,7 +127,7 @@ def test_elements_any_distance_apart_are_uncorrelated(axis: Axis, probability: f
 @pytest.mark.parametrize("block", [(1, 8), (2, 4), (4, 2), (8, 1)], ids=str)
 def test_patterns_of_neighbours_are_equally_frequent(axis: Axis, block: tuple[int, int]) -> None:
     """Blocks of eight neighbours at probability 1/2 have 256 patterns, each as likely as the others."""
-    bits = axis(0.5).to(torch.int64)
+    bits = drawn(axis, 0.5).to(torch.int64)
     tall, wide = block
     pattern = torch.zeros(PLACES // tall, FEATURES // wide, dtype=torch.int64)
     for down, right in product(range(tall), range(wide)):
