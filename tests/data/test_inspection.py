@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_rows_in_every_layout(
 def test_any_number_of_processes_counts_the_same(
     tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--length", "32:5", "--length", "64:10", "--vocabulary-size", "120", "--shards", "4"]
+    options = ["--length", "32:5", "--length", "64:10", "--vocabulary-size", "120", "--shards", "4", "--processes", "1"]
     assert main(["build", "--text", str(write_corpus()), "--output", str(tmp_path / "data"), *options]) == 0
     one = inspected(capsys, tmp_path / "data", "--processes", 1)
     assert one == inspected(capsys, tmp_path / "data", "--processes", 3)
@@ -230,7 +230,7 @@ def test_documents_of_a_dataset_are_described_from_dataset_json(
 ) -> None:
     text = write_corpus()
     (text / "c.txt").write_text((text / "a.txt").read_text().split("\n\n")[0])
-    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "2"]
+    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
     assert main(["build", "--text", str(text), "--output", str(tmp_path / "data"), *options]) == 0
     folder = tmp_path / "data" / "seq_len_32_max_pred_5"
     for path in folder.iterdir():

@@ -187,30 +187,35 @@ import resource, sys
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.sampling import shard_samples
 shard_samples.IN_MEMORY_TOKENS, shard_samples.BUCKET_TOKENS = 1, 2500
-limit, *command = sys.argv[1:]
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
-sys.exit(main(command))
+root, limits, *command = sys.argv[1:]
+for limit in limits.split():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
+    status = main(["build", "--output", f"{root}/{limit}", *command])
+    print(f"end: {status}", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize("limit", [0, 2000, 6000, 30_000])
 @pytest.mark.parametrize("layout", ["compact", "nvidia"])
 def test_a_disk_that_is_full_at_any_moment_is_named_with_the_remedy(
-    tmp_path: Path, write_corpus: Callable[..., Path], limit: int, layout: str
+    tmp_path: Path, write_corpus: Callable[..., Path], layout: str
 ) -> None:
     build(write_corpus(), tmp_path / "whole", "--layout", layout)
-    command = [sys.executable, "-c", _ON_A_FULL_DISK, str(limit)]
-    command += ["build", "--text", str(tmp_path / "text"), "--output", str(tmp_path / "data"), "--layout", layout]
+    limits = ("0", "2000", "6000", "30000")
+    command = [sys.executable, "-c", _ON_A_FULL_DISK, str(tmp_path), " ".join(limits)]
     # A vocabulary of their own would be the first that does not fit.
-    command += ["--vocabulary", str(tmp_path / "whole" / "vocab.txt"), *OPTIONS]
+    command += ["--text", str(tmp_path / "text"), "--vocabulary", str(tmp_path / "whole" / "vocab.txt")]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    assert run.returncode == 1, run.stderr
-    assert "cannot be written, the disk is full (File too large)" in run.stderr
-    assert "hint: free space or choose another folder, then start again" in run.stderr
+    run = subprocess.run(
+        [*command, "--layout", layout, *OPTIONS], stderr=subprocess.PIPE, text=True, timeout=60, env=environment
+    )
     assert "Traceback" not in run.stderr
-    left = [path.name for path in (tmp_path / "data").rglob("*") if "shuffle" in path.name or ".partial" in path.name]
-    assert left == []
+    *each, last = run.stderr.split("end: 1\n")
+    assert (len(each), last) == (len(limits), ""), run.stderr
+    for limit, said in zip(limits, each, strict=True):
+        assert "cannot be written, the disk is full (File too large)" in said, limit
+        assert "hint: free space or choose another folder, then start again" in said, limit
+        names = [path.name for path in (tmp_path / limit).rglob("*")]
+        assert [name for name in names if "shuffle" in name or ".partial" in name] == []
 
 
 def test_scratch_files_are_removed_after_an_error(tmp_path: Path) -> None:

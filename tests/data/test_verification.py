@@ -18,10 +18,13 @@ from relayout import relayout
 
 FOLDER = "seq_len_32_max_pred_5"
 
+# Two would take longer to start than the build takes.
+ONE_PROCESS = ["--processes", "1"]
+
 
 @pytest.fixture
 def dataset(tmp_path: Path, write_corpus: Callable[..., Path]) -> Path:
-    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "5", "--processes", "1"]
+    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "5", *ONE_PROCESS]
     assert main(["build", "--text", str(write_corpus()), "--output", str(tmp_path / "data"), *options]) == 0
     return tmp_path / "data"
 
@@ -73,7 +76,7 @@ def test_literal_special_tokens_in_the_text_are_no_violation(
     text = write_corpus()
     path = text / "a.txt"
     path.write_text(path.read_text().replace("river", "[MASK] [CLS] [PAD]"))
-    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
+    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "2", *ONE_PROCESS]
     assert main(["build", "--text", str(text), "--output", str(tmp_path / "data"), *options]) == 0
     assert verified(capsys, tmp_path / "data")[0] == 0
 
@@ -81,7 +84,7 @@ def test_literal_special_tokens_in_the_text_are_no_violation(
 def test_whole_words_are_allowed_other_numbers_of_predictions(
     tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--length", "32:5", "--vocabulary-size", "64", "--shards", "2", "--whole-word-masking"]
+    options = ["--length", "32:5", "--vocabulary-size", "64", "--shards", "2", "--whole-word-masking", *ONE_PROCESS]
     assert main(["build", "--text", str(write_corpus()), "--output", str(tmp_path / "data"), *options]) == 0
     assert verified(capsys, tmp_path / "data")[0] == 0
 
@@ -201,7 +204,7 @@ def test_shards_of_a_dataset_s_own_masking_pass_beside_held_out_ones(
     tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "data"
-    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "3", "--masking", "dynamic"]
+    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "3", "--masking", "dynamic", *ONE_PROCESS]
     assert main(["build", "--text", str(write_corpus()), "--output", str(root), *options]) == 0
     assert verified(capsys, root) == (0, "4 shard(s) checked, nothing bad\n")
     path = root / FOLDER / "training_0001.hdf5"
@@ -218,7 +221,7 @@ def test_the_folders_of_a_recipe_are_compared_with_dataset_json(
     tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str], recipe: str, strange: str
 ) -> None:
     root = tmp_path / "data"
-    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "3", "--recipe", recipe]
+    options = ["--length", "32:5", "--vocabulary-size", "120", "--shards", "3", "--recipe", recipe, *ONE_PROCESS]
     options += ["--balanced-shards", "4"] if recipe == "mlperf" else []
     assert main(["build", "--text", str(write_corpus()), "--output", str(root), *options]) == 0
     assert verified(capsys, root)[0] == 0

@@ -10,9 +10,9 @@ import pytest
 
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.model.batch import Batch
-from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training.data_loader import SampleOrder, StageReader
-from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, run_document, run_trainer, write_dataset
+from in_process import progress_records, train
+from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, run_config, write_dataset
 
 DELAY_S = 0.5
 
@@ -50,10 +50,7 @@ def test_only_waiting_for_a_batch_that_is_not_there_counts(tmp_path: Path, monke
 
 
 def test_every_interval_says_which_share_of_it_was_waiting(tmp_path: Path) -> None:
-    document = run_document(tmp_path / "run", write_dataset(tmp_path / "data"))
-    ended = run_trainer(document, tmp_path / "run.json")
-    assert ended.returncode == 0, ended.stderr
-    records = [record for record in read_metrics(tmp_path / "run") if record["event"] == "progress"]
-    shares = [record["data_wait_share"] for record in records]
+    train(run_config(tmp_path / "run", write_dataset(tmp_path / "data")))
+    shares = [record["data_wait_share"] for record in progress_records(tmp_path / "run")]
     assert len(shares) == 6
     assert all(isinstance(share, float) and 0 < share < 1 for share in shares)
