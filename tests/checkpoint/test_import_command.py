@@ -111,6 +111,8 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     output.mkdir()
     assert run(nvidia, "--format", "nvidia", "--output", output) == 2
     assert "exists already" in capsys.readouterr().err
+    assert run(tmp_path / "nowhere", "--format", "nvidia", "--output", tmp_path / "new") == 2
+    assert f"{tmp_path}/nowhere: got no weights there" in capsys.readouterr().err
 
 
 def test_an_encoder_without_its_masked_lm_head_is_refused(

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 done, 1 failed, 2 bad input, 3 stopped on request with a checkpoint, 4 storage failed."""
-    arguments = _parser().parse_args(argv)
+    arguments = parse_arguments(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     # Rows are not padded, so nearly every step brings matrix shapes that oneDNN has not seen: its default of
     # 1,024 compiled kernels is hardly ever hit and cost 1 GB after a few hundred steps of a tiny model.
@@ -72,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.exception("Unexpected error")
         return EXIT_FAILED
     return 0
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what a command line says; ends the process with 2, or after its help, as argparse does."""
+    return _parser().parse_args(argv)
 
 
 def _lost_peer(error: Exception) -> bool:

@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_weights
+from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.checkpoints.huggingface_export import export
-from bert_trainer.checkpoints.initial_weights import read_source
+from bert_trainer.checkpoints.initial_weights import READERS, read_source
 from bert_trainer.config.checks import load_run_config, resolve_model
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
@@ -22,6 +23,7 @@ from bert_trainer.config.run_config import ModelConfig, ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.system.atomic_files import disk_errors
 
 _MODEL_FILES = ("bert_config.json", "config.json")
 _RUN_FILE = "run-config.json"
@@ -59,6 +61,15 @@ def import_weights(
         InputError: there are no such weights, or tensors are missing, left over or of another shape.
         TrainerError: the folder cannot be written.
     """
+    try:
+        return _import(path, kind, output, vocabulary_file, model_file)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or path}: cannot be read ({error.strerror})", hint="check its owner and rights"
+        ) from error
+
+
+def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, model_file: Path | None) -> str:
     if output.exists():
         raise InputError(f"--output: {output}: exists already; allowed: a folder that does not", hint="choose another")
     described = _find_description(path, kind, vocabulary_file, model_file)
@@ -76,7 +87,8 @@ def import_weights(
     model = Bert(config, vocabulary.size)
     with torch.no_grad():
         copy_tensors(fitted, dict(model.named_parameters()))
-    output.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
     export(model, vocabulary, output, lower_case=_is_lower_case(path, vocabulary))
     return _render_account(kind, described, config, source, fitted, vocabulary, output)
 
@@ -90,6 +102,9 @@ def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) ->
 
 
 def _find_description(path: Path, kind: str, vocabulary_file: Path | None, model_file: Path | None) -> Described:
+    if not path.exists() and not find_formats(path):
+        raise InputError(f"{path}: got no weights there; allowed: a folder or a file", hint="check the path")
+    check_format(path, kind, READERS)
     folder = path if path.is_dir() else path.parent
     if kind == "bert-trainer" and model_file is None:
         # A run, its checkpoints, or one of them.
