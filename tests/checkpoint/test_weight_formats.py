@@ -61,8 +61,7 @@ def test_a_folder_named_as_another_is_told_what_it_is(tmp_path: Path, place: str
         assert str(error.value).splitlines()[0] == (
             f"initial_checkpoint.path: {folder}: got format: {named}, but `{evidence}` lies there: format: {kind}"
         )
-        if kind in READERS:
-            assert str(error.value).splitlines()[1] == f"hint: write format: {kind}"
+        assert str(error.value).splitlines()[1] == f"hint: write format: {kind}"
 
 
 def test_files_and_prefixes_are_told_as_folders_are(tmp_path: Path) -> None:

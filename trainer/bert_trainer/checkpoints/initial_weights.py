@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
@@ -94,8 +95,21 @@ def _read_own(path: Path, model: Bert, what: str) -> Source:
     )
 
 
+def _read_tensorflow(path: Path, model: Bert, _: str) -> Source:
+    # By name: runs of other formats need nothing of what reads TensorFlow's files.
+    reader = import_module("bert_trainer.checkpoints.tensorflow_import")
+    tensors, spell = reader.read_tensorflow_checkpoint(path, model)
+    folder = path if path.is_dir() else path.parent
+    return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=folder / "vocab.txt")
+
+
 READERS: Mapping[str, Reader] = MappingProxyType(
-    {"bert-trainer": _read_own, "huggingface": _read_huggingface, "nvidia": read_nvidia_checkpoint}
+    {
+        "bert-trainer": _read_own,
+        "huggingface": _read_huggingface,
+        "tensorflow": _read_tensorflow,
+        "nvidia": read_nvidia_checkpoint,
+    }
 )
 """By the name of the format."""
 

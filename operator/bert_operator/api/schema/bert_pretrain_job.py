@@ -232,10 +232,11 @@ class InitialCheckpointSpec(Section):
 
     path: FilePath
     """Folder, or file. A relative path is relative to the same folder as dataset.path."""
-    format: Literal["bert-trainer", "huggingface", "nvidia"] = "bert-trainer"
+    format: Literal["bert-trainer", "huggingface", "tensorflow", "nvidia"] = "bert-trainer"
     """``bert-trainer``: a checkpoint or the output folder of another job; ``huggingface``: a folder with
-    config.json and the weights, whole or in parts; ``nvidia``: a ckpt_<step>.pt of NVIDIA's trainers, or the folder
-    with them, of which the one of the highest number is loaded."""
+    config.json and the weights, whole or in parts; ``tensorflow``: a folder with bert_config.json and a checkpoint of
+    TensorFlow 1, as Google and MLPerf publish it, or the checkpoint's prefix; ``nvidia``: a ckpt_<step>.pt of NVIDIA's
+    trainers, or the folder with them, of which the one of the highest number is loaded."""
     load: Literal["weights", "weightsAndOptimizer", "none"] = "weights"
     """``weights``: the model alone; ``weightsAndOptimizer``, for bert-trainer and nvidia, loads the optimizer's moments
     too; ``none`` reads the folder and loads nothing."""
