@@ -137,7 +137,8 @@ class InitialCheckpoint(Section):
     """``bert-trainer``: a checkpoint, or a checkpoints folder or output folder, of which the latest valid one is
     taken. ``huggingface``: a folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), whole or
     in parts. ``tensorflow``: a folder with ``bert_config.json`` and a checkpoint of TensorFlow 1, or the checkpoint's
-    prefix in it. ``nvidia``: a ``ckpt_<step>.pt``, or a folder of them, of which the one of the highest number is taken."""
+    prefix in it. ``nvidia``: a ``ckpt_<step>.pt``, or a folder of them, of which the one of the highest number is
+    taken."""
     format: Literal["bert-trainer", "huggingface", "tensorflow", "nvidia"]
     load: Literal["weights", "weights_and_optimizer", "none"]
     """``weights``: moments start at 0; heads that the source lacks, at random. ``weights_and_optimizer``: the
