@@ -7,6 +7,7 @@ Observed: the message; the peak memory of a process that reads them all.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -150,6 +151,14 @@ HOSTILE: dict[str, Case] = {
         "model.safetensors",
         header({"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 4]}),
         "cannot be read",
+    ),
+    "a pipe for weights": ("ckpt_1.pt", os.mkfifo, "got a folder, a pipe or a device; allowed: a file"),
+    "a pipe for tensors": ("model.safetensors", os.mkfifo, "got a folder, a pipe or a device; allowed: a file"),
+    "a pipe for settings": ("config.json", os.mkfifo, "got a folder, a pipe or a device; allowed: a JSON file"),
+    "no weights at all": (
+        "ckpt_1.pt",
+        lambda path: path.write_text("text") and None,
+        "no file of torch.save, or a damaged",
     ),
     "settings of a terabyte": ("config.json", sparse_text, "got more than 16 MiB"),
     "settings that never end": ("config.json", lambda path: path.write_text("[" * 100_000) and None, "not a JSON"),

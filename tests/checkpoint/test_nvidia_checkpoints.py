@@ -151,6 +151,10 @@ UNSOUND: dict[str, tuple[Callable[[Content], object], str]] = {
     ),
     "no moments yet": (lambda state: state["state"].clear(), "got no entry for some of its 46 parameters"),
     "moments of another optimizer": (lambda state: state["state"][3].pop("exp_avg_sq"), "exp_avg_sq of .*NoneType"),
+    "groups of no numbers": (
+        lambda state: state["param_groups"][0].update(params=[[1]] * 18),
+        r"parameter groups of \[\]",
+    ),
     "no groups": (lambda state: state.pop("param_groups"), r"parameter groups of \[\]"),
     "half a step": (lambda state: state["param_groups"][0].update(step=1.5), "step: got 1.5; allowed: a whole number"),
 }
@@ -207,6 +211,15 @@ def test_what_is_missing_left_over_or_of_another_shape_is_listed_at_once(
         "  left over: qa_outputs.weight",
         "hint: use the model section (sizes, architecture) and the vocabulary that it was trained with",
     ]
+
+
+def test_names_in_messages_are_bounded_and_printable(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    strange = {f"{number}\n\x1b[31m" + "x" * 10_000: torch.zeros(1) for number in range(1000)}
+    path = write(tmp_path / "ckpt_7.pt", model={**nvidia_tensors(small_model(seed=1)), **strange})
+    with pytest.raises(InputError, match="1000 left over(.|\n)*and 995 more") as error:
+        load(path, "nvidia", small_model(), vocabulary)
+    assert len(str(error.value)) < 2000
+    assert "\x1b" not in str(error.value)
 
 
 def test_a_pickled_data_loader_is_named_together_with_the_way_out(tmp_path: Path, vocabulary: Vocabulary) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.system.files import shown
 
 # The source may lack these: the encoder is what is expensive to train.
 HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
@@ -24,6 +25,8 @@ _TOKEN_TABLE = "embeddings.tokens.weight"
 _BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
 _MOST_NAMED = 5
 """Tensors of one kind that a message names; the rest are counted."""
+_LONGEST_NAME = 200
+"""Characters of a name that a message shows: whoever wrote the file chose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,7 @@ def _refuse_misfits(source: Source, misfits: Mapping[str, Sequence[str]]) -> Non
         return
     counts = ", ".join(f"{len(names)} {kind}" for kind, names in given.items())
     lines = [
-        f"  {kind}: {', '.join(names[:_MOST_NAMED])}"
+        f"  {kind}: {', '.join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_NAMED])}"
         + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         for kind, names in given.items()
     ]

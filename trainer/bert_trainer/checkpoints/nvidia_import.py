@@ -118,7 +118,9 @@ def _groups(optimizer: Any) -> list[list[Any]]:
     if not isinstance(groups, Sequence) or not all(isinstance(group, Mapping) for group in groups):
         return []
     keys = [group.get("params") for group in groups]
-    return [list(group) for group in keys] if all(isinstance(group, Sequence) for group in keys) else []
+    if not all(isinstance(group, list) and all(type(key) is int for key in group) for group in keys):
+        return []
+    return keys
 
 
 def _in_order(weights: Mapping[str, Tensor], sizes: Sequence[int]) -> list[str] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import stat
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ _COPY_AGAIN = "copy it again, or have it written anew by the program that made i
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, by name; raises InputError where it is none."""
     try:
+        _check_regular(path)
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
         # The library compares the offsets with the file's size, but parses a header of up to 100 MB first.
@@ -64,6 +66,7 @@ def read_pickled(path: Path) -> Any:
         InputError: it cannot be read, or holds an object that would have to run code.
     """
     try:
+        _check_regular(path)
         is_archive = zipfile.is_zipfile(path)
         if is_archive:
             _check_archive(path)
@@ -108,6 +111,12 @@ def _plain(where: str, tensor: object) -> Tensor:
     return tensor.detach()
 
 
+def _check_regular(path: Path) -> None:
+    """Refuse pipes and devices, which never end or never begin; raises OSError where there is nothing."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a file", hint="name a file")
+
+
 def _check_archive(path: Path) -> None:
     """Refuse a zip file that unpacks to more than itself; ``torch.save`` stores without compression."""
     size = path.stat().st_size
@@ -149,6 +158,9 @@ def _save_anew(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: BaseException) -> InputError:
+    if not isinstance(error, OSError | RuntimeError | MemoryError | SafetensorError):
+        # Words of the machine inside, such as "pop from empty list", or advice to read it without protection.
+        return InputError(f"{path}: cannot be read (no file of torch.save, or a damaged one)", hint=_COPY_AGAIN)
     # PyTorch's messages go on for paragraphs.
     lines = (getattr(error, "strerror", None) or str(error) or repr(error)).splitlines()
     return InputError(f"{path}: cannot be read ({lines[0][:200]})", hint=_COPY_AGAIN)

@@ -19,6 +19,8 @@ def read_json_file(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, is too large, or is something else.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a JSON file", hint="name a file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
