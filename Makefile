@@ -53,7 +53,7 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest -m "not api_server and not cluster and not long and not manifests" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not api_server and not cluster and not long and not manifests and not tensorflow" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
 
 test-long: setup ## Run the tests that make test leaves out for the time they take
 	@$(BIN)/pytest -m "long and not api_server" $(call TEST_WORKERS,2) $(TESTS) $(PYTEST_ARGS)
@@ -72,6 +72,9 @@ test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 min
 
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
+
+test-tensorflow: setup ## Write and read checkpoints with real TensorFlow, BERT-base and large (10 minutes, 6 GB of disk)
+	@BERT_TEST_TENSORFLOW=$$(tools/tensorflow.sh) $(BIN)/pytest -m tensorflow -s tests/tensorflow_checkpoints $(PYTEST_ARGS)
 
 test-manifests: setup ## Check deploy/ and charts/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
@@ -111,4 +114,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-manifests check lint types layers structure generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-tensorflow test-manifests check lint types layers structure generated generate format lock clean bench-gpu

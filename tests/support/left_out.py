@@ -33,6 +33,7 @@ REMEDIES = {
     **dict.fromkeys(("buildah", "conntrack", "containerd", "ctr", "debootstrap", "gcc", "iptables"), NODE),
     **dict.fromkeys(("runc", "skopeo", "/usr/lib/cni/bridge"), NODE),
     **dict.fromkeys(("BERT_TEST_INTEL_MPI", "BERT_TEST_MPICH", "BERT_TEST_OPEN_MPI_4"), OTHER_MPI),
+    "BERT_TEST_TENSORFLOW": "make test-tensorflow",
     "root": "run the tests as root",
 }
 # Markers that `make test` deselects -> the target that runs them.
@@ -41,6 +42,7 @@ TARGETS = {
     "cluster": "make test-cluster",
     "long": "make test-long",
     "manifests": "make test-manifests",
+    "tensorflow": "make test-tensorflow",
 }
 
 DESELECTED = pytest.StashKey[Counter[str]]()

@@ -78,16 +78,21 @@ def write(config: dict[str, Any], prefix: str, *, slots: bool, shards: int) -> N
     deviation = 1.0 / config["hidden_size"] ** 0.5
     # A variable's device decides its data file.
     devices = v1.ConfigProto(device_count={"CPU": shards}, intra_op_parallelism_threads=1)
+    weights, states = [], []
     with tf.Graph().as_default(), v1.Session(config=devices) as session:
         for number, (name, shape) in enumerate(shapes_of(config).items()):
             with tf.device(f"/cpu:{number % shards}"):
-                variable = v1.get_variable(name, shape, tf.float32, use_resource=True)
-                variable.load(draw(name, shape, rng, deviation), session)
-                for slot in SLOTS if slots else ():
-                    zeros = v1.get_variable(f"{name}/{slot}", shape, tf.float32, use_resource=True)
-                    zeros.load(np.zeros(shape, np.float32), session)
-        if slots:
-            v1.train.get_or_create_global_step().load(28252, session)
+                weights.append(v1.get_variable(name, shape, initializer=tf.zeros_initializer()))
+                names = [f"{name}/{slot}" for slot in SLOTS] if slots else []
+                states += [v1.get_variable(slot, shape, initializer=tf.zeros_initializer()) for slot in names]
+        step = v1.train.get_or_create_global_step() if slots else None
+        # Only now: every run of a session looks at the whole graph again where that has grown.
+        session.run([state.initializer for state in states])
+        for variable in weights:
+            shape = tuple(variable.shape.as_list())
+            variable.load(draw(variable.op.name, shape, rng, deviation), session)
+        if step is not None:
+            step.load(28252, session)
         v1.train.Saver(sharded=shards > 1).save(session, prefix, write_meta_graph=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,13 @@ def test_where_it_cannot_be_told_which_the_message_says_so(tmp_path: Path, state
     with pytest.raises(InputError, match=complaint) as caught:
         find_prefix(folder_of(tmp_path, "a", "b", state=state))
     assert "hint: name one of them: its path without .index" in str(caught.value)
+
+
+def test_a_pipe_instead_of_the_state_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "a", "b")
+    os.mkfifo(folder / "checkpoint")
+    with pytest.raises(InputError, match="checkpoint there names none"):
+        find_prefix(folder)
 
 
 def test_a_folder_without_any_is_named(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from bert_trainer.system.files import shown
 _MAX_INDEX_BYTES = 16 << 20
 """MLPerf's, of BERT-large with optimizer state, has 0.1 MB."""
 _MAX_RANK = 32
+_MAX_ELEMENTS = 1 << 56
+"""Whose bytes can still be counted in 64 bits, also where nothing else bounds a shape: that of strings."""
 _PIECE_BYTES = 4 << 20
 _DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 19: np.dtype("<f2")}
 """By ``DataType`` of TensorFlow's ``core/framework/types.proto``."""
@@ -187,6 +189,8 @@ def _parse_entry(fields: Fields, num_shards: int) -> Entry:
         raise ValueError(
             f"got shape {list(entry.shape)}, {entry.size} bytes at byte {entry.offset}; allowed: nothing below 0"
         )
+    if prod(max(length, 1) for length in entry.shape) > _MAX_ELEMENTS:
+        raise ValueError(f"got shape {list(entry.shape)}; allowed: {_MAX_ELEMENTS} elements")
     if not 0 <= entry.shard < num_shards:
         raise ValueError(f"got data file number {entry.shard}; allowed: below {num_shards}")
     dtype = _DTYPES.get(entry.dtype)

@@ -67,11 +67,10 @@ def _read_latest(path: Path) -> str | None:
         InputError: the file names none, or one outside its folder.
         OSError: the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_STATE_BYTES).decode(errors="replace")
-    except FileNotFoundError:
+    if not path.is_file():  # also a pipe, which would never end
         return None
+    with path.open("rb") as file:
+        text = file.read(_MAX_STATE_BYTES).decode(errors="replace")
     match = _LATEST.search(text)
     got = "" if match is None else match[1]
     named = PurePosixPath(got)
