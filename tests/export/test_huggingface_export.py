@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
 from bert_trainer.checkpoints import huggingface_export
@@ -116,6 +117,24 @@ def test_its_tokenizer_gives_the_ids_that_training_saw(tmp_path: Path, config: M
     assert theirs.model_max_length == config.max_position_embeddings
     special = (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id)
     assert special == (vocabulary.pad_id, vocabulary.unk_id, vocabulary.mask_id)
+    # DistilBERT has no segments: what its tokenizer returns is what its model takes.
+    assert ("token_type_ids" in theirs("a")) == (config.architecture == "bert")
+    assert (
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "export")(**theirs("a", return_tensors="pt")).logits.ndim == 3
+    )
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_the_tokenizers_library_alone_gives_the_same_ids(tmp_path: Path, lower_case: bool) -> None:
+    vocabulary = read_vocabulary(vocabulary_file(tmp_path, lower_case=lower_case))
+    export(Bert(CONFIGS["bert"], vocabulary.size), vocabulary, tmp_path / "export", lower_case=lower_case)
+    theirs = Tokenizer.from_file(str(tmp_path / "export" / "tokenizer.json"))
+    ours = Encoder(vocabulary, lower_case=lower_case)
+    for sentence, ids in zip(SENTENCES, ours.encode(SENTENCES), strict=True):
+        assert theirs.encode(sentence).ids == [vocabulary.cls_id, *ids, vocabulary.sep_id], sentence
+    pair = theirs.encode("the [MASK]", "the")
+    assert pair.tokens == ["[CLS]", "the", "[MASK]", "[SEP]", "the", "[SEP]"]
+    assert pair.type_ids == [0, 0, 0, 0, 1, 1]
 
 
 def test_a_sentence_survives_the_tokenizers_round_trip(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _ROLES = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_tok
 
 def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *, lower_case: bool) -> None:
     """Write the four files. lower_case: whether text loses capitals and accents before it is split."""
-    # DistilBERT has no segments, and transformers' model of it refuses them.
+    # DistilBERT has no segments, and its graph takes none.
     inputs = ["input_ids", *(["token_type_ids"] if config.architecture == "bert" else []), "attention_mask"]
     settings = {
         "tokenizer_class": "BertTokenizer",
