@@ -14,8 +14,8 @@ import torch
 
 from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_weights
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
-from bert_trainer.checkpoints.huggingface_export import export
 from bert_trainer.checkpoints.initial_weights import READERS, read_source
+from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.checks import load_run_config, resolve_model
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
@@ -39,6 +39,17 @@ class Described:
     model: ModelConfig
     model_file: Path
     vocabulary_file: Path
+
+
+# The source's own name may be a path of somebody's machine, and its training is not known here.
+_CARD = """---
+library_name: transformers
+---
+
+# Imported {architecture} weights
+
+Weights of a `{kind}` checkpoint ({objective}), converted by `bert-train import` without further training.
+"""
 
 
 def import_weights(
@@ -89,7 +100,9 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
         copy_tensors(fitted, dict(model.named_parameters()))
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    export(model, vocabulary, output, lower_case=_is_lower_case(path, vocabulary))
+    card = _CARD.format(architecture=config.architecture, objective=config.objective, kind=kind)
+    lower_case = _is_lower_case(path, vocabulary)
+    export_model("huggingface", model, vocabulary, output, lower_case=lower_case, card=card)
     return _render_account(kind, described, config, source, fitted, vocabulary, output)
 
 

@@ -72,7 +72,9 @@ def _is_lower_case(stages: Sequence[Stage], dataset: DatasetInfo | None) -> bool
 
 def _dataset_of(session: Session) -> DatasetInfo | None:
     """Return what is known of the data set that was trained on; None of shards that another program made."""
-    folders = [data.folder for data in session.training_data.values()] + list(session.held_out.values())
+    folders = [data.folder for data in session.training_data.values()] + [
+        data.folder for data in session.evaluation_data.values()
+    ]
     try:
         found = find_dataset_info(folders[-1].paths[0].parent) if folders else None
     except InputError:
@@ -86,8 +88,8 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
     return ModelFacts(
         name=config.job.name,
         form=stage.format,
-        architecture=config.model.architecture,
-        objective=config.model.objective,
+        architecture=config.sizes.architecture,
+        objective=config.sizes.objective,
         lower_case=_is_lower_case(config.stages, dataset),
         sizes=list(_sizes(session)),
         data_name=_data_name(session, prepare, dataset),
@@ -100,7 +102,7 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
 
 
 def _sizes(session: Session) -> Iterator[Row]:
-    config = session.config.model
+    config = session.config.sizes
     yield "parameters", f"{sum(tensor.numel() for tensor in huggingface_tensors(session.model).values()):,}"
     yield "layers", str(config.num_hidden_layers)
     yield "hidden size", str(config.hidden_size)
@@ -132,9 +134,9 @@ def _data(session: Session, dataset: DatasetInfo | None) -> Iterator[Row]:
         yield "documents held out", f"{counts.documents_held_out:,}"
         yield "near-duplicates dropped", f"{counts.duplicates_dropped:,}"
         yield "tokens to train on", f"{counts.tokens_training:,}, each counted once"
-    for number, folder in session.held_out.items():
-        stage = session.config.stages[number]
-        yield f"held out for {stage.name}", _count(folder.num_samples, len(folder.paths))
+    for number, measured in session.evaluation_data.items():
+        stage, folder = session.config.stages[number], measured.folder
+        yield f"held out for {stage.name}", _count(measured.last - measured.first, len(folder.paths))
     yield "vocabulary, SHA-256", session.vocabulary.sha256
 
 
