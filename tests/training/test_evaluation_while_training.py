@@ -5,11 +5,16 @@ Inputs: the toy data set, dropout 0.1. Observed: the records, the checkpoints, t
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,10 +30,12 @@ from in_process import progress_records, run_to_end, train
 from tiny_run import (
     PREDICTIONS,
     SEQUENCE_LENGTH,
+    environment,
     pretrain_stage,
     run_config,
     run_document,
     run_trainer,
+    trainer_command,
     write_dataset,
 )
 
@@ -210,24 +217,31 @@ def test_evaluate_stages_of_a_resumed_run_are_reported_once_as_well(tmp_path: Pa
 
 
 @pytest.mark.horovod
-@pytest.mark.timeout(180)
-def test_killed_between_two_evaluations_two_ranks_go_on_as_if_nothing_had_happened(
-    tmp_path: Path, dataset: Path
-) -> None:
-    settings = {"ranks": 2, "evaluation": evaluation(every_steps=2)}
-    whole = run_trainer(two_phases(tmp_path / "whole", dataset, **settings), tmp_path / "whole.json", 150)
+@pytest.mark.timeout(240)
+def test_a_rank_killed_between_two_evaluations_leaves_no_trace(tmp_path: Path, dataset: Path) -> None:
+    settings: dict[str, Any] = {"ranks": 2, "evaluation": evaluation(every_steps=2)}
+    whole = run_trainer(two_phases(tmp_path / "whole", dataset, **settings), tmp_path / "whole.json", 200)
     assert whole.returncode == 0, whole.stderr
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    forget_after(tmp_path / "killed", "phase1-00000003")
-    lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines(keepends=True)
-    last = next(at for at, line in enumerate(lines) if '"evaluated"' in line and '"step": 4' in line)
-    (tmp_path / "killed" / "metrics.jsonl").write_text("".join(lines[: last + 1]))
     document = two_phases(tmp_path / "killed", dataset, **settings)
-    again = run_trainer(document, tmp_path / "killed.json", 150, BERT_ATTEMPT="2")
+    command = trainer_command(document, tmp_path / "killed.json")
+    options: dict[str, Any] = {"env": environment(), "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        try:
+            # Behind the checkpoint of step 3 and the evaluation of step 4.
+            assert any(" event=evaluated stage=phase1 when=during step=4 " in line for line in process.stdout or ())
+            children = psutil.Process(process.pid).children(recursive=True)
+            [child for child in children if "--config" in child.cmdline()][-1].kill()
+            process.communicate()
+            assert process.returncode != 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    known = len(evaluated(tmp_path / "killed"))
+    again = run_trainer(document, tmp_path / "killed.json", 200, BERT_ATTEMPT="2")
     assert again.returncode == 0, again.stderr
     assert 'message="Resumed, bit-identical"' in again.stdout
     assert accuracies(tmp_path / "killed") == accuracies(tmp_path / "whole")
-    assert again.stdout.count(" event=evaluated ") == 2
+    assert again.stdout.count(" event=evaluated ") == 4 - known
     # Who reads the end of the log alone, as the operator does, has every stage's result.
     (result,) = [line for line in again.stdout.splitlines() if " event=result " in line]
     assert " stage=phase1 when=during step=8 " in result
