@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertConfig, BertForPreTraining
 
+from bert_trainer.checkpoints.huggingface_export import huggingface_name
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
-from weight_sources import load, nvidia_tensors, small_model, write_vocabulary
+from weight_sources import SIZES, load, nvidia_tensors, small_model, write_vocabulary
 
 Content = dict[str, Any]
+ONE = torch.tensor([1])
 
 
 @pytest.fixture
@@ -114,6 +117,33 @@ def test_moments_follow_the_order_of_the_optimizer(tmp_path: Path, vocabulary: V
     assert_loaded(moments["first_moment"], theirs, factor=2)
     assert_loaded(moments["second_moment"], theirs, factor=3)
     assert (message, steps) == (f"Started from the weights and moments of {path}", 7)
+
+
+def test_moments_of_a_real_optimizer_over_another_program_s_model_find_their_names(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    sizes = {**SIZES, "vocab_size": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    theirs = BertForPreTraining(BertConfig(**sizes))
+    decayed = [p for n, p in theirs.named_parameters() if "bias" not in n and "LayerNorm" not in n]
+    plain = [p for n, p in theirs.named_parameters() if "bias" in n or "LayerNorm" in n]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}])
+    output = theirs(torch.tensor([[2, 5, 4, 3]]), labels=torch.tensor([[-100, 5, 6, -100]]), next_sentence_label=ONE)
+    output.loss.backward()
+    optimizer.step()
+    path = write(tmp_path / "ckpt_1.pt", model=theirs.state_dict(), optimizer=optimizer.state_dict())
+    model = small_model()
+    _, steps, found, moments = load(path, "nvidia", model, vocabulary, what="weights_and_optimizer")
+    assert steps == 1
+    wanted = {name: optimizer.state[parameter] for name, parameter in theirs.named_parameters()}
+    values = dict(theirs.named_parameters())
+    for name in found:
+        their_name, rows = (
+            huggingface_name(name, "bert"),
+            13 if name in ("embeddings.tokens.weight", "mlm_bias") else None,
+        )
+        assert torch.equal(found[name][:rows], values[their_name][:rows]), name
+        assert torch.equal(moments["first_moment"][name][:rows], wanted[their_name]["exp_avg"][:rows]), name
+        assert torch.equal(moments["second_moment"][name][:rows], wanted[their_name]["exp_avg_sq"][:rows]), name
 
 
 def test_master_weights_are_taken_in_place_of_rounded_ones(tmp_path: Path, vocabulary: Vocabulary) -> None:

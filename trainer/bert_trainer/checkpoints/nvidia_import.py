@@ -198,15 +198,15 @@ def _read_moments(
                     hint=_WEIGHTS_ALONE,
                 )
         moments[part] = tensors_by_name(file, held, f"optimizer.state: {theirs}")
-    return moments, _num_steps(file, optimizer["param_groups"])
+    # apex counts by group, PyTorch's own optimizers by parameter.
+    return moments, _num_steps(file, optimizer["param_groups"][0].get("step", state[keys[0]].get("step", 0)))
 
 
-def _num_steps(file: Path, groups: Sequence[Mapping[str, Any]]) -> int:
-    steps = groups[0].get("step", 0)
+def _num_steps(file: Path, steps: Any) -> int:
     if isinstance(steps, Tensor) and steps.numel() == 1:
         steps = steps.item()
     if isinstance(steps, float) and steps.is_integer():
         steps = int(steps)
     if type(steps) is not int or not 0 <= steps < 2**53:
-        raise InputError(f"{file}: optimizer.param_groups: step: got {steps!r:.60}; allowed: a whole number")
+        raise InputError(f"{file}: optimizer: step: got {steps!r:.60}; allowed: a whole number", hint=_WEIGHTS_ALONE)
     return steps
