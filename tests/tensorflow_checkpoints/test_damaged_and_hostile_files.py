@@ -6,6 +6,7 @@ claim what no file holds. Observed: the message, and the memory that the refusal
 
 from __future__ import annotations
 
+import random
 import resource
 import shutil
 import struct
@@ -24,6 +25,8 @@ from tensorflow_cases import GOOGLE, MLPERF, SMALL, model_of
 
 TERABYTES = 1 << 42
 MAX_BYTES = 500 << 20
+TRAILER_BYTES = 5
+EMPTY_BLOCK = struct.pack("<IIB", 0, 1, 0)
 HEADER = (b"", encode_fields({1: 1, 3: encode_fields({1: 1})}))
 TABLE, POSITIONS = "bert/embeddings/word_embeddings", "bert/embeddings/position_embeddings"
 
@@ -215,6 +218,29 @@ BLOCKS = {
 def test_tables_that_would_not_come_from_tensorflow_are_refused(folder: Path, content: bytes, complaint: str) -> None:
     (folder / "bert_model.ckpt.index").write_bytes(content)
     assert complaint in refusal(folder)
+
+
+def test_whatever_an_index_says_it_is_read_or_refused(folder: Path) -> None:
+    """The kept index with some bytes of its entries changed, taken out or put in, and right checksums."""
+    path, model, chance = folder / "bert_model.ckpt.index", model_of(SMALL), random.Random(1)
+    # The only block of data ends where its own trailer, the empty meta index and the rest begin.
+    content = path.read_bytes()
+    block = content[: content.index(EMPTY_BLOCK) - TRAILER_BYTES]
+    path.write_bytes(table_of(block))
+    assert len(read_tensorflow_checkpoint(folder, model)[0]) == 46
+    refused = 0
+    for _ in range(300):
+        changed = bytearray(block)
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            at = chance.randrange(len(changed))
+            put_in = bytes(chance.choice([0, 1, 0x7F, 0x80, 0xFF]) for _ in range(chance.randrange(3)))
+            changed[at : at + chance.randrange(3)] = put_in
+        path.write_bytes(table_of(bytes(changed)))
+        try:
+            read_tensorflow_checkpoint(folder, model)
+        except InputError:
+            refused += 1
+    assert refused > 200
 
 
 def test_more_entries_than_any_bert_has_are_refused(folder: Path) -> None:
