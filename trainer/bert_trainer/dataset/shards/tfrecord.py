@@ -39,7 +39,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import replaced_atomically, write_atomically
 
 _BLOCK_BYTES = 1 << 21
-"""Of records that are parsed at a time: each byte takes up to 30 bytes of indexes meanwhile."""
+"""Of records that are parsed at a time: each byte takes up to 20 bytes of numbers meanwhile."""
 _ROWS_WRITTEN = 1024
 _VERIFY = "list all that is wrong with 'bert-data verify FOLDER'"
 

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.dataset.shards.crc32c import masked_crc32c
 from bert_trainer.dataset.shards.header import REBUILD
 from bert_trainer.errors import InputError
+from bert_trainer.system.crc32c import masked_crc32c
 
 HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
@@ -58,16 +58,12 @@ def is_tfrecord(path: Path) -> bool:
             start = file.read(HEADER.size)
     except OSError:
         return False  # whoever opens it next reports that
-    return len(start) == HEADER.size and _checksum(start[:8]) == HEADER.unpack(start)[1]
+    return len(start) == HEADER.size and masked_crc32c(start[:8]) == HEADER.unpack(start)[1]
 
 
 def without_suffix(name: str) -> str:
     """Return a file's name without what says that it holds records; ``a.tfrecord-1-of-2`` becomes ``a-1-of-2``."""
     return _NAME.sub("", name)
-
-
-def _checksum(content: bytes) -> int:
-    return int(masked_crc32c(np.frombuffer(content, np.uint8), np.zeros(1, np.int64), np.array([len(content)]))[0])
 
 
 @contextmanager
@@ -98,9 +94,8 @@ def read_first(path: Path, file: BinaryIO) -> bytes | None:
         )
     length = _length(path, start, 0, 0, os.fstat(file.fileno()).st_size, 0)
     content = file.read(length)
-    _check_lengths(path, [start], 0)
     footer = file.read(FOOTER.size)
-    if FOOTER.unpack(footer)[0] != _checksum(content):
+    if FOOTER.unpack(footer)[0] != masked_crc32c(content):
         raise _damaged(path, 0, "its content does not match its checksum")
     return content
 
@@ -109,10 +104,11 @@ def _length(path: Path, start: bytes, at: int, record: int, file_bytes: int, lea
     """Return the length of a record whose header was read, checked against what the file has room for."""
     if len(start) < HEADER.size:
         raise _damaged(path, record, f"the file ends in the middle of its length, at byte {at + len(start)}")
-    length: int = HEADER.unpack(start)[0]
-    # A wrong length is most likely no TFRecord at all, or damage: the checksum tells before the size does.
+    length: int
+    length, checksum = HEADER.unpack(start)
+    if checksum != masked_crc32c(start[:8]):
+        raise _damaged(path, record, "its length does not match its checksum")
     if not max(least_bytes, 4) <= length <= MAX_RECORD_BYTES:
-        _check_lengths(path, [start], record)
         raise InputError(
             f"{path}: record {record} states a length of {length} bytes; allowed: {max(least_bytes, 4)} to "
             f"{MAX_RECORD_BYTES}",
@@ -120,18 +116,8 @@ def _length(path: Path, start: bytes, at: int, record: int, file_bytes: int, lea
         )
     left = file_bytes - at - FRAME_BYTES
     if length > left:
-        _check_lengths(path, [start], record)
         raise _damaged(path, record, f"is cut off: it has {length} bytes, {max(0, left)} are left of the file")
     return length
-
-
-def _check_lengths(path: Path, headers: list[bytes], first_record: int) -> None:
-    content = np.frombuffer(b"".join(headers), np.uint8)
-    starts = np.arange(len(headers), dtype=np.int64) * HEADER.size
-    wanted = content.reshape(-1, HEADER.size)[:, 8:].copy().view("<u4")[:, 0]
-    wrong = masked_crc32c(content, starts, np.full(len(headers), 8)) != wanted
-    if wrong.any():
-        raise _damaged(path, first_record + int(wrong.argmax()), "its length does not match its checksum")
 
 
 def _damaged(path: Path, record: int, problem: str) -> InputError:
@@ -158,16 +144,12 @@ def _offsets(path: Path, file_bytes: int, modified_ns: int, least_bytes: int) ->
     with opened_records(path) as file:
         while at < file_bytes:
             offsets: list[int] = []
-            headers: list[bytes] = []
             while at < file_bytes and len(offsets) < _LENGTHS_AT_ONCE:
                 file.seek(at)
                 start = file.read(HEADER.size)
                 length = _length(path, start, at, first + len(offsets), file_bytes, least_bytes)
                 offsets.append(at)
-                headers.append(start)
                 at += length + FRAME_BYTES
-            # Many at a time; the sizes above have been checked, so that a wrong one does no harm until here.
-            _check_lengths(path, headers, first)
             parts.append(np.array(offsets, np.int64))
             first += len(offsets)
     return np.concatenate([*parts, np.array([at], np.int64)])
@@ -184,29 +166,23 @@ def read_records(
         InputError: a record does not match its checksum, or the file has been changed.
     """
     file.seek(int(offsets[0]))
-    content = np.frombuffer(file.read(int(offsets[-1] - offsets[0])), np.uint8)
+    stored = file.read(int(offsets[-1] - offsets[0]))
+    content = np.frombuffer(stored, np.uint8)
     if len(content) != offsets[-1] - offsets[0]:
         raise _damaged(path, first_record, "the file has become shorter while it was read")
     starts = offsets[:-1] - offsets[0] + HEADER.size
     ends = offsets[1:] - offsets[0] - FOOTER.size
-    wanted = content[ends[:, None] + np.arange(FOOTER.size)].copy().view("<u4")[:, 0]
-    wrong = masked_crc32c(content, starts, ends - starts) != wanted
-    if wrong.any():
-        raise _damaged(path, first_record + int(wrong.argmax()), "its content does not match its checksum")
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        if FOOTER.unpack_from(stored, end)[0] != masked_crc32c(stored[start:end]):
+            raise _damaged(path, first_record + row, "its content does not match its checksum")
     return content, starts, ends
 
 
 def write_records(file: BinaryIO, records: list[bytes]) -> None:
     """Append records; raises OSError."""
-    lengths = np.array([len(record) for record in records], np.int64)
-    content = np.frombuffer(b"".join(records), np.uint8)
-    footers = masked_crc32c(content, np.cumsum(lengths) - lengths, lengths)
-    starts = np.arange(len(records), dtype=np.int64) * 8
-    headers = masked_crc32c(lengths.astype("<u8").view(np.uint8), starts, np.full(len(records), 8))
-    framed: list[bytes] = []
-    for record, header, footer in zip(records, headers.tolist(), footers.tolist(), strict=True):
-        framed += [HEADER.pack(len(record), header), record, FOOTER.pack(footer)]
-    file.write(b"".join(framed))
+    for record in records:
+        length = len(record).to_bytes(8, "little")
+        file.writelines((length, FOOTER.pack(masked_crc32c(length)), record, FOOTER.pack(masked_crc32c(record))))
 
 
 @dataclass(frozen=True, slots=True)
