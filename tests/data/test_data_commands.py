@@ -210,7 +210,7 @@ def test_a_missing_path_ends_with_exit_code_2(tmp_path: Path, capsys: pytest.Cap
     assert main([command, str(tmp_path / "none")]) == 2
     assert "none: no such file or folder" in capsys.readouterr().err
     assert main([command, str(tmp_path)]) == 2
-    assert "no .hdf5 file here" in capsys.readouterr().err
+    assert "no .hdf5 or .tfrecord file here" in capsys.readouterr().err
 
 
 def test_a_length_without_predictions_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
