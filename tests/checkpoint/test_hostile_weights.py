@@ -23,6 +23,7 @@ import torch
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
+from weight_sources import load, small_model, write_huggingface, write_vocabulary
 
 MARK = "this-code-has-run"
 
@@ -182,6 +183,18 @@ def test_a_hostile_file_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
     assert str(error.value).startswith(f"{path}: ")
     assert len(str(error.value)) < 1000
     assert not (tmp_path / MARK).exists()
+
+
+def test_so_are_files_of_terabytes_beside_the_weights(tmp_path: Path) -> None:
+    vocabulary = write_vocabulary(tmp_path)
+    folder = write_huggingface(tmp_path / "model", small_model())
+    sparse_text(folder / "vocab.txt")
+    with pytest.raises(InputError, match=r"vocab.txt: got 1099511627776 bytes; allowed: at most 67108864"):
+        load(folder, "huggingface", small_model(), vocabulary)
+    (tmp_path / "run").mkdir()
+    sparse_text(tmp_path / "run" / "manifest.json")
+    with pytest.raises(InputError, match="manifest.json: not a manifest"):
+        load(tmp_path / "run", "bert-trainer", small_model(), vocabulary)
 
 
 WHOLE = """

@@ -33,6 +33,8 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 OWN_SUM_KEY = "manifest_sha256"
+_MAX_MANIFEST_BYTES = 1 << 20
+"""Ours have 2 kB; of a larger one the beginning is read, which is no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,8 @@ def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
         TrainerError: a file is missing, damaged or of another contract version.
     """
     try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST_FILE).read_text())
+        with (path / MANIFEST_FILE).open("rb") as file:
+            manifest: dict[str, Any] = json.loads(file.read(_MAX_MANIFEST_BYTES))
         if manifest["contract_version"] != CONTRACT_VERSION:
             raise TrainerError(
                 f"{path}: written by contract version {manifest['contract_version']}, this is {CONTRACT_VERSION}"

@@ -15,10 +15,17 @@ from types import MappingProxyType
 from torch import Tensor
 
 from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_tensors, fit_weights
-from bert_trainer.checkpoints.checkpoint import Checkpoint, find_latest_valid, read_checkpoint
+from bert_trainer.checkpoints.checkpoint import (
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    Checkpoint,
+    find_latest_valid,
+    read_checkpoint,
+)
 from bert_trainer.checkpoints.foreign_formats import check_format
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
+from bert_trainer.checkpoints.tensor_files import check_header
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
@@ -86,6 +93,9 @@ def _read_own(path: Path, model: Bert, what: str) -> Source:
     if what == "none":
         return Source(path=checkpoint.path, tensors={})
     _check_settings(checkpoint.path, model)
+    for name in (MODEL_FILE, OPTIMIZER_FILE):
+        # Its checksums are right, but whoever wrote the file wrote them as well.
+        check_header(checkpoint.path / name)
     loaded = checkpoint.load()
     return Source(
         path=checkpoint.path,

@@ -39,19 +39,30 @@ _COPY_AGAIN = "copy it again, or have it written anew by the program that made i
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, by name; raises InputError where it is none."""
     try:
-        _check_regular(path)
-        with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-        # The library compares the offsets with the file's size, but parses a header of up to 100 MB first.
-        if header_bytes > min(MAX_HEADER_BYTES, path.stat().st_size):
-            raise InputError(
-                f"{path}: cannot be read (its header claims {header_bytes} bytes; allowed: at most "
-                f"{MAX_HEADER_BYTES}, inside the file)",
-                hint=_COPY_AGAIN,
-            )
+        check_header(path)
         return load_file(path)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+def check_header(path: Path) -> None:
+    """Refuse a safetensors file whose header is too large to be one of a model.
+
+    The library compares the offsets with the file's size, but parses a header of up to 100 MB first.
+
+    Raises:
+        InputError: it is.
+        OSError: the file cannot be read.
+    """
+    _check_regular(path)
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+    if header_bytes > min(MAX_HEADER_BYTES, path.stat().st_size):
+        raise InputError(
+            f"{path}: cannot be read (its header claims {header_bytes} bytes; allowed: at most {MAX_HEADER_BYTES}, "
+            "inside the file)",
+            hint=_COPY_AGAIN,
+        )
 
 
 def read_pickled_tensors(path: Path) -> dict[str, Tensor]:
