@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, BertForPreTraining, pipeline
 
 from bert_trainer.checkpoints.model_export import export_model
+from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.config.stages import ExportStage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.errors import InputError
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
@@ -49,6 +51,7 @@ STAGES = [
     EVALUATE,
     {"kind": "export", "name": "export"},
     {"kind": "export", "name": "graph", "format": "onnx"},
+    {"kind": "export", "name": "names", "format": "tensorflow"},
 ]
 TOKENIZER = ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 
@@ -105,11 +108,15 @@ def padded_labels(samples: Samples) -> NDArray[np.int64]:
 
 
 def test_every_stage_has_a_folder_of_its_own(exports: Path) -> None:
-    assert sorted(path.name for path in exports.iterdir()) == ["huggingface", "huggingface-early", "onnx"]
+    assert sorted(path.name for path in exports.iterdir()) == ["huggingface", "huggingface-early", "onnx", "tensorflow"]
     found = {path.name: sorted(file.name for file in path.iterdir()) for path in exports.iterdir()}
     huggingface = sorted(["README.md", "config.json", "model.safetensors", *TOKENIZER])
     assert found["huggingface"] == found["huggingface-early"] == huggingface
     assert found["onnx"] == sorted(["README.md", "config.json", "model.onnx", *TOKENIZER])
+    assert found["tensorflow"] == [
+        "README.md", "bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "checkpoint",
+        "vocab.txt",
+    ]  # fmt: skip
 
 
 def test_the_report_and_the_metrics_name_every_folder(session: Session, exports: Path) -> None:
@@ -118,10 +125,12 @@ def test_the_report_and_the_metrics_name_every_folder(session: Session, exports:
         ("early", "huggingface", f"{exports}/huggingface-early"),
         ("export", "huggingface", f"{exports}/huggingface"),
         ("graph", "onnx", f"{exports}/onnx"),
+        ("names", "tensorflow", f"{exports}/tensorflow"),
     ]
     report = json.loads((exports.parent / "report.json").read_text())
     assert report["exports"] == {
-        "early": f"{exports}/huggingface-early", "export": f"{exports}/huggingface", "graph": f"{exports}/onnx"
+        "early": f"{exports}/huggingface-early", "export": f"{exports}/huggingface", "graph": f"{exports}/onnx",
+        "names": f"{exports}/tensorflow",
     }  # fmt: skip
 
 
@@ -216,6 +225,27 @@ def test_weights_that_go_out_and_come_back_have_the_same_bits(session: Session, 
     assert written == (exports / "huggingface" / "model.safetensors").read_bytes()
 
 
+def test_weights_under_tensorflows_names_come_back_with_the_same_bits(session: Session, exports: Path) -> None:
+    tensors, _ = read_tensorflow_checkpoint(exports / "tensorflow", session.model)
+    trained = dict(session.model.named_parameters())
+    assert tensors.keys() == trained.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, trained[name][: len(tensor)]), name
+    assert len(tensors["embeddings.tokens.weight"]) == len(tensors["mlm_bias"]) == VOCABULARY_SIZE
+
+
+@pytest.mark.parametrize("model", [{"architecture": "distilbert", "objective": "mlm"}, {"layer_norm_eps": 1e-5}])
+def test_a_model_that_tensorflows_code_cannot_express_is_refused_before_training(
+    session: Session, tmp_path: Path, model: dict[str, Any]
+) -> None:
+    stages = [pretrain_stage(), {"kind": "export", "format": "tensorflow"}]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    with pytest.raises(
+        InputError, match=r"stages\.1\.format: got 'tensorflow'; allowed: with model\.architecture 'bert'"
+    ):
+        run_config(tmp_path / "run", Path(session.config.dataset.folder), stages=stages, model={**sizes, **model})
+
+
 def test_the_card_says_what_was_trained_and_measured(session: Session, exports: Path) -> None:
     card = (exports / "huggingface" / "README.md").read_text()
     measured = next(it for it in reversed(list(read_metrics(exports.parent))) if it["event"] == "evaluated")
@@ -294,7 +324,7 @@ def test_a_run_that_lost_its_folder_leaves_the_earlier_export(session: Session, 
     def lose() -> None:
         raise FencedError("claimed by attempt 2")
 
-    for form in ("huggingface", "onnx"):
+    for form in ("huggingface", "onnx", "tensorflow"):
         with pytest.raises(FencedError):
             export_model(form, session.model, session.vocabulary, target, lower_case=True, card="", before_commit=lose)
     assert (target / "model.safetensors").stat().st_mtime_ns == before
@@ -304,7 +334,7 @@ def test_a_run_that_lost_its_folder_leaves_the_earlier_export(session: Session, 
 def test_no_export_names_a_machine_or_a_place(exports: Path) -> None:
     secrets = (b"cluster-volume-7", b"secret-team", b"uid-1", socket.gethostname().encode(), b"/tmp")
     files = [path for path in exports.rglob("*") if path.is_file()]
-    assert len(files) == 21
+    assert len(files) == 27
     assert [(path, secret) for path in files for secret in secrets if secret in path.read_bytes()] == []
 
 

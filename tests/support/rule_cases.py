@@ -206,6 +206,24 @@ JOB_CASES: dict[str, RuleCase] = {
         "spec.model.objective",
         ("no pooler",),
     ),
+    "a model that TensorFlow 1 expresses": RuleCase(
+        put("stages", EXPORT, "export", value={"format": "tensorflow"}),
+        both(
+            put("model", value={"preset": "distilbert"}),
+            put("stages", EXPORT, "export", value={"format": "tensorflow"}),
+        ),
+        "spec.stages[3].export.format",
+        ("architecture: bert", "export in another format"),
+    ),
+    "a LayerNorm that TensorFlow 1 expresses": RuleCase(
+        put("model", "layerNormEpsilon", value=1e-5),
+        both(
+            put("model", "layerNormEpsilon", value=1e-5),
+            put("stages", EXPORT, "export", value={"format": "tensorflow"}),
+        ),
+        "spec.stages[3].export.format",
+        ("layerNormEpsilon 1e-12",),
+    ),
     "names of stages": RuleCase(
         put("stages", EXPORT, "name", value="phase2"),
         put("stages", EXPORT, "name", value="phase1"),

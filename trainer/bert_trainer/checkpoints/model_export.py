@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bert_trainer.checkpoints.huggingface_export import write_config, write_weights
 from bert_trainer.checkpoints.onnx_export import write_onnx_model
+from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
 from bert_trainer.checkpoints.tokenizer_files import write_tokenizer
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import TrainerError
@@ -75,8 +76,17 @@ def _write_onnx(model: Bert, vocabulary: Vocabulary, folder: Path, lower_case: b
     write_tokenizer(model.config, vocabulary, folder, lower_case=lower_case)
 
 
+def _write_tensorflow(model: Bert, vocabulary: Vocabulary, folder: Path, _lower_case: bool) -> None:
+    # Its readers are told the case on their command lines (--do_lower_case); the card states it.
+    write_tensorflow_checkpoint(model, vocabulary, folder)
+
+
 _Writer = Callable[[Bert, Vocabulary, Path, bool], None]
-_WRITERS: Mapping[str, _Writer] = {"huggingface": _write_huggingface, "onnx": _write_onnx}
+_WRITERS: Mapping[str, _Writer] = {
+    "huggingface": _write_huggingface,
+    "onnx": _write_onnx,
+    "tensorflow": _write_tensorflow,
+}
 
 
 def _sync(folder: Path) -> None:

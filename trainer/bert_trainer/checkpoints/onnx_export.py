@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bert_trainer.checkpoints.protobuf_wire import write_varint
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import Layer, gelu_approximation
 
@@ -318,13 +319,4 @@ def _write_document(file: BinaryIO, document: ModelProto, constants: Sequence[_S
 def _field(message: Any, name: str, size: int) -> bytes:
     """Return what precedes a field of so many bytes: its number and kind, and its length."""
     length_delimited = 2
-    return _varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | length_delimited) + _varint(size)
-
-
-def _varint(number: int) -> bytes:
-    """Return seven bits a byte, lowest first; the highest bit says that more follow."""
-    groups = []
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*groups, number])
+    return write_varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | length_delimited) + write_varint(size)

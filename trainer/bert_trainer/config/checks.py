@@ -22,13 +22,15 @@ from bert_trainer.config.run_config import (
     ProfileSteps,
     RunConfig,
 )
-from bert_trainer.config.stages import DataRange, EvaluateStage, PrepareStage, PretrainStage
+from bert_trainer.config.stages import DataRange, EvaluateStage, ExportStage, PrepareStage, PretrainStage
 from bert_trainer.errors import InputError
 
 FORMATS_WITH_MOMENTS = ("bert-trainer", "nvidia")
 """Of initial checkpoints."""
 MAX_PROFILED_STEPS = 100
 """Of one trace: a step of BERT-large leaves some ten thousand events in it."""
+TENSORFLOW_LAYER_NORM_EPS = 1e-12
+"""No setting of Google's TensorFlow code."""
 
 
 def load_run_config(path: Path) -> RunConfig:
@@ -206,6 +208,11 @@ def _stage_problems(config: RunConfig) -> list[str]:
                 )
         if isinstance(stage, EvaluateStage):
             problems += _range_problems(f"{path}.data_range", stage.data_range)
+        if isinstance(stage, ExportStage) and stage.format == "tensorflow" and not _fits_tensorflow(config.model):
+            problems.append(
+                f"{path}.format: got 'tensorflow'; allowed: with model.architecture 'bert' and model.layer_norm_eps "
+                f"{TENSORFLOW_LAYER_NORM_EPS:g}, which are built into code that reads such checkpoints"
+            )
         if isinstance(stage, PretrainStage):
             problems += _pretrain_problems(path, stage, config.world.ranks)
             if bare and stage.masking == "static" and stage.shards is None:
@@ -213,6 +220,12 @@ def _stage_problems(config: RunConfig) -> list[str]:
                     f"{path}.masking: got 'static'; allowed: 'dynamic', since the prepare stage writes no masks"
                 )
     return problems
+
+
+def _fits_tensorflow(model: ModelConfig | ModelFile) -> bool:
+    if isinstance(model, ModelFile):
+        return True  # looked at again once the file is read: resolve_model
+    return model.architecture == "bert" and model.layer_norm_eps == TENSORFLOW_LAYER_NORM_EPS
 
 
 def _pretrain_problems(path: str, stage: PretrainStage, ranks: int) -> list[str]:

@@ -234,10 +234,10 @@ class ExportStage(Section):
 
     kind: Literal["export"] = "export"
     name: str
-    format: Literal["huggingface", "onnx"]
+    format: Literal["huggingface", "onnx", "tensorflow"]
     """``huggingface``: weights, settings and tokenizer for ``transformers``; ``onnx``: one graph on padded rows, fp32,
-    with the same settings and tokenizer. Written to ``export/<format>``, or to ``export/<format>-<name>`` where a later
-    stage has the same format."""
+    with the same settings and tokenizer; ``tensorflow``: a checkpoint with the names of Google's TensorFlow 1 code.
+    Written to ``export/<format>``, or to ``export/<format>-<name>`` where a later stage has the same format."""
 
 
 Stage = Annotated[PrepareStage | PretrainStage | EvaluateStage | ExportStage, Field(discriminator="kind")]

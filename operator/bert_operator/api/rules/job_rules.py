@@ -43,6 +43,8 @@ _HAS_SIZES = (
     "has(self.preset) || (has(self.hiddenSize) && has(self.numHiddenLayers) && "
     "has(self.numAttentionHeads) && has(self.intermediateSize))"
 )
+_TENSORFLOW_EPSILON = 1e-12
+"""Of LayerNorm: no setting of Google's TensorFlow code."""
 _IS_DISTILBERT = (
     "(has(self.architecture) ? self.architecture == 'distilbert' : (has(self.preset) && self.preset == 'distilbert'))"
 )
@@ -123,6 +125,26 @@ def objective_fits_architecture(spec: JobSpec) -> Iterator[Violation]:
     """Refuse next-sentence prediction without a pooler."""
     if presets.resolve_architecture(spec.model) == "distilbert" and spec.model.objective == "mlm+nsp":
         yield Violation("model.objective", '"mlm+nsp"')
+
+
+@rule(
+    Cel(
+        JobSpec,
+        "!self.stages.exists(stage, has(stage.export) && stage.export.format == 'tensorflow') || "
+        f"(!{_IS_DISTILBERT.replace('self.', 'self.model.')} && self.model.layerNormEpsilon == {_TENSORFLOW_EPSILON})",
+        "stages",
+    ),
+    allowed=f"tensorflow for architecture: bert and layerNormEpsilon {_TENSORFLOW_EPSILON:g} alone, both built into "
+    "the code that reads such checkpoints",
+    next_step="export in another format, or leave the two fields of the model out",
+    reads=(("model", "preset"), ("model", "architecture"), ("model", "layerNormEpsilon")),
+)
+def export_fits_model(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse formats that cannot express the model."""
+    fits = presets.resolve_architecture(spec.model) == "bert" and spec.model.layer_norm_epsilon == _TENSORFLOW_EPSILON
+    for number, stage in enumerate(spec.stages):
+        if not fits and stage.export is not None and stage.export.format == "tensorflow":
+            yield Violation(f"stages[{number}].export.format", '"tensorflow"')
 
 
 @rule(
@@ -354,6 +376,7 @@ JOB_RULES: tuple[Rule[JobSpec], ...] = (
     model_has_one_source,
     heads_divide_hidden_size,
     objective_fits_architecture,
+    export_fits_model,
     stage_names_differ,
     prepare_comes_first,
     results_come_after_training,

@@ -199,11 +199,11 @@ class PretrainSpec(Section):
 class ExportSpec(Section):
     """The trained model in a format that other programs load."""
 
-    format: Literal["huggingface", "onnx"] = "huggingface"
+    format: Literal["huggingface", "onnx", "tensorflow"] = "huggingface"
     """``huggingface``: a folder for ``AutoModel.from_pretrained``, with the tokenizer; ``onnx``: a graph for ONNX
-    Runtime and others, fp32, on padded rows of any length, with settings and tokenizer. Each is written with a model
-    card to ``export/<format>`` in the output folder, or to ``export/<format>-<stage>`` where a later stage has the same
-    format."""
+    Runtime and others, fp32, on padded rows of any length, with settings and tokenizer; ``tensorflow``: a checkpoint
+    with the names of Google's TensorFlow 1 code. Each is written with a model card to ``export/<format>`` in the output
+    folder, or to ``export/<format>-<stage>`` where a later stage has the same format."""
 
 
 class Stage(Section):
