@@ -220,7 +220,7 @@ def test_weights_that_go_out_and_come_back_have_the_same_bits(session: Session, 
     trained = dict(session.model.named_parameters())
     for name, parameter in again.model.named_parameters():
         assert torch.equal(parameter, trained[name]), name
-    export_model("huggingface", again.model, again.vocabulary, tmp_path / "export", lower_case=True, card="")
+    export_model("huggingface", again.model, again.vocabulary, tmp_path / "export", lower_case=True)
     written = (tmp_path / "export" / "model.safetensors").read_bytes()
     assert written == (exports / "huggingface" / "model.safetensors").read_bytes()
 
@@ -326,7 +326,7 @@ def test_a_run_that_lost_its_folder_leaves_the_earlier_export(session: Session, 
 
     for form in ("huggingface", "onnx", "tensorflow"):
         with pytest.raises(FencedError):
-            export_model(form, session.model, session.vocabulary, target, lower_case=True, card="", before_commit=lose)
+            export_model(form, session.model, session.vocabulary, target, lower_case=True, before_commit=lose)
     assert (target / "model.safetensors").stat().st_mtime_ns == before
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 

@@ -1,7 +1,7 @@
 """Export of the trained model for other programs: a folder per format, written whole or not at all.
 
-What a format's folder holds is a line in ``_WRITERS``; every folder also gets the model card. Where folders go is the
-caller's business.
+What a format's folder holds is a line in ``_WRITERS``; a model that was trained here also gets its card. Where folders
+go is the caller's business.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def export_model(
     target: Path,
     *,
     lower_case: bool,
-    card: str,
+    card: str | None = None,
     before_commit: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the model's folder atomically, replacing an earlier export.
@@ -41,7 +41,7 @@ def export_model(
         vocabulary: Of the model.
         target: The folder to write.
         lower_case: Whether text has to be lower-cased before it is looked up in the vocabulary.
-        card: Content of the model card.
+        card: Content of the model card; None for none, where nothing is known of a training.
         before_commit: Called when everything is written and nothing is replaced yet; may raise.
 
     Raises:
@@ -53,7 +53,8 @@ def export_model(
         with disk_errors(target):
             staging.mkdir(parents=True)
             _WRITERS[form](model, vocabulary, staging, lower_case)
-            (staging / CARD_FILE).write_text(card)
+            if card is not None:
+                (staging / CARD_FILE).write_text(card)
             _sync(staging)
             before_commit()
             remove_folder(target)

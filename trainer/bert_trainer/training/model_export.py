@@ -88,8 +88,8 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
     return ModelFacts(
         name=config.job.name,
         form=stage.format,
-        architecture=config.sizes.architecture,
-        objective=config.sizes.objective,
+        architecture=session.model.config.architecture,
+        objective=session.model.config.objective,
         lower_case=_is_lower_case(config.stages, dataset),
         sizes=list(_sizes(session)),
         data_name=_data_name(session, prepare, dataset),
@@ -102,7 +102,7 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
 
 
 def _sizes(session: Session) -> Iterator[Row]:
-    config = session.config.sizes
+    config = session.model.config
     yield "parameters", f"{sum(tensor.numel() for tensor in huggingface_tensors(session.model).values()):,}"
     yield "layers", str(config.num_hidden_layers)
     yield "hidden size", str(config.hidden_size)
