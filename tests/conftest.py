@@ -31,6 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # Two ranks that import torch take 7 s of a core, and a minute where ten others want the same two cores.
+        if item.get_closest_marker("horovod") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(180))
     if importlib.util.find_spec("horovod") is None:
         for item in items:
             if item.get_closest_marker("horovod"):

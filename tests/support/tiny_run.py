@@ -145,7 +145,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run_trainer(
-    document: dict[str, Any], config_file: Path, timeout_s: float = 60, **variables: str
+    document: dict[str, Any], config_file: Path, timeout_s: float = 150, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the trainer to its end in a process (or processes) of its own."""
     command = trainer_command(document, config_file)
