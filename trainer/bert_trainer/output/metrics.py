@@ -127,7 +127,7 @@ class MetricsWriter:
     def repeat_results(self) -> None:
         """Print the latest evaluation of every stage once more: who reads the end of the log then has all of them."""
         latest = {
-            record["stage"]: record
+            record.get("stage"): record
             for record in read_metrics(self.folder)
             if record.get("event") == "evaluated" and record.get("when") != "before"
         }
