@@ -73,8 +73,8 @@ test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 min
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
 
-test-tensorflow: setup ## Write and read checkpoints with real TensorFlow, BERT-base and large (10 minutes, 6 GB of disk)
-	@BERT_TEST_TENSORFLOW=$$(tools/tensorflow.sh) $(BIN)/pytest -m tensorflow -s tests/tensorflow_checkpoints $(PYTEST_ARGS)
+test-tensorflow: setup ## Exchange checkpoints and records with real TensorFlow, BERT-base and large (10 minutes, 6 GB of disk)
+	@BERT_TEST_TENSORFLOW=$$(tools/tensorflow.sh) $(BIN)/pytest -m tensorflow -s tests/tensorflow_checkpoints tests/data/test_tensorflow_records.py $(PYTEST_ARGS)
 
 test-manifests: setup ## Check deploy/ and charts/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)

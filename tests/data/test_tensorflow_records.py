@@ -19,7 +19,8 @@ CHILD = Path(__file__).parents[1] / "support" / "tensorflow_records_child.py"
 KEPT = Path(__file__).parents[1] / "fixtures" / "tensorflow-records"
 
 pytestmark = [
-    pytest.mark.skipif("BERT_TEST_TENSORFLOW" not in os.environ, reason="requires TensorFlow (make test-tensorflow)"),
+    pytest.mark.tensorflow,
+    pytest.mark.skipif("BERT_TEST_TENSORFLOW" not in os.environ, reason="requires BERT_TEST_TENSORFLOW"),
     pytest.mark.timeout(300),
 ]
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints import initial_weights
-from bert_trainer.checkpoints.huggingface_export import export, huggingface_tensors
+from bert_trainer.checkpoints.huggingface_export import huggingface_tensors
+from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from bert_trainer.model.bert import Bert
@@ -50,7 +51,7 @@ def write_vocabulary(folder: Path, *, last: str = "g") -> Vocabulary:
 def write_huggingface(folder: Path, model: Bert) -> Path:
     """Write the model as a folder of Hugging Face."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    export(model, write_vocabulary(folder.parent), folder, lower_case=True)
+    export_model("huggingface", model, write_vocabulary(folder.parent), folder, lower_case=True)
     return folder
 
 

@@ -41,17 +41,6 @@ class Described:
     vocabulary_file: Path
 
 
-# The source's own name may be a path of somebody's machine, and its training is not known here.
-_CARD = """---
-library_name: transformers
----
-
-# Imported {architecture} weights
-
-Weights of a `{kind}` checkpoint ({objective}), converted by `bert-train import` without further training.
-"""
-
-
 def import_weights(
     path: Path, kind: str, output: Path, *, vocabulary_file: Path | None = None, model_file: Path | None = None
 ) -> str:
@@ -100,9 +89,7 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
         copy_tensors(fitted, dict(model.named_parameters()))
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    card = _CARD.format(architecture=config.architecture, objective=config.objective, kind=kind)
-    lower_case = _is_lower_case(path, vocabulary)
-    export_model("huggingface", model, vocabulary, output, lower_case=lower_case, card=card)
+    export_model("huggingface", model, vocabulary, output, lower_case=_is_lower_case(path, vocabulary))
     return _render_account(kind, described, config, source, fitted, vocabulary, output)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,6 +25,7 @@ from bert_trainer.checkpoints.foreign_formats import check_format
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
 from bert_trainer.checkpoints.tensor_files import check_header
+from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
@@ -106,9 +106,7 @@ def _read_own(path: Path, model: Bert, what: str) -> Source:
 
 
 def _read_tensorflow(path: Path, model: Bert, _: str) -> Source:
-    # By name: runs of other formats need nothing of what reads TensorFlow's files.
-    reader = import_module("bert_trainer.checkpoints.tensorflow_import")
-    tensors, spell = reader.read_tensorflow_checkpoint(path, model)
+    tensors, spell = read_tensorflow_checkpoint(path, model)
     folder = path if path.is_dir() else path.parent
     return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=folder / "vocab.txt")
 
