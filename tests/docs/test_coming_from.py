@@ -41,6 +41,12 @@ NAMES = [
     "train_batch_size",
     "--phase1_end_step",
     "--max_samples_termination",
+    "--target_mlm_accuracy",
+    "--init_tf_checkpoint",
+    "zero_optimization.stage",
+    "nebula.persistent_time_interval",
+    "distribution.process_count_per_instance",
+    "--per_device_eval_batch_size",
 ]
 
 

@@ -16,6 +16,8 @@ from job_cluster import CLAIM, USER, Json, Namespace, poll
 GROUP = "bert-operator.dev"
 PATIENCE_S = 120.0
 STEPS = {"phase1": 120, "phase2": 60}
+EVALUATED_EVERY = 30
+"""Steps of the first phase."""
 DATA_JOB = "data"
 """The job that makes the dataset of all others, on the same volume."""
 
@@ -31,10 +33,14 @@ _RESULT = (
 import hashlib
 folder = sorted((path.parent.parent / '{job}/checkpoints').glob('{stage}-*'))[-1]
 sums = {{p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob('*.safetensors'))}}
+records = [json.loads(line) for line in (path.parent / 'metrics.jsonl').read_text().splitlines()]
+during = [record for record in records if record.get('event') == 'evaluated' and record['when'] == 'during']
+evaluations = [[record['stage'], record['step'], record['mlm_accuracy']] for record in during]
 ledger = collections.defaultdict(dict)
 for entry in entries:
     ledger[entry['stage']][entry['step']] = entry['samples']
-print(json.dumps({{'checkpoint': folder.name, 'sums': sums, 'ledger': ledger, 'trained': len(entries)}}))
+found = {{'checkpoint': folder.name, 'sums': sums, 'ledger': ledger, 'evaluations': evaluations}}
+print(json.dumps({{**found, 'trained': len(entries)}}))
 """
 )
 _KILL_A_RANK = """
@@ -49,16 +55,17 @@ print(ranks[-1])
 def training_job(name: str, **spec: Any) -> Json:
     """Return a job of two pods with one rank each: two phases on the data of ``DATA_JOB``.
 
-    A checkpoint is written at every tenth step, and the samples of every step are noted. ``spec`` replaces fields of
-    its spec; None takes one away.
+    A checkpoint is written at every tenth step, the first phase is evaluated at every thirtieth, and the samples of
+    every step are noted. ``spec`` replaces fields of its spec; None takes one away.
     """
 
-    def phase(stage: str, length: int, rows: int) -> Json:
+    def phase(stage: str, length: int, rows: int, **more: Any) -> Json:
         steps = {"steps": STEPS[stage]}
-        return {
-            "name": stage,
-            "pretrain": {"sequenceLength": length, "globalBatchSize": rows, "learningRate": 1e-3, "length": steps},
-        }
+        pretrain = {"sequenceLength": length, "globalBatchSize": rows, "learningRate": 1e-3, "length": steps, **more}
+        return {"name": stage, "pretrain": pretrain}
+
+    evaluation = {"everySteps": EVALUATED_EVERY, "maxSamples": 64}
+    exports = [{"name": "export", "export": {}}, {"name": "export-tensorflow", "export": {"format": "tensorflow"}}]
 
     document: Json = {
         "workers": 2,
@@ -73,7 +80,7 @@ def training_job(name: str, **spec: Any) -> Json:
             "path": f"{DATA_JOB}/data",
             "volume": {"persistentVolumeClaim": {"claimName": CLAIM}, "mountPath": "/mnt/data"},
         },
-        "stages": [phase("phase1", 64, 32), phase("phase2", 128, 16), {"name": "export", "export": {}}],
+        "stages": [phase("phase1", 64, 32, evaluation=evaluation), phase("phase2", 128, 16), *exports],
         "checkpoint": {"everySteps": 10, "keep": 2},
         "logging": {"everySteps": 5, "tensorboard": False, "sampleLedger": True},
         "output": {"path": name, "ifExists": "Resume", "volume": {"persistentVolumeClaim": {"claimName": CLAIM}}},
@@ -92,6 +99,7 @@ def data_job() -> Json:
     job = training_job(DATA_JOB, dataset=None, workers=1)
     for stage in job["spec"]["stages"][:2]:
         stage["pretrain"]["length"] = {"steps": 1}
+        stage["pretrain"].pop("evaluation", None)
     prepare = {"name": "prepare", "prepare": {"text": "builtin:python-docs", "vocabularySize": 2048, "dupeFactor": 1}}
     job["spec"]["stages"] = [prepare, *job["spec"]["stages"][:2]]
     return job
@@ -106,6 +114,8 @@ class Result:
     """SHA-256 of weights and of the optimizer's state."""
     ledger: dict[str, list[list[int]]]
     """Stage to the samples of its steps, in order."""
+    evaluations: list[tuple[str, int, float]]
+    """Stage, step and masked-LM accuracy of every evaluation on record, in order."""
     trained: int
     """Steps, those that were trained again counted again."""
 
@@ -181,7 +191,8 @@ class RealJob:
             numbers = sorted(int(step) for step in steps)
             assert numbers == list(range(len(numbers))), f"{self.name}: steps of {name} are missing: {numbers}"
             ledger[name] = [steps[str(number)] for number in numbers]
-        return Result(found["checkpoint"], found["sums"], ledger, found["trained"])
+        evaluations = [(stage, step, accuracy) for stage, step, accuracy in found["evaluations"]]
+        return Result(found["checkpoint"], found["sums"], ledger, evaluations, found["trained"])
 
     def kill_a_rank(self, worker: int = -1) -> str:
         """SIGKILL the rank of a worker; return the worker's name."""
@@ -196,10 +207,13 @@ def pod_name(pod: Json) -> str:
 
 
 def assert_same_run(one: Result, other: Result) -> None:
-    """Both ended with the same bits, and saw the same samples in the same steps."""
+    """Both ended with the same bits, saw the same samples in the same steps, and were evaluated once where due."""
     assert one.checkpoint == other.checkpoint
     assert one.sums == other.sums
     assert one.ledger == other.ledger
+    assert one.evaluations == other.evaluations
+    steps = range(EVALUATED_EVERY, STEPS["phase1"] + 1, EVALUATED_EVERY)
+    assert [(stage, step) for stage, step, _ in one.evaluations] == [("phase1", step) for step in steps]
 
 
 def random_step(seed: str, last: int) -> int:

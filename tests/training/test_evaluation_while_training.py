@@ -216,6 +216,7 @@ def test_evaluate_stages_of_a_resumed_run_are_reported_once_as_well(tmp_path: Pa
     assert evaluated(tmp_path) == once
 
 
+@pytest.mark.long
 @pytest.mark.horovod
 @pytest.mark.timeout(240)
 def test_a_rank_killed_between_two_evaluations_leaves_no_trace(tmp_path: Path, dataset: Path) -> None:
