@@ -37,6 +37,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.world import Alone
+from bert_trainer.system.processor import read_flags, read_text
 from bert_trainer.training.evaluation import EvaluationSet, evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,16 +235,18 @@ def evaluation_costs(folder: Path, rounds: int, num_samples: int = 128) -> list[
     samples = shards.read_ragged(0, slice(data.first, data.last))
     starts = range(0, len(samples), ROWS[128])
     batches = [make_batch(samples.take(slice(at, at + ROWS[128])), np.arange(ROWS[128])) for at in starts]
-    ours = Ours("bf16")
+    # Without bf16 instructions these products are emulated, and one evaluation takes minutes.
+    precision = "bf16" if "avx512_bf16" in read_flags(read_text("/proc/cpuinfo")) else "fp32"
+    ours = Ours(precision)
 
     def evaluation() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16), cached_weights():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16), cached_weights():
             evaluate(ours.model, data, Alone(), torch.device("cpu"))
 
     @torch.no_grad()
     def passes() -> None:
         ours.model.eval()
-        with torch.autocast("cpu", dtype=torch.bfloat16), cached_weights():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16), cached_weights():
             for batch in batches:
                 ours.model(batch)
         ours.model.train()
@@ -256,7 +259,7 @@ def evaluation_costs(folder: Path, rounds: int, num_samples: int = 128) -> list[
         bare_s, whole_s = bare_s + seconds(passes), whole_s + seconds(evaluation)
         ratios.append(whole_s / bare_s)
     print(
-        f"evaluation of {len(samples)} sequences: {spread(ratios)} of its {len(batches)} forward passes, "
+        f"evaluation of {len(samples)} sequences, {precision}: {spread(ratios)} of its {len(batches)} forward passes, "
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
