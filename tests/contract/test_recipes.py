@@ -99,6 +99,22 @@ def test_the_resolved_numbers_are_the_recipes(example: str) -> None:
         assert stage.length.steps == phase.steps
 
 
+def test_mlperf_starts_from_its_checkpoint_and_is_evaluated_by_its_rule() -> None:
+    config: RunConfig = parse_run_config(resolve("13-mlperf"))
+    (stage,) = (stage for stage in config.stages if isinstance(stage, PretrainStage))
+    start, evaluation, target = config.initial_checkpoint, stage.evaluation, stage.target
+    assert start is not None
+    assert (start.format, start.load) == ("tensorflow", "weights")
+    assert evaluation is not None
+    assert target is not None
+    assert target.masked_lm_accuracy == 0.72
+    # Every floor(0.05 x (230.23 x batch + 3,000,000) / 25,000) x 25,000 samples, beginning with as many.
+    every = int(0.05 * (230.23 * stage.global_batch_size + 3_000_000) / 25_000) * 25_000
+    assert (evaluation.every_samples, evaluation.start_samples, evaluation.max_samples) == (every, None, 10_000)
+    assert (stage.global_batch_size, stage.micro_batch_size * config.world.ranks) == (448, 448)
+    assert (stage.schedule.learning_rate, stage.schedule.warmup.steps, stage.length.steps) == (4.25e-4, 0, 6700)
+
+
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml")))
 def test_every_example_resolves_to_its_golden_configuration(example: str, golden: Callable[[str, str], None]) -> None:
     golden(f"run-config/{example}.json", json.dumps(resolve(example), indent=2) + "\n")
