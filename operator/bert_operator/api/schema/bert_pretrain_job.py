@@ -189,9 +189,9 @@ class PretrainSpec(Section):
     data_range: DataRangeSpec = DataRangeSpec()
     """The part of the samples to train on. Default: all."""
     evaluation: EvaluationSpec | None = None
-    """Evaluate the model while this stage trains. Empty: not before an evaluate stage."""
+    """Evaluate the model while this stage trains. Empty: only evaluate stages evaluate it."""
     target: TargetSpec | None = None
-    """End the stage when an evaluation reaches this. Empty: train for the stage's length."""
+    """End the stage when an evaluation reaches this; only with evaluation. Empty: train for the stage's length."""
     checkpoint: StageCheckpointSpec | None = None
     """When checkpoints are written in this stage. Empty: as in spec.checkpoint."""
 
@@ -231,15 +231,15 @@ class InitialCheckpointSpec(Section):
     """Weights that the first pretrain stage starts from, unless the job already has a checkpoint of its own."""
 
     path: FilePath
-    """Folder, or file. A relative path is relative to the same folder as dataset.path."""
+    """Folder, or file. A relative path starts where a relative dataset.path does."""
     format: Literal["bert-trainer", "huggingface", "tensorflow", "nvidia"] = "bert-trainer"
     """``bert-trainer``: a checkpoint or the output folder of another job; ``huggingface``: a folder with
     config.json and the weights, whole or in parts; ``tensorflow``: a folder with bert_config.json and a checkpoint of
     TensorFlow 1, as Google and MLPerf publish it, or the checkpoint's prefix; ``nvidia``: a ckpt_<step>.pt of NVIDIA's
-    trainers, or the folder with them, of which the one of the highest number is loaded."""
+    trainers, or the folder with them, of which the one of the highest phase and number is loaded."""
     load: Literal["weights", "weightsAndOptimizer", "none"] = "weights"
-    """``weights``: the model alone; ``weightsAndOptimizer``, for bert-trainer and nvidia, loads the optimizer's moments
-    too; ``none`` reads the folder and loads nothing."""
+    """``weights``: the model alone; ``weightsAndOptimizer``: the optimizer's moments too, for bert-trainer and nvidia;
+    ``none``: only check that the path can be read, and start from random weights."""
 
 
 class LoggingSpec(Section):

@@ -52,8 +52,8 @@ class EvaluationSpec(Section):
     """Folder with the shards to measure on: its held-out files, or with dataRange its training files. Empty: the
     held-out documents of the stage's sequence length; with dataRange the shards that the stage trains on."""
     data_range: DataRangeSpec | None = None
-    """Measure on this part of training shards, such as the last tenth, which the stage's own dataRange then has to
-    leave out. The files must hold masks. Empty: measure on held-out documents."""
+    """Measure on this part of training shards, such as the last tenth; the stage's own dataRange must then exclude it.
+    The files must hold masks. Empty: measure on held-out documents."""
 
 
 class TargetSpec(Section):
@@ -61,7 +61,8 @@ class TargetSpec(Section):
 
     masked_lm_accuracy: Annotated[float, Field(gt=0, le=1)]
     """Masked LM accuracy that an evaluation has to reach, as a fraction; MLPerf's is 0.72. The stage ends with the
-    first evaluation that does, else at its length; then the last step is evaluated as well, and the job goes on."""
+    first evaluation that does. If none does, it ends at its length with an evaluation of the last step, and the job
+    continues."""
 
 
 class EvaluateSpec(Section):
