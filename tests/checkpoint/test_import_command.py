@@ -16,7 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import BertForPreTraining, BertTokenizer
 
 from bert_trainer.__main__ import main
+from bert_trainer.checkpoints.conversion import import_weights
 from bert_trainer.checkpoints.huggingface_export import huggingface_config
+from bert_trainer.errors import InputError
 from weight_sources import load, nvidia_tensors, small_model, write_huggingface, write_vocabulary
 
 
@@ -135,3 +137,28 @@ def test_without_a_next_sentence_head_the_model_has_no_such_objective(
     assert "gelu, mlm;" in printed
     assert "not used: pooler.bias, pooler.weight" in printed
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+
+
+@pytest.mark.parametrize("output", ["new/..", "..", "new/../", ".", ""])
+def test_an_output_that_leads_to_a_folder_that_exists_is_refused_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    source = write_huggingface(tmp_path / "source", small_model())
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "kept.txt").write_text("kept")
+    monkeypatch.chdir(home)
+    with pytest.raises(InputError, match="exists already"):
+        import_weights(source, "huggingface", Path(output))
+    assert [path.name for path in home.iterdir()] == ["kept.txt"]
+
+
+def test_an_import_leaves_alone_what_stands_beside_its_output(tmp_path: Path) -> None:
+    source = write_huggingface(tmp_path / "source", small_model())
+    beside = tmp_path / ".out.aside"
+    beside.mkdir()
+    (beside / "kept.txt").write_text("kept")
+    import_weights(source, "huggingface", tmp_path / "out")
+    assert (beside / "kept.txt").read_text() == "kept"
+    assert {path.name for path in tmp_path.iterdir()} >= {".out.aside", "out"}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out.") and path != beside]

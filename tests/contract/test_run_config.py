@@ -19,6 +19,7 @@ from bert_operator.api.schema.preparation import CorpusSpec, PrepareSpec
 from bert_operator.render import run_config
 from bert_trainer.config import checks, stages
 from bert_trainer.config import run_config as trainer
+from bert_trainer.errors import InputError
 from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
 
 ROOT = Path(__file__).parents[2]
@@ -362,3 +363,11 @@ def test_both_sides_offer_the_same_choices(
     ours: type[BaseModel], field: str, theirs: type[BaseModel], their_field: str
 ) -> None:
     assert choices(ours, field) == choices(theirs, their_field) != set()
+
+
+@pytest.mark.parametrize("name", ["a/../../../victim", "..", "", "Phase", "a" * 41])
+def test_a_stage_s_name_is_no_path_for_the_trainer_either(name: str) -> None:
+    document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
+    document["stages"][-1]["name"] = name
+    with pytest.raises(InputError, match=r"stages\.\d+\.\S*name"):
+        checks.parse_run_config(document)

@@ -7,6 +7,7 @@ without that objective.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,9 @@ def import_weights(
 
 
 def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, model_file: Path | None) -> str:
-    if output.exists():
+    # Resolved first: "new/.." does not exist while "new" does not, and is the folder that it stands in once it does.
+    output = Path(os.path.abspath(output))
+    if os.path.lexists(output):
         raise InputError(f"--output: {output}: exists already; allowed: a folder that does not", hint="choose another")
     described = _find_description(path, kind, vocabulary_file, model_file)
     vocabulary = read_vocabulary(described.vocabulary_file)
@@ -89,7 +92,8 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
         copy_tensors(fitted, dict(model.named_parameters()))
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    export_model("huggingface", model, vocabulary, output, lower_case=_is_lower_case(path, vocabulary))
+    lower_case = _is_lower_case(path, vocabulary)
+    export_model("huggingface", model, vocabulary, output, lower_case=lower_case, replace=False)
     return _render_account(kind, described, config, source, fitted, vocabulary, output)
 
 

@@ -7,6 +7,7 @@ go is the caller's business.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,9 +32,10 @@ def export_model(
     *,
     lower_case: bool,
     card: str | None = None,
+    replace: bool = True,
     before_commit: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write the model's folder atomically, replacing an earlier export.
+    """Write the model's folder atomically.
 
     Args:
         form: The format, one of ``_WRITERS``.
@@ -42,13 +44,17 @@ def export_model(
         target: The folder to write.
         lower_case: Whether text has to be lower-cased before it is looked up in the vocabulary.
         card: Content of the model card; None for none, where nothing is known of a training.
+        replace: Whether the target is the caller's own and is replaced. Otherwise nothing that exists is removed: no
+            folder of that name may be there, and one that appears in the meantime stays.
         before_commit: Called when everything is written and nothing is replaced yet; may raise.
 
     Raises:
         TrainerError: the disk is full or failing, or what ``before_commit`` raises.
     """
-    staging = target.with_name(f".{target.name}.aside")
-    remove_folder(staging)
+    # Of an own name in a run's folder, where what a killed attempt has left is removed; elsewhere it is another's.
+    staging = target.with_name(f".{target.name}.{'' if replace else secrets.token_hex(4) + '.'}aside")
+    if replace:
+        remove_folder(staging)
     try:
         with disk_errors(target):
             staging.mkdir(parents=True)
@@ -57,7 +63,8 @@ def export_model(
                 (staging / CARD_FILE).write_text(card)
             _sync(staging)
             before_commit()
-            remove_folder(target)
+            if replace:
+                remove_folder(target)
             staging.rename(target)
     except TrainerError:
         remove_folder(staging)

@@ -12,6 +12,9 @@ from pydantic import Field
 from bert_trainer.config.dataset_names import LayoutName, RecipeName
 from bert_trainer.config.section import Count, Fraction, Positive, PositiveFloat, Section, Seed
 
+# As the operator has it: names become parts of paths (export/<format>-<name>) and of labels.
+StageName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+
 
 class Warmup(Section):
     """Linear rise of the learning rate; exactly one of the two is set."""
@@ -125,7 +128,7 @@ class PrepareStage(Section):
     """Text to a vocabulary and shards, by ``bert-data build``."""
 
     kind: Literal["prepare"] = "prepare"
-    name: str = "prepare"
+    name: StageName = "prepare"
     text: str | None = None
     """One corpus by its path alone. Either this or ``corpora``."""
     corpora: tuple[CorpusConfig, ...] = ()
@@ -176,7 +179,7 @@ class PretrainStage(Section):
     """One phase of pretraining at one sequence length."""
 
     kind: Literal["pretrain"] = "pretrain"
-    name: str
+    name: StageName
     sequence_length: Annotated[int, Field(ge=8)]
     """Tokens, [CLS] and both [SEP] included."""
     max_predictions_per_sequence: Positive
@@ -215,7 +218,7 @@ class EvaluateStage(Section):
     """Masked-LM and next-sentence accuracy on held-out documents, before and after training."""
 
     kind: Literal["evaluate"] = "evaluate"
-    name: str
+    name: StageName
     sequence_length: Positive
     max_predictions_per_sequence: Positive
     micro_batch_size: Positive
@@ -233,7 +236,7 @@ class ExportStage(Section):
     """The trained model in a format that other programs load."""
 
     kind: Literal["export"] = "export"
-    name: str
+    name: StageName
     format: Literal["huggingface", "onnx", "tensorflow"]
     """``huggingface``: weights, settings and tokenizer for ``transformers``; ``onnx``: one graph on padded rows, fp32,
     with the same settings and tokenizer; ``tensorflow``: a checkpoint with the names of Google's TensorFlow 1 code.
