@@ -48,13 +48,85 @@ NAMES = [
     "distribution.process_count_per_instance",
     "--per_device_eval_batch_size",
 ]
+# Of the three files of DeepSpeed's settings together.
+DEEPSPEED_KEYS = {
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "fp16.enabled",
+    "zero_optimization.stage",
+    "flops_profiler.enabled",
+    "flops_profiler.profile_step",
+    "flops_profiler.module_depth",
+    "flops_profiler.top_modules",
+    "flops_profiler.detailed",
+    "flops_profiler.output_file",
+    "tensorboard.enabled",
+    "tensorboard.output_path",
+    "tensorboard.job_name",
+    "nebula.enabled",
+    "nebula.persistent_storage_path",
+    "nebula.persistent_time_interval",
+    "nebula.num_of_version_in_retention",
+    "nebula.enable_nebula_load",
+}
+AZURE_JOB_KEYS = {
+    "command",
+    "code",
+    "experiment_name",
+    "environment",
+    "environment_variables",
+    "compute",
+    "distribution.type",
+    "distribution.process_count_per_instance",
+    "resources.instance_count",
+    "resources.shm_size",
+    "outputs.output.type",
+    "outputs.output.mode",
+    "outputs.output.path",
+    "services.my_jupyterlab",
+    "services.my_tensorboard",
+    "services.my_vscode",
+    "services.*.job_service_type",
+    "services.*.nodes",
+    "services.my_tensorboard.properties.logDir",
+}
+# What only fine-tuning has.
+PLANNED = {
+    "per_device_train_batch_size",
+    "--ort",
+    "--deepspeed",
+    "--run_config",
+    "--model_name_or_path",
+    "--task_name",
+    "--num_train_epochs` (GLUE)",
+    "--task",
+    "AutoModelForSequenceClassification",
+    "load_encoded_glue_dataset",
+    "compute_metrics",
+    "train-option=SQuAD",
+    "train-option=Classifier",
+    "predict-file",
+    "doc-stride",
+    "task-name",
+}
 
 
-def rows() -> list[list[str]]:
-    """Return every row of every table, as cells."""
-    lines = [line for line in GUIDE.read_text().splitlines() if line.startswith("|")]
+def rows(text: str | None = None) -> list[list[str]]:
+    """Return every row of every table of a text, by default the whole page's, as cells."""
+    lines = [line for line in (text or GUIDE.read_text()).splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if row[0] not in ("there", "---") and not row[0].startswith("---")]
+
+
+def names_of(row: list[str]) -> list[str]:
+    """Return the names in a row's first cell."""
+    return row[0].removeprefix("`").removesuffix("`").split("`, `")
+
+
+def table_under(line: str) -> list[list[str]]:
+    """Return the rows of the table that follows a line."""
+    return rows(GUIDE.read_text().split(f"\n{line}\n\n")[1].split("\n\n")[0])
 
 
 def sections_of(annotation: object) -> list[type[Section]]:
@@ -98,6 +170,16 @@ def test_every_row_has_an_answer_and_a_reason_where_there_is_no_field() -> None:
         assert there.startswith("`"), there
         assert FIELD.fullmatch(here) or here in ("not needed", "planned"), (there, here)
         assert FIELD.fullmatch(here) or remarks, f"{there}: why is it not needed?"
+
+
+def test_only_what_fine_tuning_has_is_planned() -> None:
+    assert {name for row in rows() if row[1] == "planned" for name in names_of(row)} == PLANNED
+
+
+@pytest.mark.parametrize(("line", "keys"), [("`ds_config.json`:", DEEPSPEED_KEYS), ("Job file:", AZURE_JOB_KEYS)])
+def test_every_key_of_azure_s_files_has_a_row(line: str, keys: set[str]) -> None:
+    found = {name for row in table_under(line) for name in names_of(row)}
+    assert keys - found == set()
 
 
 def test_nothing_stands_twice_in_one_recipe() -> None:
