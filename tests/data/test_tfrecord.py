@@ -93,7 +93,7 @@ def test_checksums_are_those_of_the_standard() -> None:
         assert masked_crc32c(text) == ((plain >> 15 | plain << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_a_folder_of_records_is_trained_on(tmp_path: Path) -> None:
+def test_a_folder_of_records_is_opened_as_one_of_shards(tmp_path: Path) -> None:
     shutil.copy(THEIRS, tmp_path)
     # The text that the records were made from has the same kind of name.
     (tmp_path / "part-00000-of-00001.txt").write_text("text\n")
