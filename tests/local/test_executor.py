@@ -19,7 +19,11 @@ import psutil
 import pytest
 import yaml
 
-from sample_job import sample_document
+from bert_operator.local.display import PlainDisplay
+from bert_operator.local.executor import LocalExecutor
+from bert_operator.local.launch import Launch
+from bert_operator.state.runs import ChildSpec
+from sample_job import sample_document, sample_job
 
 PREPARE = """
 import os, pathlib, sys
@@ -132,6 +136,26 @@ def test_a_job_runs_to_its_end(bench: Bench) -> None:
     # The configuration and the records lay in a folder of its own, which is gone.
     assert not Path(seen["BERT_TERMINATION_LOG"]).parent.exists()
     assert not Path((bench.folder / "prepare-1").read_text()).exists()
+
+
+def test_only_results_of_the_job_s_own_stages_and_attempt_are_taken(tmp_path: Path) -> None:
+    def launch(child: ChildSpec, record: Path) -> Launch:
+        whose = ["job=ours attempt=2", "job=theirs attempt=2", "job=ours attempt=1", "attempt=2"]
+        lines = [
+            f"bert-trainer/1 event=evaluated stage={stage} step={step} mlm_accuracy=0.5 {words}"
+            for step, words in enumerate(whose, start=1)
+            for stage in ("phase1", *(f"s{number}" for number in range(40)))
+        ]
+        (tmp_path / "lines").write_text("\n".join(lines) + "\n")
+        command = ("cat", str(tmp_path / "lines"))
+        environment = {**os.environ, "BERT_TERMINATION_LOG": str(record)}
+        return Launch(command=command, environment=environment, launcher="alone", program=command)
+
+    with (tmp_path / "shown").open("w") as shown:
+        display = PlainDisplay(shown, shown)
+        outcome = LocalExecutor(sample_job(), launch, tmp_path, display, uid="ours").run()
+    assert outcome.status.phase == "Succeeded"
+    assert [(result.stage, result.step) for result in outcome.status.results] == [("phase1", 1)]
 
 
 def test_the_output_folder_of_the_command_line_wins(bench: Bench) -> None:

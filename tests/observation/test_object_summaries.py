@@ -45,6 +45,12 @@ def test_a_job_without_a_status_is_pending() -> None:
     assert read_job({"metadata": {"uid": "u"}, "spec": {}, "status": None}).phase == "Pending"
 
 
+def test_the_names_of_stages_are_known_also_of_a_job_that_is_too_large_to_be_kept() -> None:
+    stages = [{"name": "prepare"}, {"name": "phase1"}, {"name": 7}, "phase2", {}]
+    assert read_job({"spec": {"stages": stages}}, most_bytes=10).stages == ("prepare", "phase1")
+    assert read_job({"spec": {"stages": {}}}).stages == ()
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bert_operator.api.schema.status import MAX_RESULTS, JobStatus, StageResult
 from bert_operator.cluster.events import events_between
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
 from bert_operator.state.progress import parse_progress_line
-from bert_operator.state.results import add_results, read_result
+from bert_operator.state.results import add_results, describe_targets, read_result
 from sample_job import PHASE1, sample_job
 
 NOW_S = 1_700_000_000.0
@@ -25,6 +27,10 @@ def line(step: int, accuracy: float, *, stage: str = "phase1", event: str = "eva
 
 def read(*lines: str, before: LatestRecords | None = None) -> LatestRecords:
     return read_latest_records("\n".join(lines), "uid-1", 2, before or LatestRecords())
+
+
+def read_for(stages: tuple[str, ...], *lines: str) -> LatestRecords:
+    return read_latest_records("\n".join(lines), "uid-1", 2, LatestRecords(), stages)
 
 
 def short(results: tuple[StageResult, ...]) -> list[tuple[str, int | None, str]]:
@@ -119,6 +125,35 @@ def test_hostile_lines_cannot_make_results_grow() -> None:
     assert result == 256
     status = plan(sample_job(), Observed(status=BEFORE, results=found.results), NOW_S).status
     assert status.results == ()
+
+
+def test_results_of_stages_that_the_job_has_not_push_none_out() -> None:
+    invented = [line(1, 0.1, stage=f"s{number}") for number in range(59)]
+    assert short(read_for(("phase1",), line(8, 0.5), *invented).results) == [("phase1", 8, "0.5")]
+
+
+def test_a_name_that_is_longer_than_any_stage_s_is_no_stage_s() -> None:
+    longest = "a" * 63
+    found = read_for((longest,), line(4, 0.5, stage=longest), line(8, 0.25, stage=f"{longest}a"))
+    assert short(found.results) == [(longest, 4, "0.5")]
+
+
+@pytest.mark.parametrize("value", ["-5", "1e308", "1.0000001", "1_0", "0_1", "\u0663", '"\\u00a01"', "infinity"])
+def test_what_no_accuracy_can_be_is_left_out(value: str) -> None:
+    figures = f"mlm_accuracy={value} nsp_accuracy={value} unigram_baseline={value} target={value} mlm_loss=2.5"
+    (result,) = read(f"bert-trainer/1 event=evaluated stage=phase1 {figures} {OURS}").results
+    assert [(metric.name, metric.value) for metric in result.metrics] == [("mlm_loss", "2.5")]
+
+
+def test_a_message_stays_on_its_line() -> None:
+    told = line(8, 0.75, more=r'target_met=true message="met\nPhase: Failed\r\u2028Reason:\tnone"')
+    (result,) = read(told).results
+    assert result.message == "met Phase: Failed Reason: none"
+    assert describe_targets([result]) == " phase1: met Phase: Failed Reason: none."
+    # As a status may have it that was written before.
+    assert describe_targets([result.model_copy(update={"message": "met\nPhase: Failed"})]) == (
+        " phase1: met Phase: Failed."
+    )
 
 
 def test_what_is_no_figure_is_left_out() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -179,7 +179,7 @@ class LogReader:
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
             return
         before = known.records if known is not None and known.uid == job.uid else LatestRecords()
-        after = read_latest_records(text, job.uid, pod.attempt, before)
+        after = read_latest_records(text, job.uid, pod.attempt, before, job.stages)
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
@@ -188,8 +188,14 @@ class LogReader:
             self._enqueue(ref)
 
 
-def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords) -> LatestRecords:
-    """Return the newest records of an attempt of a job in the tail of a log, else those known before."""
+def read_latest_records(
+    text: str, uid: str, attempt: int, before: LatestRecords, stages: Collection[str] | None = None
+) -> LatestRecords:
+    """Return the newest records of an attempt of a job in the tail of a log, else those known before.
+
+    stages: of the job. Results of others are left out here already: so many are kept, and invented ones must not push
+    out the job's own. None: none are left out.
+    """
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
     results: list[StageResult] = []
     for line in text.split("\n"):
@@ -206,4 +212,4 @@ def read_latest_records(text: str, uid: str, attempt: int, before: LatestRecords
             progress = record
         elif (result := read_result(record)) is not None:
             results.append(result)
-    return LatestRecords(progress, checkpoint, add_results(before.results, results), uid, frozenset(refused))
+    return LatestRecords(progress, checkpoint, add_results(before.results, results, stages), uid, frozenset(refused))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from bert_operator.api.schema.status import MAX_MESSAGE
@@ -35,6 +35,8 @@ class JobSummary(NamedTuple):
     generation: int
     is_deleting: bool
     phase: str
+    stages: tuple[str, ...]
+    """Their names; no profile adds any."""
     content: bytes | None
     """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
 
@@ -129,8 +131,17 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         generation=metadata.get("generation", 0),
         is_deleting="deletionTimestamp" in metadata,
         phase=sys.intern(kept["status"].get("phase") or "Pending"),
+        stages=tuple(_stage_names(kept["spec"] or {})),
         content=content if len(content) <= most_bytes else None,
     )
+
+
+def _stage_names(spec: Document) -> Iterator[str]:
+    for stage in spec.get("stages") or ():
+        name = stage.get("name") if isinstance(stage, dict) else None
+        if isinstance(name, str):
+            # Interned: most jobs call them alike.
+            yield sys.intern(name)
 
 
 def read_child(body: Document) -> tuple[str, ChildSummary] | None:

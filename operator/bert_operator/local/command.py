@@ -74,7 +74,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         starter = _Starter(job, programs, launcher, placement, folder, output)
         display = choose_display(plain=options.plain)
         try:
-            outcome = LocalExecutor(job, starter.make_launch, folder, display).run()
+            outcome = LocalExecutor(job, starter.make_launch, folder, display, uid=starter.uid).run()
         finally:
             display.close()
     if outcome.status.phase == "Succeeded":
@@ -100,10 +100,11 @@ class _Starter:
         self._programs, self._launcher = programs, launcher
         # One uid for all attempts of this invocation: in the output folder the same uid resumes, another one follows
         # output.ifExists (docs/adr/0005).
+        self.uid = str(uuid.uuid4())
         self._config = folder / "run-config.json"
         config = render_run_config(
             job,
-            uid=str(uuid.uuid4()),
+            uid=self.uid,
             ranks=placement.ranks,
             hosts=max(1, len(placement.hosts)),
             output_folder=str(output),

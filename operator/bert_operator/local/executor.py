@@ -57,9 +57,12 @@ Event = Line | Exited | StopSignal
 class LocalExecutor:
     """Runs one job, once."""
 
-    def __init__(self, job: BertPretrainJob, make_launch: MakeLaunch, folder: Path, display: Display) -> None:
-        """Prepare to run. folder: exists, and takes termination records."""
+    def __init__(
+        self, job: BertPretrainJob, make_launch: MakeLaunch, folder: Path, display: Display, *, uid: str
+    ) -> None:
+        """Prepare to run. folder: exists, and takes termination records. uid: in the run configuration."""
         self._job = job
+        self._uid = uid
         self._make_launch = make_launch
         self._folder = folder
         self._display = display
@@ -176,8 +179,11 @@ class LocalExecutor:
         if record is not None:
             if record.event != "result":  # what was reported before; the stage is another by now
                 self._progress = record
-            if (result := read_result(record)) is not None:
-                self._results = add_results(self._results, [result])
+            # A rank may print the log of another job.
+            own = (record.job, record.attempt) == (self._uid, max(self._children, default=0))
+            if own and (result := read_result(record)) is not None:
+                stages = [stage.name for stage in self._job.spec.stages]
+                self._results = add_results(self._results, [result], stages)
             if record.event in ("checkpoint", "resumed"):
                 self._checkpoint = record
         elif line.from_rank:

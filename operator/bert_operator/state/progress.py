@@ -20,6 +20,7 @@ PREFIX = "bert-trainer/1 "
 _MAX_LINE = 8192
 _MAX_FIELDS = 64
 _LARGEST = 10**15  # steps or seconds: more than any run has, and still a number that every JSON parser reads exactly
+_NUMBER = re.compile(r"[-+0-9.eE]+")
 _WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$)')
 
 
@@ -44,9 +45,13 @@ class ProgressRecord:
 
     def number(self, key: str) -> float | None:
         """Return a field as a finite number, None if it is absent or no number."""
+        text = self.fields.get(key, "")
+        # Python reads more than the trainer writes: 1_0, digits of any script, and white space around them.
+        if not _NUMBER.fullmatch(text):
+            return None
         try:
-            value = float(self.fields[key])
-        except (KeyError, ValueError):
+            value = float(text)
+        except ValueError:
             return None
         return value if math.isfinite(value) else None
 

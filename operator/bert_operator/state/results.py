@@ -24,22 +24,29 @@ _METRICS = (
     "target",
 )
 
+_FRACTIONS = frozenset({"mlm_accuracy", "nsp_accuracy", "unigram_baseline", "target"})
+_LONGEST_STAGE = 63
+"""As the definition has it."""
+
 
 def read_result(record: ProgressRecord) -> StageResult | None:
     """Return the result in a record; None if it is about something else, or about the model before training."""
     if record.event not in _EVENTS or not record.stage or record.text("when") == "before":
         return None
-    figures = ((name, record.number(name)) for name in _METRICS)
+    # The status would cut it, to the name of another stage perhaps.
+    if len(record.stage) > _LONGEST_STAGE:
+        return None
+    figures = ((name, _read_figure(record, name)) for name in _METRICS)
     metrics = tuple(Metric(name=name, value=_render(value)) for name, value in figures if value is not None)
     if not metrics:
         return None
-    step = record.count("step")
+    step, message = record.count("step"), record.text("message")
     return StageResult(
         stage=record.stage,
         step=step,
         metrics=metrics,
         target_met={"true": True, "false": False}.get(record.text("target_met") or ""),
-        message=record.text("message"),
+        message=None if message is None else _on_one_line(message),
     )
 
 
@@ -66,10 +73,20 @@ def add_results(
 def describe_targets(results: Iterable[StageResult]) -> str:
     """Return what became of targets, in words; empty where there were none."""
     return "".join(
-        f" {result.stage}: {result.message}."
+        f" {result.stage}: {_on_one_line(result.message)}."
         for result in results
         if result.target_met is not None and result.message is not None
     )
+
+
+def _read_figure(record: ProgressRecord, name: str) -> float | None:
+    value = record.number(name)
+    return None if value is not None and name in _FRACTIONS and not 0 <= value <= 1 else value
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text in which nothing looks like a line of the operator's own."""
+    return " ".join(text.split())
 
 
 def _render(value: float) -> str:
