@@ -146,6 +146,25 @@ def test_moments_of_a_real_optimizer_over_another_program_s_model_find_their_nam
         assert torch.equal(moments["second_moment"][name][:rows], wanted[their_name]["exp_avg_sq"][:rows]), name
 
 
+@pytest.mark.parametrize("rename", [wrapped, fused_attention], ids=["DistributedDataParallel", "MLPerf"])
+def test_parameters_are_grouped_by_the_names_that_their_trainer_gives_them(
+    tmp_path: Path, vocabulary: Vocabulary, rename: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+) -> None:
+    """Fused attention's ``layer_norm.weight`` is none of what its trainer leaves without decay."""
+    theirs = small_model(seed=1)
+    tensors = rename(nvidia_tensors(theirs))
+    tied = next(name for name in tensors if name.endswith("cls.predictions.decoder.weight"))
+    own = {name: tensor for name, tensor in tensors.items() if name != tied}
+    masters = [own[name] for group in optimizer_order(own) for name in group]
+    half = {name: tensor.half() for name, tensor in tensors.items()}
+    path = write(tmp_path / "ckpt_7.pt", **{"model": half, "optimizer": optimizer_state(own), "master params": masters})
+    _, steps, found, moments = load(path, "nvidia", small_model(), vocabulary, what="weights_and_optimizer")
+    assert steps == 7
+    assert_loaded(found, theirs)
+    assert_loaded(moments["first_moment"], theirs, 2.0)
+    load(path, "nvidia", small_model(), vocabulary)
+
+
 def test_master_weights_are_taken_in_place_of_rounded_ones(tmp_path: Path, vocabulary: Vocabulary) -> None:
     theirs = small_model(seed=1)
     tensors = nvidia_tensors(theirs)

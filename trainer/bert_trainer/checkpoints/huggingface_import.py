@@ -142,17 +142,20 @@ _READERS: Mapping[str, Callable[[Path], dict[str, Tensor]]] = MappingProxyType(
 )
 
 
+def todays_name(name: str) -> str:
+    """Return what transformers calls today what older conversions call otherwise."""
+    stem, dot, ending = name.rpartition(".")
+    is_norm = stem.lower().endswith("norm")
+    return stem + _OLD_ENDINGS.get(dot + ending, dot + ending) if is_norm else name
+
+
 def without_copies(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors under today's names, without the copies of tied ones.
 
     Raises:
         InputError: what this model ties together is not the same.
     """
-    renamed = {}
-    for name, tensor in tensors.items():
-        stem, dot, ending = name.rpartition(".")
-        is_norm = stem.lower().endswith("norm")
-        renamed[stem + _OLD_ENDINGS.get(dot + ending, dot + ending) if is_norm else name] = tensor
+    renamed = {todays_name(name): tensor for name, tensor in tensors.items()}
     for copy, original in _TIED.items():
         if copy not in renamed:
             continue

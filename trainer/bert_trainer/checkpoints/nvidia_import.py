@@ -8,7 +8,7 @@ half weights in the optimizer's order. ``files``, ``epoch`` and ``grad_scaler`` 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bert_trainer.checkpoints.accounting import Source
 from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
-from bert_trainer.checkpoints.huggingface_import import translate, without_copies
+from bert_trainer.checkpoints.huggingface_import import todays_name, translate, without_copies
 from bert_trainer.checkpoints.tensor_files import read_pickled, tensors_by_name
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -35,7 +35,8 @@ _RENAMED = (
     (re.compile(r"\.multi_head_attention\.out_proj_(weight|bias)$"), r".output.dense.\1"),
     (re.compile(r"\.attention\.layer_norm\.(weight|bias)$"), r".attention.output.LayerNorm.\1"),
 )
-# Parameters that their optimizer keeps in a second group, without weight decay.
+# Parameters that their optimizer keeps in a second group, without weight decay: by their names for them, which for
+# fused attention's layer_norm.weight say something else than Hugging Face's.
 _NOT_DECAYED = ("bias", "gamma", "beta", "LayerNorm")
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 _WEIGHTS_ALONE = "write load: weights, which starts with moments of 0"
@@ -58,18 +59,19 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     bare = not (isinstance(content, Mapping) and isinstance(content.get("model"), Mapping))
     held = tensors_by_name(file, content if bare else content["model"], "" if bare else "model")
     renamed = {_rename(name): tensor for name, tensor in held.items()}
+    plain = {todays_name(_rename(name)) for name in held if any(word in name for word in _NOT_DECAYED)}
     if len(renamed) != len(held):
         raise InputError(f"{file}: model: got two tensors of one name; allowed: one", hint="save one model alone")
     # In the order of the optimizer: tied copies come after their originals and are no parameters of their own.
     weights = without_copies(file, renamed)
     optimizer = {} if bare else content.get("optimizer")
     if not bare and _is_half(weights) and content.get("master params") is not None:
-        weights = _from_masters(file, weights, content["master params"], _groups(optimizer))
+        weights = _from_masters(file, weights, plain, content["master params"], _groups(optimizer))
         note = f"{note}; " * bool(note) + "with the fp32 master weights"
     moments: dict[str, dict[str, Tensor]] = {}
     steps = 0
     if what == "weights_and_optimizer":
-        moments, steps = _read_moments(file, weights, optimizer)
+        moments, steps = _read_moments(file, weights, plain, optimizer)
     architecture = model.config.architecture
     tensors, spell = translate(weights, model)
     if architecture != "bert":
@@ -123,17 +125,21 @@ def _groups(optimizer: Any) -> list[list[Any]]:
     return keys
 
 
-def _in_order(weights: Mapping[str, Tensor], sizes: Sequence[int]) -> list[str] | None:
-    """Return names in the order of an optimizer with groups of these sizes; None where they are grouped otherwise."""
-    decayed = [name for name in weights if not any(word in name for word in _NOT_DECAYED)]
-    others = [name for name in weights if name not in set(decayed)]
+def _in_order(names: Iterable[str], plain: Set[str], sizes: Sequence[int]) -> list[str] | None:
+    """Return names in the order of an optimizer with groups of these sizes; None where they are grouped otherwise.
+
+    plain: the names of what is not decayed.
+    """
+    listed = list(names)
+    decayed = [name for name in listed if name not in plain]
+    others = [name for name in listed if name in plain]
     if list(sizes) == [len(decayed), len(others)]:
         return [*decayed, *others]
-    return list(weights) if list(sizes) == [len(weights)] else None
+    return listed if list(sizes) == [len(listed)] else None
 
 
 def _from_masters(
-    file: Path, weights: Mapping[str, Tensor], masters: Any, groups: list[list[Any]]
+    file: Path, weights: Mapping[str, Tensor], plain: Set[str], masters: Any, groups: list[list[Any]]
 ) -> dict[str, Tensor]:
     """Return the fp32 copies of half weights.
 
@@ -142,7 +148,8 @@ def _from_masters(
     """
     listed = list(masters) if isinstance(masters, Sequence) else []
     named = tensors_by_name(file, dict(enumerate(listed)), "master params") if listed else {}
-    order = _in_order(weights, [len(group) for group in groups]) or _in_order(weights, _two_groups(weights))
+    order = _in_order(weights, plain, [len(group) for group in groups])
+    order = order or _in_order(weights, plain, _two_groups(weights, plain))
     copies = dict(zip(order or (), named.values(), strict=False))
     if len(listed) != len(weights) or any(
         not torch.equal(copies[name].to(tensor.dtype), tensor) if copies[name].shape == tensor.shape else True
@@ -156,13 +163,13 @@ def _from_masters(
     return copies
 
 
-def _two_groups(weights: Mapping[str, Tensor]) -> list[int]:
-    decayed = sum(not any(word in name for word in _NOT_DECAYED) for name in weights)
+def _two_groups(weights: Mapping[str, Tensor], plain: Set[str]) -> list[int]:
+    decayed = len(weights.keys() - plain)
     return [decayed, len(weights) - decayed]
 
 
 def _read_moments(
-    file: Path, weights: Mapping[str, Tensor], optimizer: Any
+    file: Path, weights: Mapping[str, Tensor], plain: Set[str], optimizer: Any
 ) -> tuple[dict[str, dict[str, Tensor]], int]:
     """Return both moments by name, and the updates that they have accumulated.
 
@@ -172,11 +179,11 @@ def _read_moments(
         InputError: they do not; the message says what.
     """
     groups = _groups(optimizer)
-    order = _in_order(weights, [len(group) for group in groups])
+    order = _in_order(weights, plain, [len(group) for group in groups])
     if order is None:
         raise InputError(
             f"{file}: optimizer: got parameter groups of {[len(group) for group in groups]}; allowed: "
-            f"{_two_groups(weights)}, the weights with and without decay, so that moments can be told apart",
+            f"{_two_groups(weights, plain)}, the weights with and without decay, so that moments can be told apart",
             hint=_WEIGHTS_ALONE,
         )
     state = optimizer.get("state")
