@@ -165,6 +165,36 @@ def test_parameters_are_grouped_by_the_names_that_their_trainer_gives_them(
     load(path, "nvidia", small_model(), vocabulary)
 
 
+@pytest.mark.parametrize("rounded", [torch.float16, torch.bfloat16])
+def test_master_weights_are_taken_where_rounded_ones_are_stored_in_single_precision(
+    tmp_path: Path, vocabulary: Vocabulary, rounded: torch.dtype
+) -> None:
+    """As apex stores them at its level O2, whose state dictionaries are float32."""
+    theirs = small_model(seed=1)
+    tensors = nvidia_tensors(theirs)
+    masters = [tensors[name] for group in optimizer_order(tensors) for name in group]
+    content: Content = {"model": {name: tensor.to(rounded).float() for name, tensor in tensors.items()}}
+    path = write(tmp_path / "ckpt_7.pt", **content, **{"master params": masters})
+    message, _, found, _ = load(path, "nvidia", small_model(), vocabulary)
+    assert_loaded(found, theirs)
+    assert message.endswith("ckpt_7.pt; with the fp32 master weights")
+    masters[3] = masters[3] * 1.5
+    with pytest.raises(InputError, match="master params: got 46 tensors that are not the fp32 copies of its 46"):
+        load(
+            write(tmp_path / "ckpt_8.pt", **content, **{"master params": masters}), "nvidia", small_model(), vocabulary
+        )
+
+
+def test_master_weights_that_are_the_weights_change_nothing(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    theirs = small_model(seed=1)
+    tensors = nvidia_tensors(theirs)
+    masters = [tensors[name] for group in optimizer_order(tensors) for name in group]
+    path = write(tmp_path / "ckpt_7.pt", **{"model": tensors, "master params": masters})
+    message, _, found, _ = load(path, "nvidia", small_model(), vocabulary)
+    assert_loaded(found, theirs)
+    assert message == f"Started from the weights of {path}"
+
+
 def test_master_weights_are_taken_in_place_of_rounded_ones(tmp_path: Path, vocabulary: Vocabulary) -> None:
     theirs = small_model(seed=1)
     tensors = nvidia_tensors(theirs)

@@ -2,7 +2,7 @@
 
 One dictionary: ``model`` with Hugging Face's names but for three layers that are fused with their activation, and for
 MLPerf's fused attention; ``optimizer``, the state dictionary of apex's FusedLAMB; ``master params``, the fp32 copies of
-half weights in the optimizer's order. ``files``, ``epoch`` and ``grad_scaler`` are of no use here.
+rounded weights in the optimizer's order. ``files``, ``epoch`` and ``grad_scaler`` are of no use here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _RENAMED = (
 # Parameters that their optimizer keeps in a second group, without weight decay: by their names for them, which for
 # fused attention's layer_norm.weight say something else than Hugging Face's.
 _NOT_DECAYED = ("bias", "gamma", "beta", "LayerNorm")
+_HALF = (torch.float16, torch.bfloat16)
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 _WEIGHTS_ALONE = "write load: weights, which starts with moments of 0"
 
@@ -65,9 +66,11 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     # In the order of the optimizer: tied copies come after their originals and are no parameters of their own.
     weights = without_copies(file, renamed)
     optimizer = {} if bare else content.get("optimizer")
-    if not bare and _is_half(weights) and content.get("master params") is not None:
-        weights = _from_masters(file, weights, plain, content["master params"], _groups(optimizer))
-        note = f"{note}; " * bool(note) + "with the fp32 master weights"
+    if not bare and content.get("master params") is not None:
+        masters = _from_masters(file, weights, plain, content["master params"], _groups(optimizer))
+        if any(not _is_same(masters[name], tensor) for name, tensor in weights.items()):
+            note = f"{note}; " * bool(note) + "with the fp32 master weights"
+        weights = masters
     moments: dict[str, dict[str, Tensor]] = {}
     steps = 0
     if what == "weights_and_optimizer":
@@ -110,10 +113,6 @@ def _rename(name: str) -> str:
     return name
 
 
-def _is_half(weights: Mapping[str, Tensor]) -> bool:
-    return any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in weights.values())
-
-
 def _groups(optimizer: Any) -> list[list[Any]]:
     """Return the optimizer's parameters by group, as its state names them; empty where it says nothing sensible."""
     groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
@@ -141,7 +140,7 @@ def _in_order(names: Iterable[str], plain: Set[str], sizes: Sequence[int]) -> li
 def _from_masters(
     file: Path, weights: Mapping[str, Tensor], plain: Set[str], masters: Any, groups: list[list[Any]]
 ) -> dict[str, Tensor]:
-    """Return the fp32 copies of half weights.
+    """Return the fp32 copies of weights.
 
     Raises:
         InputError: they are not copies of these weights: rounded, each has to be its weight bit by bit.
@@ -151,16 +150,28 @@ def _from_masters(
     order = _in_order(weights, plain, [len(group) for group in groups])
     order = order or _in_order(weights, plain, _two_groups(weights, plain))
     copies = dict(zip(order or (), named.values(), strict=False))
-    if len(listed) != len(weights) or any(
-        not torch.equal(copies[name].to(tensor.dtype), tensor) if copies[name].shape == tensor.shape else True
-        for name, tensor in weights.items()
-    ):
+    if len(listed) != len(weights) or any(not _rounds_to(copies[name], tensor) for name, tensor in weights.items()):
         raise InputError(
             f"{file}: master params: got {len(listed)} tensors that are not the fp32 copies of its {len(weights)} "
-            "half-precision weights; allowed: one for each, in the optimizer's order",
-            hint="save it anew without 'master params' to start from the half-precision weights",
+            "weights; allowed: one for each, which rounds to it, in the optimizer's order",
+            hint="save it anew without 'master params' to start from the weights themselves",
         )
     return copies
+
+
+def _is_same(copy: Tensor, tensor: Tensor) -> bool:
+    return copy.dtype == tensor.dtype and torch.equal(copy, tensor)
+
+
+def _rounds_to(copy: Tensor, tensor: Tensor) -> bool:
+    if copy.dtype != torch.float32 or not tensor.is_floating_point():
+        return False
+    if tensor.dtype in _HALF:
+        return torch.equal(copy.to(tensor.dtype), tensor)
+    # apex's level O2 stores its half weights as float32.
+    return torch.equal(copy.to(tensor.dtype), tensor) or any(
+        torch.equal(copy.to(half).to(tensor.dtype), tensor) for half in _HALF
+    )
 
 
 def _two_groups(weights: Mapping[str, Tensor], plain: Set[str]) -> list[int]:
