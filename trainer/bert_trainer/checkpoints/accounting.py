@@ -1,15 +1,16 @@
 """Accounts for every tensor of a source of weights: it fits a parameter of the model, or is named in one error.
 
-Heads that the source lacks stay as initialized and are named. A shape that differs is an error, never truncated, with
-one exception: the token table's padding rows, which round its size up, and whose number differs from program to
-program.
+Heads that the source lacks as a whole stay as initialized and are named. A shape that differs is an error, never
+truncated, with one exception: the token table's padding rows, which round its size up, and whose number differs from
+program to program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -18,8 +19,20 @@ from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.files import shown
 
-# The source may lack these: the encoder is what is expensive to train.
-HEADS = ("pooler.", "mlm_transform.", "mlm_norm.", "mlm_bias", "nsp.")
+NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
+"""Of heads that a model of ours may lack: their names are translated all the same."""
+_MASKED_LM = ("mlm_transform.weight", "mlm_transform.bias", "mlm_norm.weight", "mlm_norm.bias", "mlm_bias")
+_POOLER, _CLASSES = NEXT_SENTENCE[:2], NEXT_SENTENCE[2:]
+_HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        **dict.fromkeys(_MASKED_LM, _MASKED_LM),
+        # A pooler may stand alone; without one a next-sentence head is nothing.
+        **dict.fromkeys(_POOLER, NEXT_SENTENCE),
+        **dict.fromkeys(_CLASSES, _CLASSES),
+    }
+)
+"""What the source may lack, and with it what else it may not have: the encoder is what is expensive to train, but
+numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
 # Their rows are vocabulary entries, and padding behind them.
 _BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
@@ -85,7 +98,7 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
     for name, parameter in model.named_parameters():
         tensor, allowed = tensors.get(name), list(parameter.shape)
         if tensor is None:
-            if name.startswith(HEADS):
+            if name in _HEADS and tensors.keys().isdisjoint(_HEADS[name]):
                 fresh.append(name)
             else:
                 missing.append(f"{source.spell(name)} {allowed}")
@@ -100,13 +113,26 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
         else:
             fitted[name] = tensor
     beyond = sorted(tensors.keys() - dict(model.named_parameters()).keys())
-    unused = [name for name in beyond if name.startswith(HEADS)]
-    left_over = [name for name in beyond if not name.startswith(HEADS)]
+    unused = [name for name in beyond if name in NEXT_SENTENCE]
+    left_over = [name for name in beyond if name not in NEXT_SENTENCE]
     _refuse_misfits(
         source,
         {"missing": missing, "of another shape": misshapen, "not finite numbers": broken, "left over": left_over},
     )
     return Fitted(fitted, fresh, unused)
+
+
+def by_our_names(theirs: Iterable[str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return a name for each of a source's: ours, or its own where it has no counterpart here.
+
+    One that has none but is spelled like one of ours stands in quotes: whoever chose it must not choose a parameter.
+
+    Args:
+        theirs: The source's names.
+        ours: Ours by theirs.
+    """
+    taken = {*ours.values(), *_HEADS}
+    return {name: ours.get(name) or (repr(name) if name in taken else name) for name in theirs}
 
 
 def copy_tensors(fitted: Fitted, views: Mapping[str, Tensor]) -> None:

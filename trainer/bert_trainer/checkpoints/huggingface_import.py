@@ -15,6 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
 from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
@@ -22,6 +23,7 @@ from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import ACTIVATIONS
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.system.files import shown
 
 # What models converted from TensorFlow call LayerNorm's parameters, bert-base-uncased among them.
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
@@ -32,8 +34,6 @@ _TIED = {
     "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
 }
 _POSITION_NUMBERS = "embeddings.position_ids"
-# Heads that a model of ours may lack: their names are translated all the same.
-NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
 # Settings that change what the same tensors compute.
 _SETTINGS = {
     "model_type": "model.architecture",
@@ -70,8 +70,8 @@ def translate(tensors: Mapping[str, Tensor], model: Bert) -> tuple[dict[str, Ten
     names = [name for name, _ in model.named_parameters()]
     if architecture == "bert":
         names = [*dict.fromkeys((*names, *NEXT_SENTENCE))]
-    ours = {spell(name): name for name in names}
-    return {ours.get(name, name): tensor for name, tensor in tensors.items()}, spell
+    named = by_our_names(tensors, {spell(name): name for name in names})
+    return {named[name]: tensor for name, tensor in tensors.items()}, spell
 
 
 def check_settings(path: Path, model: Bert) -> None:
@@ -153,9 +153,18 @@ def without_copies(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     """Return the tensors under today's names, without the copies of tied ones.
 
     Raises:
-        InputError: what this model ties together is not the same.
+        InputError: what this model ties together is not the same, or one tensor stands there under both names.
     """
-    renamed = {todays_name(name): tensor for name, tensor in tensors.items()}
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        today = todays_name(name)
+        if today in renamed:
+            older = next(other for other in tensors if other != today and todays_name(other) == today)
+            raise InputError(
+                f"{path}: got both {shown(today)[:200]} and {shown(older)[:200]}; allowed: one of them",
+                hint="save one model alone",
+            )
+        renamed[today] = tensor
     for copy, original in _TIED.items():
         if copy not in renamed:
             continue

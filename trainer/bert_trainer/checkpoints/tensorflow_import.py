@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.huggingface_import import NEXT_SENTENCE, check_settings
+from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
+from bert_trainer.checkpoints.huggingface_import import check_settings
 from bert_trainer.checkpoints.tensorflow_bundle import Bundle, index_path, open_bundle
 from bert_trainer.checkpoints.tensorflow_names import is_optimizer_state, is_transposed, tensorflow_name
 from bert_trainer.checkpoints.tensorflow_prefix import find_prefix
@@ -62,12 +63,12 @@ def read_tensorflow_checkpoint(path: Path, model: Bert) -> tuple[dict[str, Tenso
 
 def _read_tensors(bundle: Bundle, model: Bert) -> dict[str, Tensor]:
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    ours = {tensorflow_name(name): name for name in (*shapes, *NEXT_SENTENCE)}
+    named = by_our_names(bundle.entries, {tensorflow_name(name): name for name in (*shapes, *NEXT_SENTENCE)})
     tensors = {}
     for theirs, entry in bundle.entries.items():
         if is_optimizer_state(theirs):
             continue
-        name = ours.get(theirs, theirs)
+        name = named[theirs]
         shape = entry.shape[::-1] if is_transposed(theirs) else entry.shape
         if name in _BY_ENTRY:
             is_read = True
