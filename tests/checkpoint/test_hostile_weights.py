@@ -115,6 +115,24 @@ def header(entry: dict[str, Any], claimed: int | None = None) -> Callable[[Path]
     return write
 
 
+def pickled(content: bytes) -> Callable[[Path], None]:
+    """Return what writes an archive of ``torch.save`` around these operations of a pickle."""
+
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", b"\x80\x02" + content + b".")
+            archive.writestr("archive/version", "3\n")
+
+    return write
+
+
+def maps_in_an_old_file(path: Path) -> None:
+    with path.open("wb") as file:
+        for header in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True}):
+            pickle.dump(header, file, protocol=2)
+        file.write(b"\x80\x02" + b"}" * (8 << 20) + b".")
+
+
 def cut(path: Path) -> None:
     torch.save({"a": torch.zeros(1000)}, path)
     path.write_bytes(path.read_bytes()[:2000])
@@ -145,6 +163,14 @@ HOSTILE: dict[str, Case] = {
         "something other than tensors",
     ),
     "a tensor on no device": ("ckpt_1.pt", saved({"a": torch.zeros(1 << 40, device="meta")}), "something other than"),
+    "a pickle of maps": ("ckpt_1.pt", pickled(b"}" * (3 << 20)), "got more than 500000 operations of pickle"),
+    "a large pickle": ("ckpt_1.pt", pickled(b"}" * (8 << 20)), "got 8388611 bytes of pickle; allowed: 4194304"),
+    "maps in an old file": ("pytorch_model.bin", maps_in_an_old_file, "got more than 500000 operations of pickle"),
+    "bytes that are not there": (
+        "ckpt_1.pt",
+        pickled(b"cbuiltins\nbytearray\n\x8a\x06" + (1 << 40).to_bytes(6, "little") + b"\x85R"),
+        "it holds a pickled bytearray",
+    ),
     "half a file": ("ckpt_1.pt", cut, "cannot be read"),
     "a header of terabytes": ("model.safetensors", header(TERA, 1 << 40), "its header claims 1099511627776 bytes"),
     "a tensor of terabytes": ("model.safetensors", header(TERA), "cannot be read"),

@@ -293,7 +293,7 @@ def test_what_is_missing_left_over_or_of_another_shape_is_listed_at_once(
 
 
 def test_names_in_messages_are_bounded_and_printable(tmp_path: Path, vocabulary: Vocabulary) -> None:
-    strange = {f"{number}\n\x1b[31m" + "x" * 10_000: torch.zeros(1) for number in range(1000)}
+    strange = {f"{number}\n\x1b[31m" + "x" * 3_000: torch.zeros(1) for number in range(1000)}
     path = write(tmp_path / "ckpt_7.pt", model={**nvidia_tensors(small_model(seed=1)), **strange})
     with pytest.raises(InputError, match="1000 left over(.|\n)*and 995 more") as error:
         load(path, "nvidia", small_model(), vocabulary)

@@ -6,12 +6,15 @@ into memory, not copied, and a bad one costs no more than its own bytes. Nothing
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import re
 import stat
 import warnings
 import zipfile
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,17 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
 
 MAX_HEADER_BYTES = 4 << 20
 """Of a safetensors file; BERT-large's has 40 kB. The format itself allows 100 MB, a million Python objects."""
-MAX_PICKLE_BYTES = 64 << 20
-"""Of the pickle inside a file of ``torch.save``, which holds everything but the tensors' elements."""
+MAX_PICKLE_BYTES = 4 << 20
+"""Of the pickle inside a file of ``torch.save``, which holds everything but the tensors' elements: of BERT-large with
+its optimizer's state and master weights, 0.2 MB."""
+MAX_PICKLE_OPERATIONS = 500_000
+"""Of which each may make an object of some 200 bytes from a single byte; BERT-large's have some 50,000."""
+# PyTorch's file before version 1.6: a magic number, a version, the machine, the content, the names of the storages.
+_LEGACY_PICKLES = 5
 
 # A damaged pickle may fail in any operation; these are what Python's and PyTorch's readers raise.
 _UNREADABLE = (
@@ -81,6 +90,8 @@ def read_pickled(path: Path) -> Any:
         is_archive = zipfile.is_zipfile(path)
         if is_archive:
             _check_archive(path)
+        else:
+            _check_legacy(path)
         # What it warns of is refused below: tensors that are not plain.
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             # weights_only: a pickle runs code otherwise. mmap: tensors then cost memory when they are used, not before.
@@ -133,18 +144,58 @@ def _check_archive(path: Path) -> None:
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries):
-        raise InputError(
-            f"{path}: cannot be read (compressed entries; allowed: stored ones, as torch.save writes them)",
-            hint=_COPY_AGAIN,
-        )
-    if sum(entry.file_size for entry in entries) > size:
-        raise InputError(f"{path}: cannot be read (its entries claim more than its {size} bytes)", hint=_COPY_AGAIN)
-    for entry in entries:
-        if entry.filename.endswith(".pkl") and entry.file_size > MAX_PICKLE_BYTES:
+        if any(
+            entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries
+        ):
             raise InputError(
-                f"{path}: {entry.filename}: got {entry.file_size} bytes of pickle; allowed: {MAX_PICKLE_BYTES}, since "
-                "tensors lie outside it",
+                f"{path}: cannot be read (compressed entries; allowed: stored ones, as torch.save writes them)",
+                hint=_COPY_AGAIN,
+            )
+        if sum(entry.file_size for entry in entries) > size:
+            raise InputError(f"{path}: cannot be read (its entries claim more than its {size} bytes)", hint=_COPY_AGAIN)
+        for entry in entries:
+            # PyTorch looks for data.pkl in any case.
+            if not entry.filename.lower().endswith(".pkl"):
+                continue
+            if entry.file_size > MAX_PICKLE_BYTES:
+                raise InputError(
+                    f"{path}: {shown(entry.filename)[:200]}: got {entry.file_size} bytes of pickle; allowed: "
+                    f"{MAX_PICKLE_BYTES}, since tensors lie outside it",
+                    hint=_save_anew(path),
+                )
+            _check_operations(path, io.BytesIO(archive.read(entry)))
+
+
+def _check_legacy(path: Path) -> None:
+    """Refuse a file whose pickles, all of them at its beginning, are too large.
+
+    Raises:
+        InputError: they are.
+        ValueError: no such pickles.
+    """
+    with path.open("rb") as file:
+        _check_operations(path, io.BytesIO(file.read(MAX_PICKLE_BYTES)), _LEGACY_PICKLES)
+
+
+def _check_operations(path: Path, pickles: io.BytesIO, count: int = 1) -> None:
+    """Refuse pickles that would make much more of their bytes; nothing in them is carried out.
+
+    Raises:
+        InputError: they would.
+        ValueError: there are not that many.
+    """
+    operations = chain.from_iterable(pickletools.genops(pickles) for _ in range(count))
+    for number, (operation, argument, _) in enumerate(operations):
+        if number >= MAX_PICKLE_OPERATIONS:
+            raise InputError(
+                f"{path}: got more than {MAX_PICKLE_OPERATIONS} operations of pickle; allowed: those of one model, "
+                "whose tensors lie outside",
+                hint=_save_anew(path),
+            )
+        if operation.name == "GLOBAL" and str(argument).endswith(" bytearray"):
+            raise InputError(
+                f"{path}: cannot be read (it holds a pickled bytearray, which takes the memory that it claims); "
+                "allowed: tensors, numbers, text, and lists and maps of them",
                 hint=_save_anew(path),
             )
 
