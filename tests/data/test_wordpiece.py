@@ -159,6 +159,19 @@ def test_a_vocabulary_that_is_missing_or_not_text_is_named(tmp_path: Path) -> No
         read_vocabulary(tmp_path / "bytes.txt")
 
 
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [(b"x" * (16 << 20) + b"\n", "more than 16777216 bytes"), (b"x\n" * 1_100_000, "1100000 lines")],
+    ids=["bytes", "lines"],
+)
+def test_a_file_larger_than_any_vocabulary_is_refused(tmp_path: Path, content: bytes, got: str) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        read_vocabulary(path)
+    assert str(error.value).startswith(f"{path}: got {got}; allowed: a vocabulary, of at most 1048576 entries\n")
+
+
 def test_windows_line_ends_are_no_part_of_tokens(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes((SPECIAL + "a\n").replace("\n", "\r\n").encode())

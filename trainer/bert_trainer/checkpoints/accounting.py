@@ -38,8 +38,6 @@ _TOKEN_TABLE = "embeddings.tokens.weight"
 _BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
 _MOST_NAMED = 5
 """Tensors of one kind that a message names; the rest are counted."""
-_MAX_VOCABULARY_BYTES = 64 << 20
-"""A million entries of the longest kind that vocabularies have."""
 _LONGEST_NAME = 200
 """Characters of a name that a message shows: whoever wrote the file chose it."""
 
@@ -167,16 +165,10 @@ def _has_same_vocabulary(path: Path | None, vocabulary: Vocabulary) -> bool:
     """Compare a source's own vocabulary with the run's; False where it has none.
 
     Raises:
-        InputError: they differ, so the rows of the token table belong to other tokens.
+        InputError: they differ, so the rows of the token table belong to other tokens; or it is no vocabulary.
     """
     if path is None or not path.exists():
         return False
-    size = path.stat().st_size
-    if size > _MAX_VOCABULARY_BYTES:
-        raise InputError(
-            f"{path}: got {size} bytes; allowed: at most {_MAX_VOCABULARY_BYTES} of a vocabulary",
-            hint="take the file away if it is none: the number of entries is then compared",
-        )
     tokens = read_vocabulary(path).tokens
     if tokens == vocabulary.tokens:
         return True

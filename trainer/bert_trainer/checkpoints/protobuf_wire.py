@@ -14,6 +14,10 @@ _64_BITS = (1 << 64) - 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
+MAX_FIELDS = 64
+"""Of a message, repeated ones counted: a shape has one for each dimension, of which there are at most 32. From two
+bytes in the file a field becomes a list of Python's."""
+
 Fields = dict[int, list[int | bytes]]
 """Values in order, by field number."""
 
@@ -50,11 +54,14 @@ def read_fields(message: bytes) -> Fields:
     """Take a message apart, without looking into the messages within.
 
     Raises:
-        ValueError: a field is cut off, or of a kind that is not read here.
+        ValueError: a field is cut off, of a kind that is not read here, or one too many.
     """
     fields: Fields = {}
-    at, end = 0, len(message)
+    at, end, count = 0, len(message), 0
     while at < end:
+        count += 1
+        if count > MAX_FIELDS:
+            raise ValueError(f"got more than {MAX_FIELDS} fields in a message; allowed: those of a checkpoint's index")
         tag, at = read_varint(message, at, end)
         number, kind = tag >> 3, tag & 7
         value: int | bytes

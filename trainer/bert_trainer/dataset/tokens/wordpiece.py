@@ -31,6 +31,9 @@ none is [UNK] as a whole. The rest are typos and names in other scripts."""
 _ALWAYS_COVERED = 1000
 """Most frequent characters, which get entries whatever their share."""
 _LEAST_FREQUENCY = 2
+_MAX_BYTES = 16 << 20
+_MAX_ENTRIES = 1 << 20
+"""Of a vocabulary's file: four times as many as the largest that models are published with. Each becomes an object."""
 _WORDS_PER_CALL = 4096
 """Words handed to the tokenizer at a time: an encoding costs more than splitting a word."""
 
@@ -64,10 +67,12 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
     Raises:
         InputError: the file is missing, empty, not UTF-8, has an empty line, a token twice, or lacks one of
-            the five special tokens.
+            the five special tokens; or it is larger than any vocabulary.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        _check_size(path, content)
         # Not splitlines(): a token may hold what Unicode calls a line break.
         lines = content.decode().split("\n")
     except OSError as error:
@@ -91,6 +96,19 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return Vocabulary(tuple(tokens), digest, pad_id, unk_id, cls_id, sep_id, mask_id)
 
 
+def _check_size(path: Path, content: bytes) -> None:
+    got = ""
+    if len(content) > _MAX_BYTES:
+        got = f"more than {_MAX_BYTES} bytes"
+    elif (lines := content.count(b"\n")) > _MAX_ENTRIES:
+        got = f"{lines} lines"
+    if got:
+        raise InputError(
+            f"{path}: got {got}; allowed: a vocabulary, of at most {_MAX_ENTRIES} entries",
+            hint="name the vocab.txt of a BERT; if this lies beside weights and is none, take it away",
+        )
+
+
 def _problem(tokens: list[str]) -> str | None:
     if not tokens:
         return "the vocabulary is empty"
@@ -100,7 +118,7 @@ def _problem(tokens: list[str]) -> str | None:
     if repeated:
         lines = [str(number) for number, token in enumerate(tokens, start=1) if token == repeated[0]]
         more = f" (and {len(repeated) - 1} more tokens)" if len(repeated) > 1 else ""
-        return f"the vocabulary has the token {repeated[0]!r} on lines {', '.join(lines)}{more}"
+        return f"the vocabulary has the token {repeated[0]!r} on lines {', '.join(lines[:8])}{more}"
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         return f"the vocabulary lacks {', '.join(missing)}"
