@@ -40,10 +40,12 @@ def optimizer_order(tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
 
 
 def optimizer_state(tensors: dict[str, Tensor], *, step: object = 7) -> Content:
-    """Return FusedLAMB's state: the moments of a parameter are its values times 2 and 3."""
+    """Return FusedLAMB's state: the moments of a parameter are its values times 2, and their sizes times 3."""
     groups = optimizer_order(tensors)
     order = [*groups[0], *groups[1]]
-    state = {key: {"exp_avg": 2 * tensors[name], "exp_avg_sq": 3 * tensors[name]} for key, name in enumerate(order)}
+    state = {
+        key: {"exp_avg": 2 * tensors[name], "exp_avg_sq": 3 * tensors[name].abs()} for key, name in enumerate(order)
+    }
     decayed = len(groups[0])
     numbers = [list(range(decayed)), list(range(decayed, len(order)))]
     return {"state": state, "param_groups": [{"params": keys, "lr": 1e-3, "step": step} for keys in numbers]}
@@ -55,9 +57,9 @@ def write(path: Path, **content: object) -> Path:
     return path
 
 
-def assert_loaded(found: Any, wanted: Bert, factor: float = 1.0) -> None:
+def assert_loaded(found: Any, wanted: Bert, factor: float = 1.0, *, squared: bool = False) -> None:
     for name, tensor in wanted.named_parameters():
-        assert torch.equal(found[name], factor * tensor), name
+        assert torch.equal(found[name], factor * (tensor.abs() if squared else tensor)), name
 
 
 def fused_attention(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -115,7 +117,7 @@ def test_moments_follow_the_order_of_the_optimizer(tmp_path: Path, vocabulary: V
     message, steps, found, moments = load(path, "nvidia", small_model(), vocabulary, what="weights_and_optimizer")
     assert_loaded(found, theirs)
     assert_loaded(moments["first_moment"], theirs, factor=2)
-    assert_loaded(moments["second_moment"], theirs, factor=3)
+    assert_loaded(moments["second_moment"], theirs, factor=3, squared=True)
     assert (message, steps) == (f"Started from the weights and moments of {path}", 7)
 
 
@@ -222,6 +224,10 @@ def swapped(state: Content) -> None:
     state["state"][0], state["state"][1] = state["state"][1], state["state"][0]
 
 
+def below_zero(state: Content) -> None:
+    state["state"][3]["exp_avg_sq"][0] = -1e-8
+
+
 UNSOUND: dict[str, tuple[Callable[[Content], object], str]] = {
     "other groups": (regrouped, r"parameter groups of \[19, 27\]; allowed: \[18, 28\]"),
     "another order": (
@@ -235,6 +241,18 @@ UNSOUND: dict[str, tuple[Callable[[Content], object], str]] = {
         r"parameter groups of \[\]",
     ),
     "no groups": (lambda state: state.pop("param_groups"), r"parameter groups of \[\]"),
+    "squares below zero": (below_zero, r"exp_avg_sq of bert.encoder.*: got -1e-08; allowed: 0 or more"),
+    "other steps": (
+        lambda state: state["param_groups"][1].update(step=9),
+        r"step: got 7 and 9; allowed: the same for all of its parameters",
+    ),
+    "other steps by parameter": (
+        lambda state: [
+            *(group.pop("step") for group in state["param_groups"]),
+            *(entry.update(step=torch.tensor(float(7 + (key == 9)))) for key, entry in state["state"].items()),
+        ],
+        r"step: got 7 and 8; allowed: the same for all of its parameters",
+    ),
     "half a step": (lambda state: state["param_groups"][0].update(step=1.5), "step: got 1.5; allowed: a whole number"),
 }
 

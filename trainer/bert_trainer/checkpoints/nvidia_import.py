@@ -216,8 +216,24 @@ def _read_moments(
                     hint=_WEIGHTS_ALONE,
                 )
         moments[part] = tensors_by_name(file, held, f"optimizer.state: {theirs}")
+    for name, squares in moments["second_moment"].items():
+        if squares.is_floating_point() and squares.numel() and (least := squares.float().min().item()) < 0:
+            raise InputError(
+                f"{file}: optimizer.state: exp_avg_sq of {name}: got {least:g}; allowed: 0 or more, as of squares",
+                hint=_WEIGHTS_ALONE,
+            )
     # apex counts by group, PyTorch's own optimizers by parameter.
-    return moments, _num_steps(file, optimizer["param_groups"][0].get("step", state[keys[0]].get("step", 0)))
+    held_steps = [
+        _num_steps(file, group.get("step", state[key].get("step", 0)))
+        for group in optimizer["param_groups"]
+        for key in group["params"]
+    ]
+    if len(set(held_steps)) > 1:
+        got = " and ".join(str(steps) for steps in sorted(set(held_steps))[:2])
+        raise InputError(
+            f"{file}: optimizer: step: got {got}; allowed: the same for all of its parameters", hint=_WEIGHTS_ALONE
+        )
+    return moments, held_steps[0]
 
 
 def _num_steps(file: Path, steps: Any) -> int:
