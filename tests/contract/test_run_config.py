@@ -76,6 +76,11 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
         pretrain(dataRange={"end": 0.9}, evaluation={"everyEpochs": 0.5, "dataRange": {"start": 0.9}})(spec),
         spec["stages"][EVALUATE]["evaluate"].update(dataRange={"start": 0.9}),
     ),
+    "nothing held out, measured on a part": lambda spec: (
+        spec["stages"][PREPARE]["prepare"].update(heldOutFraction=0),
+        pretrain(dataRange={"end": 0.9}, evaluation={"everySteps": 5, "dataRange": {"start": 0.9}})(spec),
+        spec["stages"][EVALUATE]["evaluate"].update(dataRange={"start": 0.9}),
+    ),
     "reset, micro-batch means": pretrain(optimizerState="reset", lossNormalization="microBatchMean"),
     "everything logged": lambda spec: spec.update(
         logging={"everySteps": 1, "tensorboard": False, "prometheusPort": 0, "sampleLedger": True}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,15 @@ from bert_trainer.config.run_config import (
     ProfileSteps,
     RunConfig,
 )
-from bert_trainer.config.stages import DataRange, EvaluateStage, ExportStage, PrepareStage, PretrainStage
+from bert_trainer.config.stages import (
+    DataRange,
+    EvaluateStage,
+    Evaluation,
+    ExportStage,
+    PrepareStage,
+    PretrainStage,
+    Stage,
+)
 from bert_trainer.errors import InputError
 
 FORMATS_WITH_MOMENTS = ("bert-trainer", "nvidia")
@@ -183,11 +192,8 @@ def _stage_problems(config: RunConfig) -> list[str]:
     nothing_held_out = any(isinstance(stage, PrepareStage) and not stage.held_out_fraction for stage in config.stages)
     for number, stage in enumerate(config.stages):
         path = f"stages.{number}"
-        if isinstance(stage, EvaluateStage) and nothing_held_out and stage.shards is None:
-            problems.append(
-                f"{path}.shards: got none; allowed: a folder of held-out shards, since the prepare stage's "
-                "held_out_fraction is 0"
-            )
+        if nothing_held_out:
+            problems += _held_out_problems(path, stage)
         if isinstance(stage, PrepareStage) and (stage.text is None) == (not stage.corpora):
             got = "neither" if stage.text is None else "both"
             problems.append(f"{path}: got {got} of text and corpora; allowed: exactly one of them")
@@ -220,6 +226,24 @@ def _stage_problems(config: RunConfig) -> list[str]:
                     f"{path}.masking: got 'static'; allowed: 'dynamic', since the prepare stage writes no masks"
                 )
     return problems
+
+
+def _held_out_problems(path: str, stage: Stage) -> list[str]:
+    """Return what needs held-out documents, of a data set that is prepared without any."""
+    return [
+        f"{where}.shards: got none; allowed: a folder of held-out shards, or a data_range of the training samples, "
+        "since the prepare stage's held_out_fraction is 0"
+        for where, measured in _measurements(path, stage)
+        if measured.shards is None and measured.data_range is None
+    ]
+
+
+def _measurements(path: str, stage: Stage) -> Iterator[tuple[str, Evaluation | EvaluateStage]]:
+    """Yield what a stage measures, with its path."""
+    if isinstance(stage, EvaluateStage):
+        yield path, stage
+    if isinstance(stage, PretrainStage) and stage.evaluation is not None:
+        yield f"{path}.evaluation", stage.evaluation
 
 
 def _fits_tensorflow(model: ModelConfig | ModelFile) -> bool:

@@ -1,0 +1,50 @@
+"""The trainer refuses documents that have nothing to measure on, as the operator refuses such jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_trainer.errors import InputError
+from tiny_run import PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_config
+
+Document = dict[str, Any]
+LAST_TENTH = {"start": 0.9, "end": 1.0}
+NOTHING_HELD_OUT: Document = {"kind": "prepare", "text": "builtin:python-docs", "held_out_fraction": 0.0}
+
+
+def evaluation(**fields: Any) -> Document:
+    whole = {"max_samples": None, "micro_batch_size": 8, "shards": None, "data_range": None}
+    return {**whole, "every_steps": 2, "max_predictions_per_sequence": PREDICTIONS, **fields}
+
+
+def evaluate(**fields: Any) -> Document:
+    shape = {"sequence_length": SEQUENCE_LENGTH, "max_predictions_per_sequence": PREDICTIONS}
+    return {"kind": "evaluate", "name": "evaluate", **shape, **fields}
+
+
+def phase(name: str = "phase1", **fields: Any) -> Document:
+    return pretrain_stage(name, data_range={"start": 0.0, "end": 0.9}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("stages", "path"),
+    [
+        pytest.param([phase(), evaluate()], "stages.2.shards", id="an evaluate stage"),
+        pytest.param([phase(evaluation=evaluation())], "stages.1.evaluation.shards", id="while a stage trains"),
+    ],
+)
+def test_held_out_documents_that_are_not_made_are_refused(stages: list[Document], path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run_config(Path("out"), Path("data"), stages=[NOTHING_HELD_OUT, *stages])
+    assert f"{path}: got none; allowed: a folder of held-out shards, or a data_range" in str(caught.value)
+    assert "1 problem(s)" in str(caught.value)
+
+
+@pytest.mark.parametrize("fields", [{"data_range": LAST_TENTH}, {"shards": "eval"}], ids=["a part", "other shards"])
+def test_nothing_held_out_is_enough_for_what_is_measured_on_something_else(fields: Document) -> None:
+    stages = [NOTHING_HELD_OUT, phase(evaluation=evaluation(**fields)), evaluate(**fields)]
+    config = run_config(Path("out"), Path("data"), stages=stages)
+    assert len(config.stages) == 3
