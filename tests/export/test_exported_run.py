@@ -249,7 +249,10 @@ def test_a_model_that_tensorflows_code_cannot_express_is_refused_before_training
 def test_the_card_says_what_was_trained_and_measured(session: Session, exports: Path) -> None:
     card = (exports / "huggingface" / "README.md").read_text()
     measured = next(it for it in reversed(list(read_metrics(exports.parent))) if it["event"] == "evaluated")
-    assert f"| evaluate | 32 | 24 | {measured['mlm_accuracy']:.4f} | {measured['mlm_loss']:.4f} |" in card
+    assert (
+        f"| evaluate | 32 | held-out documents | 24 | {measured['mlm_accuracy']:.4f} | {measured['mlm_loss']:.4f} |"
+        in card
+    )
     losses = {it["stage"]: it["loss"] for it in read_metrics(exports.parent) if it["event"] == "progress"}
     assert f"| phase1 | 32 | 16 | 3 | 48 | 0.001 | {losses['phase1']:.4f} | 110 samples in 3 shards |" in card
     assert f"| phase2 | 32 | 24 | 5 | 120 | 0.001 | {losses['phase2']:.4f} | 110 samples in 3 shards |" in card
@@ -270,6 +273,46 @@ def test_the_card_of_an_earlier_export_knows_nothing_of_what_came_later(exports:
     assert "| checkpoint | phase1-00000003 |" in card
     assert "phase2" not in card
     assert "These weights have not been evaluated." in card
+
+
+LAST_TENTH = {"start": 0.9, "end": 1.0}
+EVALUATION = {
+    "every_steps": 4,
+    "max_samples": None,
+    "micro_batch_size": 8,
+    "max_predictions_per_sequence": PREDICTIONS,
+    "shards": None,
+    "data_range": LAST_TENTH,
+}
+
+
+def test_the_card_says_what_the_training_found_at_its_end_and_where_it_began(session: Session, tmp_path: Path) -> None:
+    """The target, one right token, is met after 4 of 8 steps."""
+    own = pretrain_stage(
+        length={"steps": 8},
+        schedule={"learning_rate": 3e-2, "warmup": {"steps": 1}, "decay": "linear"},
+        data_range={"start": 0.0, "end": 0.9},
+        evaluation=EVALUATION,
+        target={"masked_lm_accuracy": 0.001},
+    )
+    later = pretrain_stage("phase2", length={"steps": 5}, evaluation={**EVALUATION, "data_range": None})
+    stages = [own, {"kind": "export", "name": "early"}, later, {"kind": "export", "name": "last"}]
+    start = {"path": str(Path(session.config.output_folder) / "export" / "huggingface"), "format": "huggingface"}
+    dataset = Path(session.config.dataset.folder)
+    train(run_config(tmp_path / "run", dataset, stages=stages, initial_checkpoint=start))
+    early, last = (
+        (tmp_path / "run" / "export" / name / "README.md").read_text() for name in ("huggingface-early", "huggingface")
+    )
+    found = [it for it in read_metrics(tmp_path / "run") if it["event"] == "evaluated" and it["stage"] == "phase1"]
+    figures = f"{found[-1]['mlm_accuracy']:.4f} | {found[-1]['mlm_loss']:.4f}"
+    assert [(it["step"], it["target_met"]) for it in found] == [(4, "true")]
+    assert f"| phase1 | 32 | 0.9 to 1 of the training shards | 11 | {figures} |" in early
+    assert "| part of training shards for phase1 | 11 samples in 3 shards |" in early
+    assert "phase2" not in early
+    assert "| started from | huggingface, format huggingface |" in early
+    # The last evaluation of phase2 was made before its last step.
+    assert "These weights have not been evaluated." in last
+    assert "| held out for phase2 | 24 samples in 1 shard |" in last
 
 
 def test_the_hub_reads_the_cards_figures(exports: Path) -> None:

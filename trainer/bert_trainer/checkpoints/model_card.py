@@ -46,7 +46,7 @@ class TrainedStage:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one evaluate stage has measured with these weights; shares in [0, 1]."""
+    """What was measured with these weights, by an evaluate stage or after a pretrain stage; shares in [0, 1]."""
 
     stage: str
     sequence_length: int
@@ -57,6 +57,18 @@ class Measurement:
     next_sentence_accuracy: float | None
     unigram_baseline: float | None
     """Masked-LM accuracy of always answering the most frequent token."""
+    folder: str | None = None
+    """Name of the shards, if they are others than the data set's."""
+    part: tuple[float, float] | None = None
+    """Of the training samples, as shares of their number; None: held-out samples."""
+
+    @property
+    def samples_are(self) -> str:
+        """What was measured on, for people."""
+        if self.part is None:
+            return "held-out documents" if self.folder is None else f"held-out shards of {self.folder}"
+        shards = "the training shards" if self.folder is None else f"the training shards of {self.folder}"
+        return f"{self.part[0]:g} to {self.part[1]:g} of {shards}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +172,6 @@ def _metadata(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _model_index(facts: ModelFacts) -> list[dict[str, Any]]:
-    name = _one_line(facts.data_name) or "unnamed"
-    # The Hub wants the id of a data set, which text on a volume does not have: a word that cannot be one of its own.
-    dataset = {"type": re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "unnamed", "name": f"{name}, held out"}
     results = []
     for it in facts.measurements:
         figures = [
@@ -177,8 +186,16 @@ def _model_index(facts: ModelFacts) -> list[dict[str, Any]]:
         ]
         if metrics:
             task = {"type": "fill-mask", "name": "Masked language modeling"}
-            results.append({"task": task, "dataset": dict(dataset), "metrics": metrics})
+            results.append({"task": task, "dataset": _measured_data(facts.data_name, it), "metrics": metrics})
     return [{"name": _one_line(facts.name) or "unnamed", "results": results}] if results else []
+
+
+def _measured_data(data_name: str, measurement: Measurement) -> dict[str, str]:
+    name = _one_line(measurement.folder or data_name) or "unnamed"
+    part = measurement.part
+    kind = "held out" if part is None else f"{part[0]:g} to {part[1]:g} of the training samples"
+    # The Hub wants the id of a data set, which text on a volume does not have: a word that cannot be one of its own.
+    return {"type": re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "unnamed", "name": f"{name}, {kind}"}
 
 
 def _training(stages: Sequence[TrainedStage]) -> str:
@@ -205,13 +222,14 @@ def _evaluation(measurements: Sequence[Measurement]) -> str:
     if not measurements:
         return "These weights have not been evaluated."
     head = (
-        *("stage", "tokens per sequence", "samples", "masked-LM accuracy", "masked-LM loss"),
+        *("stage", "tokens per sequence", "measured on", "samples", "masked-LM accuracy", "masked-LM loss"),
         *("next-sentence accuracy", "most frequent token alone"),
     )
     rows = [
         (
             it.stage,
             str(it.sequence_length),
+            it.samples_are,
             f"{it.samples:,}",
             _number(it.masked_lm_accuracy, ".4f"),
             _number(it.masked_lm_loss, ".4f"),
@@ -220,7 +238,10 @@ def _evaluation(measurements: Sequence[Measurement]) -> str:
         )
         for it in measurements
     ]
-    return _table(head, rows) + "\n\nOn held-out documents; accuracy is a share of the masked tokens."
+    notes = ["Accuracy is a share of the masked tokens."]
+    if any(it.part is not None for it in measurements):
+        notes.append("Samples of one document may lie on both sides of a cut through training shards.")
+    return _table(head, rows) + "\n\n" + " ".join(notes)
 
 
 def _number(value: float | None, form: str) -> str:

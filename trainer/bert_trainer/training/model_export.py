@@ -14,7 +14,7 @@ from bert_trainer.checkpoints.checkpoint import Checkpoint, list_checkpoints, re
 from bert_trainer.checkpoints.huggingface_export import huggingface_tensors
 from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
+from bert_trainer.config.stages import EvaluateStage, Evaluation, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, find_dataset_info
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import Record, read_metrics
@@ -72,9 +72,9 @@ def _is_lower_case(stages: Sequence[Stage], dataset: DatasetInfo | None) -> bool
 
 def _dataset_of(session: Session) -> DatasetInfo | None:
     """Return what is known of the data set that was trained on; None of shards that another program made."""
-    folders = [data.folder for data in session.training_data.values()] + [
-        data.folder for data in session.evaluation_data.values()
-    ]
+    # What was measured on comes last: it may be another's shards.
+    folders = [data.folder for data in session.evaluation_data.values()]
+    folders += [data.folder for data in session.training_data.values()]
     try:
         found = find_dataset_info(folders[-1].paths[0].parent) if folders else None
     except InputError:
@@ -94,7 +94,7 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
         sizes=list(_sizes(session)),
         data_name=_data_name(session, prepare, dataset),
         languages=[corpus.language for corpus in prepare.all_corpora] if prepare else [],
-        data=list(_data(session, dataset)),
+        data=list(_data(session, index, dataset)),
         stages=list(_trained(session, index, records)),
         measurements=list(_measured(config.stages[:index], records)),
         run=list(_run(session)),
@@ -125,7 +125,7 @@ def _data_name(session: Session, prepare: PrepareStage | None, dataset: DatasetI
     return ", ".join(dict.fromkeys(PurePath(path).name for path in paths)) or "unnamed text"
 
 
-def _data(session: Session, dataset: DatasetInfo | None) -> Iterator[Row]:
+def _data(session: Session, index: int, dataset: DatasetInfo | None) -> Iterator[Row]:
     counts = None if dataset is None else dataset.counts
     if dataset is not None:
         yield "text, SHA-256", dataset.corpus_sha256 or "unknown"
@@ -135,8 +135,13 @@ def _data(session: Session, dataset: DatasetInfo | None) -> Iterator[Row]:
         yield "near-duplicates dropped", f"{counts.duplicates_dropped:,}"
         yield "tokens to train on", f"{counts.tokens_training:,}, each counted once"
     for number, measured in session.evaluation_data.items():
+        if number > index:
+            break
         stage, folder = session.config.stages[number], measured.folder
-        yield f"held out for {stage.name}", _count(measured.last - measured.first, len(folder.paths))
+        evaluation = stage.evaluation if isinstance(stage, PretrainStage) else stage
+        is_part = isinstance(evaluation, Evaluation | EvaluateStage) and evaluation.data_range is not None
+        name = f"{'part of training shards' if is_part else 'held out'} for {stage.name}"
+        yield name, _count(measured.last - measured.first, len(folder.paths))
     yield "vocabulary, SHA-256", session.vocabulary.sha256
 
 
@@ -165,31 +170,47 @@ def _trained(session: Session, index: int, records: list[Record]) -> Iterator[Tr
 
 
 def _measured(earlier: Sequence[Stage], records: list[Record]) -> Iterator[Measurement]:
-    """Yield what was measured on these weights: by evaluate stages after the last pretrain stage before the export."""
-    trained = [number for number, stage in enumerate(earlier) if isinstance(stage, PretrainStage)]
-    for stage in earlier[max(trained, default=-1) + 1 :]:
-        if not isinstance(stage, EvaluateStage):
+    """Yield what was measured on these weights: after the last step of the last pretrain stage before the export."""
+    trained = max((number for number, stage in enumerate(earlier) if isinstance(stage, PretrainStage)), default=0)
+    for stage in earlier[trained:]:
+        of_stage = [record for record in records if record.get("stage") == stage.name]
+        found = [record for record in of_stage if record["event"] == "evaluated"]
+        if isinstance(stage, PretrainStage) and stage.evaluation is not None:
+            steps = [record["step"] for record in of_stage if record["event"] == "progress"]
+            # Earlier evaluations were of other weights.
+            found = [it for it in found if it.get("when") == "during" and [it.get("step")] == steps[-1:]]
+            measured: Evaluation | EvaluateStage = stage.evaluation
+            own_shards = stage.shards
+        elif isinstance(stage, EvaluateStage):
+            found = [it for it in found if it.get("when") == "after"]
+            measured, own_shards = stage, None
+        else:
             continue
-        found = [
-            record
-            for record in records
-            if record["event"] == "evaluated" and record["stage"] == stage.name and record.get("when") == "after"
-        ]
-        if not found:
-            continue
-        figures = {
-            name: None if found[-1].get(name) is None else float(found[-1][name] or 0)
-            for name in ("mlm_accuracy", "mlm_loss", "nsp_accuracy", "unigram_baseline")
-        }
-        yield Measurement(
-            stage=stage.name,
-            sequence_length=stage.sequence_length,
-            samples=int(found[-1].get("samples") or 0),
-            masked_lm_accuracy=figures["mlm_accuracy"],
-            masked_lm_loss=figures["mlm_loss"],
-            next_sentence_accuracy=figures["nsp_accuracy"],
-            unigram_baseline=figures["unigram_baseline"],
-        )
+        if found:
+            yield _measurement(stage, measured, own_shards, found[-1])
+
+
+def _measurement(
+    stage: PretrainStage | EvaluateStage, measured: Evaluation | EvaluateStage, own_shards: str | None, found: Record
+) -> Measurement:
+    figures = {
+        field: None if found.get(field) is None else float(found[field] or 0)
+        for field in ("mlm_accuracy", "mlm_loss", "nsp_accuracy", "unigram_baseline")
+    }
+    # The operator names a stage's own shards where a part of them is measured on.
+    other = None if measured.shards in (None, own_shards) else measured.shards
+    part = measured.data_range
+    return Measurement(
+        stage=stage.name,
+        sequence_length=stage.sequence_length,
+        samples=int(found.get("samples") or 0),
+        masked_lm_accuracy=figures["mlm_accuracy"],
+        masked_lm_loss=figures["mlm_loss"],
+        next_sentence_accuracy=figures["nsp_accuracy"],
+        unigram_baseline=figures["unigram_baseline"],
+        folder=None if other is None else PurePath(other).name,
+        part=None if part is None else (part.start, part.end),
+    )
 
 
 def _run(session: Session) -> Iterator[Row]:
@@ -197,6 +218,9 @@ def _run(session: Session) -> Iterator[Row]:
     assert writer is not None, "runs on rank 0"
     config, environment = session.config, writer.store.environment
     yield "run configuration, SHA-256", sha256_of(writer.folder.path / CONFIG_FILE)
+    start = config.initial_checkpoint
+    if start is not None and start.load != "none":
+        yield "started from", f"{PurePath(start.path).name or 'unnamed'}, format {start.format}"
     checkpoint = _newest_checkpoint(writer.store.root)
     if checkpoint is not None:
         yield "checkpoint", checkpoint.path.name
