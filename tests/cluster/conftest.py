@@ -18,7 +18,7 @@ import pytest
 
 from job_cluster import JobCluster, Namespace, running_cluster
 from node import build_images, missing_tools
-from real_jobs import DATA_JOB, RealJob, data_job, training_job
+from real_jobs import DATA_JOB, WITHIN_REACH, RealJob, data_job, training_job
 
 HERE = Path(__file__).parent
 
@@ -64,7 +64,7 @@ def data(cluster: JobCluster) -> Iterator[Namespace]:
     """The namespace of most tests, with a dataset on its volume."""
     namespace = cluster.make_namespace("jobs")
     namespace.make_claim()
-    namespace.apply(data_job())
+    namespace.apply(data_job(target=WITHIN_REACH))
     RealJob(namespace, DATA_JOB).wait_phase("Succeeded", timeout_s=240)
     yield namespace
     cluster.delete_namespace(namespace.name)

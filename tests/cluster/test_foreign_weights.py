@@ -1,40 +1,60 @@
-"""A stage that starts from another program's checkpoint trains to its target on real pods, and is exported.
+"""Jobs train to a target on real pods: from text, and from another program's checkpoint, which is then exported.
 
-Inputs: the TensorFlow checkpoint that an earlier job has left on the volume; a target that the earlier job's
-evaluations say is within reach. Observed: the status, ``kubectl get -o wide`` and the exported files.
+Inputs: the job that makes the dataset, with a target for its first phase; the TensorFlow checkpoint that a job has left
+on the volume, and a target that this job's evaluations say is within reach. Observed: the status, ``kubectl get -o
+wide``, the records of the run and the exported files.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import pytest
 
-from real_jobs import STEPS, RealJob, training_job
+from job_cluster import Json, Namespace
+from real_jobs import DATA_JOB, STEPS, VOCABULARY_SIZE, WITHIN_REACH, RealJob, training_job
 
 pytestmark = pytest.mark.timeout(300)
 Say = Callable[[str], None]
 
-_FILES = """
+_LEFT = """
 import json, pathlib
-export = pathlib.Path('/volume/foreign/export')
-print(json.dumps(sorted(str(path.relative_to(export)) for path in export.rglob('*') if path.is_file())))
+folder = pathlib.Path('/volume/foreign')
+export = folder / 'export'
+files = sorted(str(path.relative_to(export)) for path in export.rglob('*') if path.is_file())
+records = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+events = {name: [record for record in records if record['event'] == name] for name in ('initialized', 'evaluated')}
+print(json.dumps({'files': files, **events}))
 """
 
 
-def results(job: RealJob) -> dict[str, dict[str, object]]:
-    return {result["stage"]: result for result in job.status()["results"]}
+def accuracy(result: Json) -> float:
+    return float(result["metrics"]["mlm_accuracy"])
 
 
-def accuracy(result: dict[str, object]) -> float:
-    metrics: list[dict[str, str]] = result["metrics"]  # type: ignore[assignment]
-    return next(float(metric["value"]) for metric in metrics if metric["name"] == "mlm_accuracy")
+def cell(table: str, column: str) -> str:
+    """Return what stands in a column of the only row that kubectl has printed; a column begins where its title does."""
+    title, row = table.splitlines()
+    return row[title.index(column) :].split()[0]
+
+
+def test_a_prepared_dataset_is_trained_on_until_the_target_is_met(data: Namespace, say: Say) -> None:
+    job = RealJob(data, DATA_JOB)
+    found = job.results()["phase1"]
+    say(found["message"])
+    assert found["targetMet"] is True
+    assert 0 < found["step"] < STEPS["phase1"]
+    assert accuracy(found) >= WITHIN_REACH
+    assert f"target met at step {found['step']}" in found["message"]
+    left = job.result()
+    assert [(stage, len(steps)) for stage, steps in left.ledger.items()] == [("phase1", found["step"]), ("phase2", 1)]
+    assert [step for _, step, _ in left.evaluations] == [*range(10, found["step"] + 1, 10)]
 
 
 def test_phase_2_starts_from_a_tensorflow_checkpoint_and_ends_at_its_target(whole: RealJob, say: Say) -> None:
-    reached = accuracy(results(whole)["phase1"])
-    # What the earlier job's model knows, and a model that starts anew does not know after ten steps.
+    reached = accuracy(whole.results()["phase1"])
     wanted = round(0.8 * reached, 4)
     (phase2,) = (stage for stage in training_job("foreign")["spec"]["stages"] if stage["name"] == "phase2")
     phase2["pretrain"] |= {
@@ -54,14 +74,22 @@ def test_phase_2_starts_from_a_tensorflow_checkpoint_and_ends_at_its_target(whol
     whole.namespace.apply(training_job("foreign", **spec))
     job = RealJob(whole.namespace, "foreign")
     status = job.wait_phase("Succeeded")
-    found = results(job)
+    found = job.results()
     say(f"target {wanted} after a training to {reached}: {found['phase2']['message']}")
     assert found["phase2"]["targetMet"] is True
-    assert int(found["phase2"]["step"]) <= STEPS["phase2"]  # type: ignore[call-overload]
+    assert found["phase2"]["step"] <= STEPS["phase2"]
     assert accuracy(found["phase2"]) >= wanted
     assert 0 < accuracy(found["evaluate"]) < 1
     assert status["attempt"] == 1
-    shown = whole.namespace.kubectl("get", "bpj", "foreign", "-o", "wide")
-    assert "ACCURACY" in shown.splitlines()[0]
-    files = json.loads(whole.namespace.python(_FILES))
-    assert {"huggingface/model.safetensors", "huggingface/README.md", "onnx/model.onnx"} <= set(files)
+    assert [*found] == ["phase2", "evaluate"], "the newest stands last"
+    table = whole.namespace.kubectl("get", "bpj", "foreign", "-o", "wide")
+    assert cell(table, "ACCURACY") == found["evaluate"]["metrics"]["mlm_accuracy"]
+
+    left = json.loads(whole.namespace.python(_LEFT))
+    (told,) = (record["message"] for record in left["initialized"])
+    assert told.startswith("Started from the weights of ")
+    assert told.endswith("whole/export/tensorflow"), "no head was drawn, none left out"
+    # Before its first step it predicts better than chance, which an untrained model does not.
+    (before,) = (record for record in left["evaluated"] if record["when"] == "before")
+    assert before["mlm_loss"] < math.log(VOCABULARY_SIZE) - 0.5
+    assert {"huggingface/model.safetensors", "huggingface/README.md", "onnx/model.onnx"} <= set(left["files"])

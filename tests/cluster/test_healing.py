@@ -27,12 +27,19 @@ def finish(job: RealJob, whole: RealJob, clock: Clock, say: Say, what: str) -> d
     status = job.wait_phase("Succeeded")
     result = job.result()
     assert_same_run(result, whole.result())
+    assert_same_results(job, whole)
     again = result.trained - sum(STEPS.values())
     say(f"{what}: next attempt's first step after {resumed_s:.1f} s, {again} steps trained again")
     assert again <= 10 + 1, "a checkpoint is written every ten steps"
     assert status["attempt"] == 2
     (failure,) = status["failures"]
     return failure
+
+
+def assert_same_results(job: RealJob, whole: RealJob) -> None:
+    """The status has the uninterrupted run's evaluation, whichever attempt made it, and no other."""
+    assert job.results() == whole.results()
+    assert [(stage, found["step"]) for stage, found in job.results().items()] == [("phase1", STEPS["phase1"])]
 
 
 def job_resumed(job: RealJob, clock: Clock) -> float:
@@ -93,6 +100,7 @@ def test_suspended_and_resumed(whole: RealJob, say: Say) -> None:
     status = job.wait_phase("Succeeded")
     result = job.result()
     assert_same_run(result, whole.result())
+    assert_same_results(job, whole)
     assert result.trained == sum(STEPS.values()), "a stop on request loses no step"
     assert (status["attempt"], status.get("failures", [])) == (2, [])
     say(f"suspended: stopped after {stopped_s:.1f} s, first step {resumed_s:.1f} s after the resumption")

@@ -18,6 +18,9 @@ PATIENCE_S = 120.0
 STEPS = {"phase1": 120, "phase2": 60}
 EVALUATED_EVERY = 30
 """Steps of the first phase."""
+VOCABULARY_SIZE = 2048
+WITHIN_REACH = 0.02
+"""Masked-LM accuracy of a model that has learnt which token is the most frequent, and of none that is untrained."""
 DATA_JOB = "data"
 """The job that makes the dataset of all others, on the same volume."""
 
@@ -94,13 +97,25 @@ def training_job(name: str, **spec: Any) -> Json:
     }
 
 
-def data_job() -> Json:
-    """Return a job that makes the dataset, in one pod, and takes a step on it."""
+def data_job(target: float | None = None) -> Json:
+    """Return a job that makes the dataset, in one pod, and takes a step on it in each phase.
+
+    target: masked-LM accuracy that ends the first phase instead, which is then evaluated at every tenth step.
+    """
     job = training_job(DATA_JOB, dataset=None, workers=1)
     for stage in job["spec"]["stages"][:2]:
         stage["pretrain"]["length"] = {"steps": 1}
         stage["pretrain"].pop("evaluation", None)
-    prepare = {"name": "prepare", "prepare": {"text": "builtin:python-docs", "vocabularySize": 2048, "dupeFactor": 1}}
+    if target is not None:
+        job["spec"]["stages"][0]["pretrain"] |= {
+            "length": {"steps": STEPS["phase1"]},
+            "evaluation": {"everySteps": 10, "maxSamples": 64},
+            "target": {"maskedLmAccuracy": target},
+        }
+    prepare = {
+        "name": "prepare",
+        "prepare": {"text": "builtin:python-docs", "vocabularySize": VOCABULARY_SIZE, "dupeFactor": 1},
+    }
     job["spec"]["stages"] = [prepare, *job["spec"]["stages"][:2]]
     return job
 
@@ -130,6 +145,14 @@ class RealJob:
     def status(self) -> Json:
         """Return the job's status, empty where there is none yet."""
         return (self.namespace.find("bpj", self.name) or {}).get("status") or {}
+
+    def results(self) -> dict[str, Json]:
+        """Return what the status says of every stage's evaluation; ``metrics`` by name, but for the time it took."""
+        found = {}
+        for result in self.status().get("results", []):
+            metrics = {metric["name"]: metric["value"] for metric in result["metrics"] if metric["name"] != "seconds"}
+            found[result["stage"]] = {**result, "metrics": metrics}
+        return found
 
     def wait(self, holds: Callable[[Json], object], what: str, timeout_s: float = PATIENCE_S) -> Json:
         """Return the status once something holds of it; a job that failed instead is shown with its log."""
