@@ -103,7 +103,6 @@ PLANNED = {
     "--task",
     "AutoModelForSequenceClassification",
     "load_encoded_glue_dataset",
-    "compute_metrics",
     "train-option=SQuAD",
     "train-option=Classifier",
     "predict-file",
