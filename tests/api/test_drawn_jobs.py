@@ -22,7 +22,7 @@ from bert_operator.errors import InvalidJob, Problem
 from job_documents import TEXTS, draw_document, patterns, root
 from sample_job import Document
 
-COUNT = 4000
+COUNT = 6000
 
 
 @cache

@@ -52,12 +52,18 @@ _MAY_COME_FROM_A_PROFILE = re.compile(
 )
 
 
+_MAY_BE_TRAINED_ON_BEFORE = re.compile(
+    r"spec\.stages\[\d+\]\.(evaluate|pretrain\.evaluation)\.dataRange: got [^;]* and \S+ trains on [^;]*;"
+)
+
+
 def is_for_the_controller(problems: list[str]) -> bool:
     """Tell whether all that is wrong is what the API server cannot see, or cannot judge."""
     return all(
         (problem.startswith("spec.stages[") and ".evaluate.maxPredictionsPerSequence: got" in problem)
         or problem.startswith("spec.slotsPerWorker: got 1; allowed: a multiple of cpu.")
         or _MAY_COME_FROM_A_PROFILE.match(problem)
+        or _MAY_BE_TRAINED_ON_BEFORE.match(problem)
         for problem in problems
     )
 

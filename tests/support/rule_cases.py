@@ -7,7 +7,7 @@ those of evaluation in ``evaluation_cases``.
 
 from __future__ import annotations
 
-from evaluation_cases import EVALUATION_CASES
+from evaluation_cases import EVALUATION_CASES, EVALUATION_CONTROLLER_CASES
 from job_changes import LARGE_ENV, Change, Spec, both, drop, pretrain, put
 from preparation_cases import PREPARATION_CASES
 from rule_case import RuleCase
@@ -108,6 +108,12 @@ SECTION_CASES: dict[str, RuleCase] = {
         ("got NVIDIA_VISIBLE_DEVICES", "its value would be lost"),
     ),
     "no key": RuleCase(variable(value=""), put("envFrom", value=[{"secret": "a-a1-ssh"}]), "spec.envFrom[0].secret"),
+    "no key in one variable": RuleCase(
+        variable(secret={"name": "a-a1-keys", "key": "k"}),
+        variable(secret={"name": "a-a1-ssh", "key": "k"}),
+        "spec.env[0].secret.name",
+        ("got a-a1-ssh", "another name"),
+    ),
     "size": RuleCase(variable(value=""), put("env", value=LARGE_ENV), "spec", ("at most 256 KiB as a whole",)),
     "source of variables": RuleCase(
         put("envFrom", value=[{"secret": "keys", "prefix": "W_"}]),
@@ -524,6 +530,7 @@ CONTROLLER_CASES: dict[str, RuleCase] = {
         "spec.stages[2].evaluate.maxPredictionsPerSequence",
         ("at most 125",),
     ),
+    **EVALUATION_CONTROLLER_CASES,
 }
 """Rules that the operator alone checks; why CEL cannot stands at each of them."""
 

@@ -1,4 +1,4 @@
-"""The trainer refuses documents that have nothing to measure on, as the operator refuses such jobs."""
+"""The trainer refuses documents that measure on nothing or on what they train on, as the operator refuses such jobs."""
 
 from __future__ import annotations
 
@@ -48,3 +48,64 @@ def test_nothing_held_out_is_enough_for_what_is_measured_on_something_else(field
     stages = [NOTHING_HELD_OUT, phase(evaluation=evaluation(**fields)), evaluate(**fields)]
     config = run_config(Path("out"), Path("data"), stages=stages)
     assert len(config.stages) == 3
+
+
+WHOLE = {"start": 0.0, "end": 1.0}
+
+
+def on(folder: str | None, part: Document, /, **measured: Any) -> Document:
+    """Train on a part of a folder, evaluated as ``measured`` says if it says anything."""
+    more = {"evaluation": evaluation(**measured)} if measured else {}
+    return pretrain_stage(shards=folder, data_range=part, **more)
+
+
+@pytest.mark.parametrize(
+    ("stages", "path", "trained"),
+    [
+        pytest.param([on(None, WHOLE), evaluate(data_range=LAST_TENTH)], "stages.1", "0.0 to 1.0", id="evaluate"),
+        pytest.param(
+            [on("s", {"start": 0.5, "end": 0.95}), evaluate(shards="s", data_range=LAST_TENTH)],
+            "stages.1",
+            "0.5 to 0.95",
+            id="evaluate, of one folder",
+        ),
+        pytest.param(
+            [on(None, WHOLE, data_range=LAST_TENTH)], "stages.0.evaluation", "0.0 to 1.0", id="while it trains"
+        ),
+        pytest.param(
+            [on("s", WHOLE, shards="s", data_range=LAST_TENTH)],
+            "stages.0.evaluation",
+            "0.0 to 1.0",
+            id="while it trains, of one folder",
+        ),
+        pytest.param(
+            [pretrain_stage("phase0"), phase(evaluation=evaluation(data_range=LAST_TENTH))],
+            "stages.1.evaluation",
+            "0.0 to 1.0, on which phase0 trains",
+            id="while a later stage trains",
+        ),
+    ],
+)
+def test_parts_that_were_trained_on_are_refused(stages: list[Document], path: str, trained: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run_config(Path("out"), Path("data"), stages=stages)
+    assert "1 problem(s)" in str(caught.value)
+    wanted = f"{path}.data_range: got 0.9 to 1.0; allowed: a range that shares no sample with {trained}"
+    assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        pytest.param([phase(), evaluate(data_range=LAST_TENTH)], id="the rest"),
+        pytest.param([on("s", WHOLE), evaluate(shards="h", data_range=LAST_TENTH)], id="another folder"),
+        pytest.param([on("s", WHOLE), evaluate(data_range=LAST_TENTH)], id="the data set's"),
+        pytest.param([on("s", WHOLE), evaluate(shards="s")], id="held-out files of the folder"),
+        pytest.param(
+            [on(None, WHOLE), evaluate(sequence_length=16, data_range=LAST_TENTH)], id="another length's folder"
+        ),
+        pytest.param([phase(), evaluate(data_range=LAST_TENTH), pretrain_stage("all")], id="what is trained on later"),
+    ],
+)
+def test_parts_that_were_not_trained_on_are_measured_on(stages: list[Document]) -> None:
+    assert len(run_config(Path("out"), Path("data"), stages=stages).stages) == len(stages)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,7 @@ def find_problems(config: RunConfig) -> list[str]:
         *_reduction_problems(config),
         *_start_problems(config.initial_checkpoint),
         *_stage_problems(config),
+        *_trained_on_problems(config.stages),
         *_profile_problems(config),
     ]
 
@@ -236,6 +237,30 @@ def _held_out_problems(path: str, stage: Stage) -> list[str]:
         for where, measured in _measurements(path, stage)
         if measured.shards is None and measured.data_range is None
     ]
+
+
+def _trained_on_problems(stages: Sequence[Stage]) -> list[str]:
+    """Return which parts of training shards are measured on although that stage, or one before it, trains on them."""
+    return [
+        f"{path}.data_range: got {part.start} to {part.end}; allowed: a range that shares no sample with "
+        f"{trained.data_range.start} to {trained.data_range.end}, on which {trained.name} trains"
+        for number, stage in enumerate(stages)
+        for path, measured in _measurements(f"stages.{number}", stage)
+        if (part := measured.data_range) is not None
+        for trained in [it for it in stages[: number + 1] if isinstance(it, PretrainStage)]
+        if _reads_same_shards(trained, stage, measured)
+        and part.start < trained.data_range.end
+        and trained.data_range.start < part.end
+    ]
+
+
+def _reads_same_shards(trained: PretrainStage, stage: Stage, measured: Evaluation | EvaluateStage) -> bool:
+    """Tell whether a stage trains on the shards that another one measures on. Folders are compared as texts."""
+    if trained.shards != measured.shards:
+        return False
+    # Without a folder, both read the data set's of their length.
+    length = stage.sequence_length if isinstance(stage, PretrainStage | EvaluateStage) else None
+    return trained.shards is not None or trained.sequence_length == length
 
 
 def _measurements(path: str, stage: Stage) -> Iterator[tuple[str, Evaluation | EvaluateStage]]:

@@ -7,6 +7,7 @@ Pure: a rule looks at the job alone, never at files. Rules for the pods are in `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from pydantic.alias_generators import to_camel
@@ -15,7 +16,7 @@ from bert_operator.api.rules.cel import PREPARES, Cel
 from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, ModelSpec, PretrainSpec
-from bert_operator.api.schema.evaluation import EvaluateSpec
+from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec
 from bert_operator.errors import ABSENT, Path, render_path, render_value
 
 _SIZES: tuple[Path, ...] = tuple(("model", to_camel(name)) for name in ("preset", "config_file", *presets.SIZE_FIELDS))
@@ -328,6 +329,74 @@ def evaluation_has_data(spec: JobSpec) -> Iterator[Violation]:
                 yield Violation(f"stages[{number}].{path}.shards", f"{ABSENT}, with heldOutFraction 0")
 
 
+@dataclass(frozen=True, slots=True)
+class _MeasuredPart:
+    """A part of training shards that a stage measures on."""
+
+    number: int
+    """Of the stage."""
+    path: str
+    shards: str | None
+    """None: the data set's of the length."""
+    sequence_length: int | None
+    part: DataRangeSpec
+
+    def is_trained_on(self, trained: PretrainSpec) -> bool:
+        """Tell whether a stage that reads the same shards trains on any of it. Folders are compared as texts."""
+        if trained.shards != self.shards or (self.shards is None and trained.sequence_length != self.sequence_length):
+            return False
+        return self.part.start < trained.data_range.end and trained.data_range.start < self.part.end
+
+
+def _measured_parts(spec: JobSpec) -> Iterator[_MeasuredPart]:
+    length = None
+    for number, stage in enumerate(spec.stages):
+        own, pretrain = stage.evaluate, stage.pretrain
+        if own is not None and own.data_range is not None:
+            path = f"stages[{number}].evaluate.dataRange"
+            yield _MeasuredPart(number, path, own.shards, own.sequence_length or length, own.data_range)
+        if pretrain is None:
+            continue
+        length, evaluation = pretrain.sequence_length, pretrain.evaluation
+        if evaluation is not None and evaluation.data_range is not None:
+            path = f"stages[{number}].pretrain.evaluation.dataRange"
+            shards = evaluation.shards or pretrain.shards
+            yield _MeasuredPart(number, path, shards, length, evaluation.data_range)
+
+
+@rule(
+    Cel(
+        JobSpec,
+        # For the first pretrain stage alone: results_come_after_training puts it before every evaluate stage, and a
+        # loop does not know which of the others are. Where stages differ in length, nor does it know what an evaluate
+        # stage without sequenceLength takes over. What is left, evaluations while a later stage trains included, is
+        # the operator's.
+        "[self.stages.filter(stage, has(stage.pretrain))].all(trained, trained.size() == 0 || "
+        "self.stages.all(stage, !has(stage.evaluate) || !has(stage.evaluate.dataRange) || "
+        "(has(stage.evaluate.shards) ? (!has(trained[0].pretrain.shards) || "
+        "stage.evaluate.shards != trained[0].pretrain.shards) : (has(trained[0].pretrain.shards) || "
+        "(has(stage.evaluate.sequenceLength) ? stage.evaluate.sequenceLength != trained[0].pretrain.sequenceLength : "
+        "self.stages.exists(other, has(other.pretrain) && "
+        "other.pretrain.sequenceLength != trained[0].pretrain.sequenceLength)))) || "
+        "stage.evaluate.dataRange.end <= trained[0].pretrain.dataRange.start || "
+        "stage.evaluate.dataRange.start >= trained[0].pretrain.dataRange.end))",
+        subject="stages[].evaluate.dataRange",
+    ),
+    allowed="a range that shares no sample with the dataRange of an earlier stage that trains on the same shards",
+    next_step="train on dataRange: {end: 0.9} in all of these stages and measure on {start: 0.9}",
+    reads=(("stages",),),
+)
+def parts_are_not_trained_on(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse to measure on samples that an earlier stage has trained on; the stage itself is a rule of its section."""
+    for measured in _measured_parts(spec):
+        for stage in spec.stages[: measured.number]:
+            if stage.pretrain is not None and measured.is_trained_on(stage.pretrain):
+                part, trained = measured.part, stage.pretrain.data_range
+                got = f"{part.start:g} to {part.end:g}, and {stage.name} trains on {trained.start:g} to {trained.end:g}"
+                yield Violation(measured.path, got)
+                break
+
+
 @rule(
     Cel(
         JobSpec,
@@ -385,6 +454,7 @@ JOB_RULES: tuple[Rule[JobSpec], ...] = (
     shards_have_a_vocabulary,
     masks_are_somewhere,
     evaluation_has_data,
+    parts_are_not_trained_on,
     vocabulary_has_one_source,
     folders_differ,
 )

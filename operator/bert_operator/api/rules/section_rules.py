@@ -210,7 +210,9 @@ _EVALUATION = (
 
 def _measures_on_other_rows(stage: PretrainSpec) -> bool:
     """Tell whether no sample is both trained on and measured on; another folder is the user's own business."""
-    if stage.evaluation is None or stage.evaluation.data_range is None or stage.evaluation.shards is not None:
+    if stage.evaluation is None or stage.evaluation.data_range is None:
+        return True
+    if stage.evaluation.shards not in (None, stage.shards):
         return True
     trained, measured = stage.data_range, stage.evaluation.data_range
     return measured.end <= trained.start or measured.start >= trained.end
@@ -233,7 +235,8 @@ _PRETRAIN = (
     ),
     SectionRule(
         holds=_measures_on_other_rows,
-        cel="!has(self.evaluation) || !has(self.evaluation.dataRange) || has(self.evaluation.shards) || "
+        cel="!has(self.evaluation) || !has(self.evaluation.dataRange) || (has(self.evaluation.shards) && "
+        "(!has(self.shards) || self.shards != self.evaluation.shards)) || "
         "self.evaluation.dataRange.end <= self.dataRange.start || "
         "self.evaluation.dataRange.start >= self.dataRange.end",
         field="evaluation.dataRange",
