@@ -25,7 +25,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.session import Session
-from bert_trainer.training.stage_evaluation import EvaluationTimes, accuracies_by_step
+from bert_trainer.training.stage_evaluation import EvaluationTimes, accuracies_by_step, told_apart
 from in_process import progress_records, run_to_end, train
 from tiny_run import (
     PREDICTIONS,
@@ -305,6 +305,26 @@ def test_a_target_that_is_not_met_says_so_at_the_stage_s_length(tmp_path: Path, 
         "phase1",
         "phase2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "wanted", "text"),
+    [
+        (0.7012, 0.72, "0.7012"),
+        (0.71998, 0.72, "0.71998"),
+        (0.7199999, 0.72, "0.7199999"),
+        (0.72, 0.72, "0.7200"),
+        (0.72341, 0.72341, "0.72341"),
+        (0.99997, 1.0, "0.99997"),
+        (0.0, 1e-6, "0.0000"),
+        (1e-6, 1e-6, "0.000001"),
+        (0.1 + 0.2, 0.3, "0.3000"),
+        (0.3, 0.1 + 0.2, "0.3000"),
+    ],
+)
+def test_an_accuracy_in_words_lies_on_its_own_side_of_the_target(accuracy: float, wanted: float, text: str) -> None:
+    assert told_apart(accuracy, wanted) == text
+    assert (float(text) >= wanted) == (accuracy >= wanted)
 
 
 def test_it_measures_the_last_tenth_of_the_training_shards(tmp_path: Path, dataset: Path) -> None:

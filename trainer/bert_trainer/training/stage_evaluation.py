@@ -114,13 +114,14 @@ class StageEvaluations:
             return
         wanted = self.stage.target.masked_lm_accuracy
         self.target_met = accuracy >= wanted
+        # "0.72", but "1" for 1.0.
+        goal = str(wanted).removesuffix(".0")
         if self.target_met:
-            self.outcome = f"target met at step {step}: {accuracy:.4f} >= {wanted:g}"
+            self.outcome = f"target met at step {step}: {told_apart(accuracy, wanted)} >= {goal}"
         elif step == self.times.total_steps:
             best = max(self.accuracies, key=lambda number: (self.accuracies[number], -number))
-            # More digits than the target has, or an accuracy just below it would read as if it were met.
-            found = f"best {self.accuracies[best]:.4f} at step {best} of {step}"
-            self.outcome = f"target not met: {found}, wanted {wanted:g}"
+            found = f"best {told_apart(self.accuracies[best], wanted)} at step {best} of {step}"
+            self.outcome = f"target not met: {found}, wanted {goal}"
 
     def _report(self, step: int, accuracy: Accuracy) -> None:
         """Write everything about an evaluation as one record: a kill leaves all of it or nothing."""
@@ -143,6 +144,12 @@ class StageEvaluations:
             target_met=None if target is None else str(self.target_met).lower(),
             message=self.outcome,
         )
+
+
+def told_apart(accuracy: float, wanted: float) -> str:
+    """Return an accuracy with four digits, or more where those would lie on the other side of what is wanted."""
+    rounded = (f"{accuracy:.{digits}f}" for digits in range(4, 17))
+    return next((text for text in rounded if (float(text) >= wanted) == (accuracy >= wanted)), repr(accuracy))
 
 
 def _read_accuracies(session: Session, stage: PretrainStage) -> dict[int, float]:
