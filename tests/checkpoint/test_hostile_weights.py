@@ -14,14 +14,26 @@ import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from bert_trainer.checkpoints.checkpoint import (
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    OWN_SUM_KEY,
+    Environment,
+    manifest_sum,
+    sha256_of,
+)
+from bert_trainer.checkpoints.conversion import import_weights
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
 from bert_trainer.config.json_files import read_json_file
+from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import InputError
 from weight_sources import load, small_model, write_huggingface, write_vocabulary
 
@@ -221,6 +233,71 @@ def test_so_are_files_of_terabytes_beside_the_weights(tmp_path: Path) -> None:
     sparse_text(tmp_path / "run" / "manifest.json")
     with pytest.raises(InputError, match="manifest.json: not a manifest"):
         load(tmp_path / "run", "bert-trainer", small_model(), vocabulary)
+
+
+def write_run(folder: Path, **position: object) -> Path:
+    """Write a run with one checkpoint whose sums are right; return the checkpoint."""
+    checkpoint = folder / "checkpoints" / "phase1-00000001"
+    checkpoint.mkdir(parents=True)
+    weights = {name: parameter.detach() for name, parameter in small_model().named_parameters()}
+    save_file(weights, checkpoint / MODEL_FILE)
+    moments = {
+        f"{part}.{name}": value.clone() for part in ("first_moment", "second_moment") for name, value in weights.items()
+    }
+    save_file(moments, checkpoint / OPTIMIZER_FILE)
+    places = {"stage_index": 0, "stage": "phase1", "step": 1, "total_steps": 1, "num_applied": 1, "samples_seen": 1}
+    manifest: dict[str, Any] = {
+        "contract_version": CONTRACT_VERSION,
+        "sha256": {name: sha256_of(checkpoint / name) for name in (MODEL_FILE, OPTIMIZER_FILE)},
+        "position": {**places, "sample_hash": "", "loss_scale": 1.0, "finite_steps": 1, **position},
+        "environment": asdict(Environment(1, "fp32", "x86_64", 1, "AVX2", {})),
+        "run": {"job": "a/b"},
+    }
+    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)}))
+    return checkpoint
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("write", [os.mkfifo, endless, nested])
+def test_a_run_configuration_beside_a_checkpoint_may_be_anything(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = write_run(tmp_path / "run")
+    write(tmp_path / "run" / "run-config.json")
+    # As one that was copied out of its run.
+    load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path))
+    with pytest.raises(InputError, match=r"^\S*/run-config.json: (got a folder, a pipe or a dev|not a JSON document)"):
+        import_weights(path, "bert-trainer", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", MODEL_FILE, OPTIMIZER_FILE])
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    path = write_run(tmp_path / "run")
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(InputError, match=f"{name}: got a folder, a pipe or a device; allowed: a file"):
+        load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path))
+
+
+@pytest.mark.parametrize("field", ["num_applied", "moment_steps"])
+@pytest.mark.parametrize("value", ["x", -5, 1.5, [1], True, 2**53 + 1, 10**30])
+def test_updates_that_nobody_can_have_made_are_not_counted(tmp_path: Path, field: str, value: object) -> None:
+    path = write_run(tmp_path / "run", **{field: value})
+    with pytest.raises(
+        InputError, match=r"manifest.json: not a manifest .* from 0 to 9007199254740992"
+    ):
+        load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weights_and_optimizer")
+
+
+def test_a_checkpoint_s_updates_are_counted(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", num_applied=7, moment_steps=9)
+    _, steps, _, _ = load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weights_and_optimizer")
+    assert steps == 9
 
 
 WHOLE = """

@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 import re
+import stat
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,6 +36,9 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 OWN_SUM_KEY = "manifest_sha256"
 _MAX_MANIFEST_BYTES = 1 << 20
 """Ours have 2 kB; of a larger one the beginning is read, which is no JSON."""
+
+_MAX_COUNT = 1 << 53
+"""Up to which every number is one that floating point holds as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
         TrainerError: a file is missing, damaged or of another contract version.
     """
     try:
+        _check_regular(path / MANIFEST_FILE)
         with (path / MANIFEST_FILE).open("rb") as file:
             manifest: dict[str, Any] = json.loads(file.read(_MAX_MANIFEST_BYTES))
         if manifest["contract_version"] != CONTRACT_VERSION:
@@ -198,18 +203,29 @@ def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
             raise TrainerError(f"{path / MANIFEST_FILE}: its SHA-256 is not the one in it")
         for name in (MODEL_FILE, OPTIMIZER_FILE):
             wanted = manifest["sha256"][name]
+            if with_sums:
+                _check_regular(path / name)
             if with_sums and sha256_of(path / name) != wanted:
                 raise TrainerError(f"{path / name}: its SHA-256 is not the one in {MANIFEST_FILE}")
         position = Position(**manifest["position"])
+        counts = [position.stage_index, position.step, position.total_steps, position.num_applied]
+        if position.moment_steps is not None:
+            counts.append(position.moment_steps)
         # Not isinstance: true is an int, too.
-        if not all(type(number) is int for number in (position.stage_index, position.step, position.total_steps)):
-            raise TypeError("a position is counted in whole numbers")
+        if not all(type(number) is int and 0 <= number <= _MAX_COUNT for number in counts):
+            raise TypeError(f"a position is counted in whole numbers from 0 to {_MAX_COUNT}")
         environment, job = Environment(**manifest["environment"]), manifest["run"]["job"]
         return Checkpoint(path, position, environment, job, model_sha256=manifest["sha256"][MODEL_FILE])
     except OSError as error:
         raise TrainerError(f"{path}: cannot be read ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TrainerError(f"{path / MANIFEST_FILE}: not a manifest ({type(error).__name__}: {error})") from error
+
+
+def _check_regular(path: Path) -> None:
+    """Raise TrainerError where a file could not be read to its end, OSError where there is none."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise TrainerError(f"{path}: got a folder, a pipe or a device; allowed: a file, as it was written")
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:

@@ -6,7 +6,6 @@ alone; ``foreign_formats`` tells where it is the wrong one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +25,7 @@ from bert_trainer.checkpoints.huggingface_import import read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
 from bert_trainer.checkpoints.tensor_files import check_header
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
+from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
@@ -145,9 +145,9 @@ def _check_settings(path: Path, model: Bert) -> None:
     A checkpoint that was copied out of its run has no such file beside it, and is taken at its sizes.
     """
     try:
-        theirs = json.loads((path.parent.parent / "run-config.json").read_text())["model"]
+        theirs = read_json_file(path.parent.parent / "run-config.json")["model"]
         found = {name: theirs[name] for name in _SETTINGS}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (InputError, KeyError, TypeError):
         return
     for name, got in found.items():
         wanted = getattr(model.config, name)

@@ -5,7 +5,6 @@ All mistakes of a document are reported together, each with its path, what was f
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import (
     CONTRACT_VERSION,
@@ -49,14 +49,7 @@ def load_run_config(path: Path) -> RunConfig:
         InputError: the file is missing, not JSON, of another contract version, or holds values or
             combinations that cannot work; the message lists all of them.
     """
-    try:
-        document = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the run configuration ({error.strerror})") from error
-    # JSONDecodeError, and UnicodeDecodeError where the file is no UTF-8.
-    except ValueError as error:
-        raise InputError(f"{path}: not a JSON document ({error})") from error
-    return parse_run_config(document, source=str(path))
+    return parse_run_config(read_json_file(path), source=str(path))
 
 
 def parse_run_config(document: Any, *, source: str = "run configuration") -> RunConfig:
