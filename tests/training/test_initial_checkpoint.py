@@ -6,6 +6,7 @@ rows without dropout, before and after; the tensors; the line that says what was
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -346,6 +347,14 @@ def replace_text(name: str, old: str, new: str) -> Callable[[Path], None]:
     return apply
 
 
+def set_key(key: str, value: object) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+    return apply
+
+
 TABLE, FFN = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.1.intermediate.dense.weight"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a size": (
@@ -387,6 +396,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another activation": (
         replace_text("config.json", '"hidden_act": "gelu"', '"hidden_act": "relu"'),
         "hidden_act: got 'relu'; allowed: 'gelu'",
+    ),
+    "another epsilon": (
+        set_key("layer_norm_eps", 1e-3),
+        "layer_norm_eps: got 0.001; allowed: 1e-12(.|\n)*set model.layer_norm_eps",
+    ),
+    "a decoder": (set_key("is_decoder", True), "is_decoder: got True; allowed: False"),
+    "attention to another text": (
+        set_key("add_cross_attention", True),
+        "add_cross_attention: got True; allowed: False",
+    ),
+    "relative positions": (
+        set_key("position_embedding_type", "relative_key"),
+        "position_embedding_type: got 'relative_key'; allowed: 'absolute'",
     ),
     "another kind of model": (
         replace_text("config.json", '"model_type": "bert"', '"model_type": "gpt2"'),

@@ -20,7 +20,7 @@ from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
 from bert_trainer.config.json_files import read_json_file
-from bert_trainer.config.model_file import ACTIVATIONS
+from bert_trainer.config.model_file import ACTIVATIONS, FIXED
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.files import shown
@@ -41,6 +41,7 @@ _SETTINGS = {
     "n_heads": "model.num_attention_heads",
     "hidden_act": "model.hidden_act",
     "activation": "model.hidden_act",
+    "layer_norm_eps": "model.layer_norm_eps",
 }
 
 
@@ -81,6 +82,12 @@ def check_settings(path: Path, model: Bert) -> None:
         InputError: they do, or cannot be read.
     """
     settings = read_json_file(path)
+    for key, allowed in FIXED.items():
+        if settings.get(key, allowed) != allowed:
+            raise InputError(
+                f"{path}: {key}: got {settings[key]!r:.100}; allowed: {allowed!r}, which is all that is computed here",
+                hint="start from another model",
+            )
     wanted = huggingface_config(model)
     for key in _SETTINGS.keys() & wanted.keys() & settings.keys():
         got = ACTIVATIONS.get(str(settings[key]), settings[key])

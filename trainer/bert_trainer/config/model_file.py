@@ -81,10 +81,10 @@ _DISTILBERT_KEYS: Mapping[str, tuple[str, _Number]] = MappingProxyType(
     }
 )
 _KEYS = MappingProxyType({"bert": (_BERT_KEYS, "hidden_act"), "distilbert": (_DISTILBERT_KEYS, "activation")})
-# Settings of Hugging Face under which the same tensors would compute something that this trainer does not.
-_FIXED: Mapping[str, object] = MappingProxyType(
+FIXED: Mapping[str, object] = MappingProxyType(
     {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 )
+"""Settings of Hugging Face under which the same tensors would compute something that this trainer does not."""
 _EPSILON = _Number(1e-20, 1e-2, whole=False)
 
 
@@ -135,7 +135,7 @@ def _find_problems(content: Mapping[str, Any], numbers: Mapping[str, _Number], a
         problems.append(f"layer_norm_eps: got {content['layer_norm_eps']!r:.100}; allowed: {_EPSILON.allowed}")
     problems += [
         f"{key}: got {content[key]!r:.100}; allowed: {wanted!r}"
-        for key, wanted in _FIXED.items()
+        for key, wanted in FIXED.items()
         if content.get(key, wanted) != wanted
     ]
     return problems
