@@ -6,6 +6,7 @@ Observed: the message; the peak memory of a process that reads them all.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pickle
@@ -221,6 +222,16 @@ def test_a_hostile_file_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
     assert str(error.value).startswith(f"{path}: ")
     assert len(str(error.value)) < 1000
     assert not (tmp_path / MARK).exists()
+
+
+def test_a_file_s_name_is_quoted_in_what_is_advised(tmp_path: Path) -> None:
+    path = tmp_path / "a', print('this') or '.pt"
+    torch.save({"a": Planted()}, path)
+    with pytest.raises(InputError) as error:
+        read_pickled_tensors(path)
+    advice = str(error.value).partition("where it was written: ")[2]
+    calls = [node for node in ast.walk(ast.parse(advice)) if isinstance(node, ast.Call)]
+    assert [ast.unparse(call.func) for call in calls] == ["torch.load", "torch.save"]
 
 
 def test_so_are_files_of_terabytes_beside_the_weights(tmp_path: Path) -> None:

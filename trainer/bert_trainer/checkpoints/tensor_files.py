@@ -214,8 +214,8 @@ def _refused_object(path: Path, error: pickle.UnpicklingError) -> InputError:
 def _save_anew(path: Path) -> str:
     return (
         "if you trust it, save it anew without that object, where it was written: c = torch.load"
-        f"('{path.name}', map_location='cpu', weights_only=False); torch.save({{k: c[k] for k in ('model', 'optimizer',"
-        f" 'master params') if k in c}}, '{path.name}')"
+        f"({path.name!r}, map_location='cpu', weights_only=False); torch.save({{k: c[k] for k in ('model', 'optimizer',"
+        f" 'master params') if k in c}}, {path.name!r})"
     )
 
 
