@@ -299,9 +299,7 @@ def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("value", ["x", -5, 1.5, [1], True, 2**53 + 1, 10**30])
 def test_updates_that_nobody_can_have_made_are_not_counted(tmp_path: Path, field: str, value: object) -> None:
     path = write_run(tmp_path / "run", **{field: value})
-    with pytest.raises(
-        InputError, match=r"manifest.json: not a manifest .* from 0 to 9007199254740992"
-    ):
+    with pytest.raises(InputError, match=r"manifest.json: not a manifest .* from 0 to 9007199254740992"):
         load(path, "bert-trainer", small_model(), write_vocabulary(tmp_path), what="weights_and_optimizer")
 
 

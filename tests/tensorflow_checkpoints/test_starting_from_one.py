@@ -21,6 +21,15 @@ from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from weight_sources import load, small_model, write_huggingface, write_vocabulary
 
+IGNORED = {
+    "google": [],
+    "mlperf": [
+        "  ignored: bert/embeddings/LayerNorm/beta/adam_m, bert/embeddings/LayerNorm/beta/adam_v, "
+        "bert/embeddings/LayerNorm/gamma/adam_m, bert/embeddings/LayerNorm/gamma/adam_v, "
+        "bert/embeddings/position_embeddings/adam_m, bert/embeddings/position_embeddings/adam_v, "
+        "bert/embeddings/token_type_embeddings/adam_m, bert/embeddings/token_type_embeddings/adam_v and 85 more"
+    ],
+}
 KEPT = Path(__file__).parents[1] / "fixtures" / "tensorflow"
 
 
@@ -36,6 +45,8 @@ def test_an_import_holds_the_weights_that_a_run_starts_with(tmp_path: Path, name
     assert message == f"Started from the weights of {KEPT / name}"
     account = import_weights(KEPT / name, "tensorflow", tmp_path / "out")
     assert account.splitlines()[1] == "  tensors: 46, with 2,325 parameters (float32)"
+    ignored = [line for line in account.splitlines() if line.startswith("  ignored: ")]
+    assert ignored == IGNORED[name]
     imported = load_file(tmp_path / "out" / "model.safetensors")
     for ours, tensor in found.items():
         theirs = imported[huggingface_name(ours, "bert")]

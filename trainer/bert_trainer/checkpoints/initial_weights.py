@@ -24,7 +24,7 @@ from bert_trainer.checkpoints.foreign_formats import check_format
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
 from bert_trainer.checkpoints.tensor_files import check_header
-from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
+from bert_trainer.checkpoints.tensorflow_import import list_optimizer_state, read_tensorflow_checkpoint
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
@@ -108,7 +108,13 @@ def _read_own(path: Path, model: Bert, what: str) -> Source:
 def _read_tensorflow(path: Path, model: Bert, _: str) -> Source:
     tensors, spell = read_tensorflow_checkpoint(path, model)
     folder = path if path.is_dir() else path.parent
-    return Source(path=path, tensors=tensors, spell=spell, vocabulary_file=folder / "vocab.txt")
+    return Source(
+        path=path,
+        tensors=tensors,
+        spell=spell,
+        vocabulary_file=folder / "vocab.txt",
+        ignored=list_optimizer_state(path),
+    )
 
 
 READERS: Mapping[str, Reader] = MappingProxyType(

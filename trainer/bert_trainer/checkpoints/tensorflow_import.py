@@ -61,6 +61,16 @@ def read_tensorflow_checkpoint(path: Path, model: Bert) -> tuple[dict[str, Tenso
     return _read_tensors(bundle, model), tensorflow_name
 
 
+def list_optimizer_state(path: Path) -> list[str]:
+    """Return the names of the variables that are not read: those of the optimizer.
+
+    Raises:
+        InputError: as ``read_tensorflow_checkpoint``.
+        OSError: as ``read_tensorflow_checkpoint``.
+    """
+    return sorted(filter(is_optimizer_state, open_bundle(find_prefix(path)).entries))
+
+
 def _read_tensors(bundle: Bundle, model: Bert) -> dict[str, Tensor]:
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     named = by_our_names(bundle.entries, {tensorflow_name(name): name for name in (*shapes, *NEXT_SENTENCE)})
