@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,18 @@ def test_a_pipe_instead_of_the_state_file_is_not_waited_for(tmp_path: Path) -> N
     os.mkfifo(folder / "checkpoint")
     with pytest.raises(InputError, match="checkpoint there names none"):
         find_prefix(folder)
+
+
+def test_a_state_file_of_empty_lines_takes_no_time(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "a", "b", state="\n" * (1 << 20))
+    began_s = time.process_time()
+    with pytest.raises(InputError, match='got ""; allowed'):
+        find_prefix(folder)
+    assert time.process_time() - began_s < 0.5
+
+
+def test_white_space_around_the_name_of_the_field_is_allowed(tmp_path: Path) -> None:
+    assert find_prefix(folder_of(tmp_path, "a", "b", state='\n\n \tmodel_checkpoint_path \t: "b"')) == tmp_path / "b"
 
 
 def test_a_folder_without_any_is_named(tmp_path: Path) -> None:

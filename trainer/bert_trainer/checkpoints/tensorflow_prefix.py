@@ -13,8 +13,9 @@ from bert_trainer.system.files import shown
 
 _INDEX = ".index"
 _STATE_FILE = "checkpoint"
-_MAX_STATE_BYTES = 1 << 20
-_LATEST = re.compile(r'^\s*model_checkpoint_path\s*:\s*"([^"]*)"', re.MULTILINE)
+_MAX_STATE_BYTES = 64 << 10
+# White space within a line alone: beyond it, every line would be looked at once for each one before it.
+_LATEST = re.compile(r'^[ \t]*model_checkpoint_path[ \t]*:[ \t]*"([^"]*)"', re.MULTILINE)
 _NAME_ONE = "name one of them: its path without .index"
 
 
