@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import resource
 import shutil
 import struct
@@ -138,6 +139,13 @@ def test_a_note_speaks_for_its_own_file_alone(tmp_path: Path) -> None:
     note_path(path).write_text("[" * 5000)
     with pytest.raises(InputError, match=r"training_0\.tfrecord\.json: cannot be read"):
         read_header(path)
+
+
+def test_a_pipe_in_the_place_of_a_note_is_not_waited_for(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "training_0.tfrecord", encode_examples(some_samples(30)))
+    os.mkfifo(note_path(path))
+    header = read_header(path)
+    assert (header.rows, header.vocabulary_sha256) == (30, None)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,8 @@ def read_note(path: Path) -> dict[str, Any]:
     """
     note = note_path(path)
     try:
+        if not note.is_file():  # also a pipe, which would never end
+            return {}
         with note.open("rb") as file:
             text = file.read(_NOTE_BYTES)
         document = json.loads(text)
