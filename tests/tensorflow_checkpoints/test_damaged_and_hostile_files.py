@@ -10,6 +10,7 @@ import random
 import resource
 import shutil
 import struct
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -251,6 +252,14 @@ def test_more_entries_than_any_bert_has_are_refused(folder: Path) -> None:
     content = write_table([HEADER, *((b"%09d" % number, b"") for number in range(MAX_ENTRIES))])
     (folder / "bert_model.ckpt.index").write_bytes(content)
     assert f"got more than {MAX_ENTRIES} entries" in refusal(folder)
+
+
+def test_a_value_larger_than_any_tensor_s_is_not_looked_into(folder: Path) -> None:
+    value = b"\x12" + write_varint(2 << 20) + b"\x12\0" * (1 << 20)
+    write_index(folder, [(TABLE, value)])
+    began_s = time.process_time()
+    assert f"{len(value)} of value; allowed: at most" in refusal(folder)
+    assert time.process_time() - began_s < 0.5
 
 
 def test_an_index_larger_than_any_berts_is_not_read(folder: Path) -> None:

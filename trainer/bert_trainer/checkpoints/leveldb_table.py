@@ -10,7 +10,7 @@ TensorFlow keeps the index of a checkpoint in one. Source: LevelDB's ``doc/table
   index is a block whose values are the offset and size of each block of data.
 
 What a file claims is bounded before memory is taken for it: a hostile one costs at most ``MAX_ENTRIES`` keys of
-``MAX_KEY_BYTES``.
+``MAX_KEY_BYTES`` with values of ``MAX_VALUE_BYTES``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from collections.abc import Iterable, Iterator
 from bert_trainer.checkpoints.protobuf_wire import read_varint, write_varint
 from bert_trainer.system.crc32c import masked_crc32c
 
-MAX_ENTRIES = 100_000
+MAX_ENTRIES = 10_000
 """BERT-large has 398 variables, and three times as many with Adam's moments."""
+MAX_VALUE_BYTES = 64 << 10
+"""That of a tensor has some thirty bytes."""
 MAX_KEY_BYTES = 1024
 """Keys share their beginnings, so that a few bytes each can stand for long ones."""
 
@@ -103,10 +105,12 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         num_shared, at = read_varint(block, at, end)
         num_other, at = read_varint(block, at, end)
         value_bytes, at = read_varint(block, at, end)
-        if num_shared > len(key) or num_shared + num_other > MAX_KEY_BYTES or num_other + value_bytes > end - at:
+        too_long = num_shared + num_other > MAX_KEY_BYTES or value_bytes > MAX_VALUE_BYTES
+        if too_long or num_shared > len(key) or num_other + value_bytes > end - at:
             raise ValueError(
                 f"got an entry with {num_shared} + {num_other} bytes of key and {value_bytes} of value; allowed: at "
-                f"most {len(key)} shared, {MAX_KEY_BYTES} together, and the {end - at} that are left of the block"
+                f"most {len(key)} shared, {MAX_KEY_BYTES} together, {MAX_VALUE_BYTES} of value, and the {end - at} "
+                "that are left of the block"
             )
         key = key[:num_shared] + block[at : at + num_other]
         at += num_other
