@@ -6,6 +6,7 @@ claim what no file holds. Observed: the message, and the memory that the refusal
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import shutil
@@ -260,6 +261,21 @@ def test_a_value_larger_than_any_tensor_s_is_not_looked_into(folder: Path) -> No
     began_s = time.process_time()
     assert f"{len(value)} of value; allowed: at most" in refusal(folder)
     assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (4,)])
+def test_a_pipe_for_tensors_is_not_waited_for(folder: Path, shape: tuple[int, ...]) -> None:
+    path = folder / "bert_model.ckpt.data-00000-of-00001"
+    path.unlink()
+    os.mkfifo(path)
+    write_index(folder, [("anything", entry(*shape))])
+    assert f"{path}: got a folder, a pipe or a device; allowed: a file" in refusal(folder)
+
+
+@pytest.mark.parametrize("rows", [0, 26])
+def test_a_table_with_fewer_rows_than_the_vocabulary_is_refused(folder: Path, rows: int) -> None:
+    write_index(folder, [(TABLE, entry(rows, 8))])
+    assert f"got shape [{rows}, 8]; allowed: [27, 8], this run's" in refusal(folder)
 
 
 def test_an_index_larger_than_any_berts_is_not_read(folder: Path) -> None:

@@ -11,6 +11,7 @@ numbers only: no slices of partitioned variables, no strings. Knows nothing of B
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -203,7 +204,7 @@ def _parse_entry(fields: Fields, num_shards: int) -> Entry:
 
 
 def _check_data_files(bundle: Bundle) -> None:
-    """Refuse entries that overlap, and data files that are missing or end too early.
+    """Refuse entries that overlap, and data files that are missing, end too early, or are no files.
 
     Raises:
         InputError: as above.
@@ -220,15 +221,18 @@ def _check_data_files(bundle: Bundle) -> None:
                 hint=_COPY_AGAIN,
             )
         ends[shard] = offset + size
-    for shard, end in ends.items():
-        path = data_path(bundle.prefix, shard, bundle.num_shards)
+    # Also those of empty tensors alone: whatever is named may be opened.
+    for shard in sorted({entry.shard for entry in bundle.entries.values()}):
+        path, end = data_path(bundle.prefix, shard, bundle.num_shards), ends.get(shard, 0)
         try:
-            num_bytes = path.stat().st_size
+            state = path.stat()
         except FileNotFoundError:
             raise InputError(f"{path}: got no such file; allowed: all that the index names", hint=_COPY_AGAIN) from None
-        if num_bytes < end:
+        if not stat.S_ISREG(state.st_mode):
+            raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a file", hint=_COPY_AGAIN)
+        if state.st_size < end:
             raise InputError(
-                f"{path}: got {num_bytes} bytes; allowed: the {end} that the index names", hint=_COPY_AGAIN
+                f"{path}: got {state.st_size} bytes; allowed: the {end} that the index names", hint=_COPY_AGAIN
             )
 
 

@@ -100,10 +100,11 @@ def _check_rows(
     """Refuse a table by entry that cannot be this model's with other padding.
 
     Raises:
-        InputError: rows of another width, or so many that they cannot be padding.
+        InputError: rows of another width, fewer than entries, or so many that they cannot be padding.
     """
     allowed = [vocabulary_size, *wanted[1:]]
-    if list(shape[1:]) != allowed[1:] or not shape or shape[0] > vocabulary_size + _MAX_PADDING_ROWS:
+    fits = bool(shape) and vocabulary_size <= shape[0] <= vocabulary_size + _MAX_PADDING_ROWS
+    if not fits or list(shape[1:]) != allowed[1:]:
         raise InputError(
             f"{index_path(bundle.prefix)}: {theirs}: got shape {list(shape)}; allowed: {allowed}, this run's, and at "
             f"most {_MAX_PADDING_ROWS} rows of padding",
