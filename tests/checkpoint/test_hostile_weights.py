@@ -200,7 +200,7 @@ HOSTILE: dict[str, Case] = {
         lambda path: path.write_text("text") and None,
         "no file of torch.save, or a damaged",
     ),
-    "settings of a terabyte": ("config.json", sparse_text, "got more than 16 MiB"),
+    "settings of a terabyte": ("config.json", sparse_text, "got more than 4 MiB"),
     "settings that never end": ("config.json", lambda path: path.write_text("[" * 100_000) and None, "not a JSON"),
 }
 READERS: dict[str, Callable[[Path], object]] = {

@@ -8,8 +8,9 @@ from typing import Any
 
 from bert_trainer.errors import InputError
 
-MAX_BYTES = 16 << 20
-"""Of a file; the index of a model in a hundred parts has 100 kB."""
+MAX_BYTES = 4 << 20
+"""Of a file; the index of a model in a hundred parts has 100 kB. As objects of Python a document takes up to
+thirty times as many."""
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
