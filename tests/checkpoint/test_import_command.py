@@ -117,6 +117,26 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     assert f"{tmp_path}/nowhere: got no weights there" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"num_attention_heads": 3}, "num_attention_heads: got 3; allowed: a divisor of hidden_size 8"),
+        ({"vocab_size": 10**7}, "vocab_size: got 10000000; allowed: 13 to 4109, for the 13 entries of"),
+        ({"vocab_size": 12}, "vocab_size: got 12; allowed: 13 to 4109"),
+    ],
+)
+def test_a_description_of_no_model_or_another_s_is_refused(
+    tmp_path: Path, nvidia: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, int], complaint: str
+) -> None:
+    file = nvidia / "bert_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    assert run(nvidia, "--format", "nvidia", "--output", tmp_path / "out") == 2
+    message = capsys.readouterr().err
+    assert f"{file}" in message
+    assert complaint in message
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_encoder_without_its_masked_lm_head_is_refused(
     tmp_path: Path, nvidia: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fi
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.checkpoints.initial_weights import READERS, read_source
 from bert_trainer.checkpoints.model_export import export_model
-from bert_trainer.config.checks import load_run_config, resolve_model
+from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import ModelConfig, ModelFile
@@ -31,6 +31,8 @@ _RUN_FILE = "run-config.json"
 _NEXT_SENTENCE = ("pooler.", "nsp.")
 _PUBLISHED_EPSILON = 1e-12
 _MOST_NAMED = 8
+_MOST_PADDING_ROWS = 4096
+"""Some programs count the rows of padding as entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
     described = _find_description(path, kind, vocabulary_file, model_file)
     vocabulary = read_vocabulary(described.vocabulary_file)
     config = described.model
+    _check_description(described, vocabulary)
     source, fitted = _read(path, kind, config, vocabulary)
     if fitted.fresh and all(name.startswith(_NEXT_SENTENCE) for name in fitted.fresh):
         config = config.model_copy(update={"objective": "mlm"})
@@ -130,6 +133,22 @@ def _find_description(path: Path, kind: str, vocabulary_file: Path | None, model
         )
     wanted = ModelFile(config_file=str(file), layer_norm_eps=_PUBLISHED_EPSILON, vocab_pad_multiple=8, objective=None)
     return Described(read_model_file(wanted), file, vocabulary)
+
+
+def _check_description(described: Described, vocabulary: Vocabulary) -> None:
+    """Refuse what describes no model, or one of another vocabulary; raises InputError."""
+    problems = find_model_problems(described.model)
+    wanted, least = described.model.vocab_size, vocabulary.size
+    if wanted is not None and not least <= wanted <= least + _MOST_PADDING_ROWS:
+        problems.append(
+            f"model.vocab_size: got {wanted}; allowed: {least} to {least + _MOST_PADDING_ROWS}, for the {least} "
+            f"entries of {described.vocabulary_file} and padding"
+        )
+    if problems:
+        raise InputError(
+            f"{described.model_file}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems),
+            hint="name the description and the vocabulary of these weights: --model-config, --vocabulary-file",
+        )
 
 
 def _is_lower_case(path: Path, vocabulary: Vocabulary) -> bool:

@@ -120,7 +120,7 @@ def find_problems(config: RunConfig) -> list[str]:
     return [
         # The operator's api/rules refuse the same before anything runs. These are for documents that people write, and
         # for those that another release has frozen.
-        *_model_problems(config.model),
+        *find_model_problems(config.model),
         *_reduction_problems(config),
         *_start_problems(config.initial_checkpoint),
         *_stage_problems(config),
@@ -129,7 +129,8 @@ def find_problems(config: RunConfig) -> list[str]:
     ]
 
 
-def _model_problems(model: ModelConfig | ModelFile) -> list[str]:
+def find_model_problems(model: ModelConfig | ModelFile) -> list[str]:
+    """Return what of a model's sizes cannot work together."""
     problems: list[str] = []
     if isinstance(model, ModelFile):
         return problems  # its sizes are not known yet
