@@ -137,6 +137,25 @@ def evaluated_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Pa
     return folder
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_training_is_bit_identical_with_and_without_in_half_precision(
+    tmp_path: Path, dataset: Path, precision: str
+) -> None:
+    """Converted weights are kept from pass to pass while a model is evaluated; fp16 has its loss scale."""
+    for name, changes in (("plain", {}), ("evaluated", {"evaluation": evaluation(every_steps=1)})):
+        document = two_phases(tmp_path / name, dataset, **changes)
+        train(parse_run_config({**document, "precision": precision}))
+    for name in (f"phase1-{STEPS:08d}", "phase2-00000004"):
+        assert_bit_identical(tmp_path / "plain", tmp_path / "evaluated", name)
+        positions = [
+            json.loads((tmp_path / run / "checkpoints" / name / "manifest.json").read_text())["position"]
+            for run in ("plain", "evaluated")
+        ]
+        assert positions[0]["loss_scale"] == positions[1]["loss_scale"]
+        assert positions[0]["finite_steps"] == positions[1]["finite_steps"]
+    assert len(evaluated(tmp_path / "evaluated")) == STEPS
+
+
 def test_training_is_bit_identical_with_and_without(plain_run: Path, evaluated_run: Path) -> None:
     for name in (f"phase1-{STEPS:08d}", "phase2-00000004"):
         assert_bit_identical(plain_run, evaluated_run, name)
