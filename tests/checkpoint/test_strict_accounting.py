@@ -109,3 +109,30 @@ def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path, vocabulary: Voc
         torch.save({"model": {**both, **tensors}}, tmp_path / "ckpt_1.pt")
         with pytest.raises(InputError, match=words):
             load(tmp_path / "ckpt_1.pt", "nvidia", small_model(), vocabulary)
+
+
+def with_rows(rows: int, *, bias_rows: int, value: float) -> Change:
+    def change(tensors: dict[str, Tensor]) -> None:
+        table, bias = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
+        tensors[table] = torch.cat([tensors[table], torch.full((rows, 8), value)])
+        tensors[bias] = torch.cat([tensors[bias], torch.full((bias_rows,), value)])
+
+    return change
+
+
+@pytest.mark.parametrize(("value", "said"), [(1.0, "; 500 rows behind the vocabulary left out"), (0.0, "")])
+def test_trained_rows_behind_the_vocabulary_are_said_to_be_left_out(
+    tmp_path: Path, vocabulary: Vocabulary, value: float, said: str
+) -> None:
+    folder = write_changed(tmp_path / "model", with_rows(500, bias_rows=500, value=value))
+    message, _, found, _ = load(folder, "huggingface", small_model(), vocabulary)
+    assert message == f"Started from the weights of {folder}{said}"
+    assert not found["embeddings.tokens.weight"][13:].any()
+
+
+@pytest.mark.parametrize("bias_rows", [0, 499, 501])
+def test_a_bias_of_another_table_is_refused(tmp_path: Path, vocabulary: Vocabulary, bias_rows: int) -> None:
+    folder = write_changed(tmp_path / "model", with_rows(500, bias_rows=bias_rows, value=1.0))
+    words = rf"cls.predictions.bias: got \[{13 + bias_rows}\]; allowed: \[513\]"
+    with pytest.raises(InputError, match=words):
+        load(folder, "huggingface", small_model(), vocabulary)

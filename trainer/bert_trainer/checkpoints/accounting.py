@@ -8,7 +8,7 @@ program to program.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -73,6 +73,8 @@ class Fitted:
     """Parameters that the source does not hold, by our names."""
     unused: Sequence[str]
     """Tensors of heads that this model does not have, by our names."""
+    num_trained_beyond: int = 0
+    """Rows of the source's token table behind the vocabulary that are not zeros, and are left out."""
 
 
 def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
@@ -83,7 +85,9 @@ def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
     """
     if not _has_same_vocabulary(source.vocabulary_file, vocabulary):
         _check_entries(source, model)
-    return fit_tensors(source, source.tensors, model)
+    fitted = fit_tensors(source, source.tensors, model)
+    beyond = source.tensors[_TOKEN_TABLE][model.vocabulary_size :]
+    return replace(fitted, num_trained_beyond=int(beyond.any(dim=1).sum()))
 
 
 def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> Fitted:
@@ -103,7 +107,10 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
             continue
         if name in _BY_ENTRY:
             allowed[0] = model.vocabulary_size
-            tensor = tensor[: allowed[0]] if tensor.ndim else tensor
+            if _num_rows(tensor) == _num_rows(tensors.get(_TOKEN_TABLE)):
+                tensor = tensor[: allowed[0]] if tensor.ndim else tensor
+            else:  # of another table than this one: its rows cannot be told
+                allowed[0] = _num_rows(tensors.get(_TOKEN_TABLE)) or allowed[0]
         if list(tensor.shape) != allowed:
             misshapen.append(f"{source.spell(name)}: got {list(tensor.shape)}; allowed: {allowed}")
         elif not tensor.is_floating_point() or not tensor.isfinite().all():
@@ -118,6 +125,10 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
         {"missing": missing, "of another shape": misshapen, "not finite numbers": broken, "left over": left_over},
     )
     return Fitted(fitted, fresh, unused)
+
+
+def _num_rows(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or not tensor.ndim else len(tensor)
 
 
 def by_our_names(theirs: Iterable[str], ours: Mapping[str, str]) -> dict[str, str]:

@@ -168,4 +168,5 @@ def _describe(what: str, source: Source, fitted: Fitted) -> str:
     left = f"; left as drawn: {', '.join(fitted.fresh)}" if fitted.fresh else ""
     unused = f"; not used: {', '.join(fitted.unused)}" if fitted.unused else ""
     note = f"; {source.note}" if source.note else ""
-    return f"Started from the {what} of {source.path}{note}{left}{unused}"
+    beyond = f"; {fitted.num_trained_beyond} rows behind the vocabulary left out" if fitted.num_trained_beyond else ""
+    return f"Started from the {what} of {source.path}{note}{left}{unused}{beyond}"
