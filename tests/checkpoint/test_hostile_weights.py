@@ -1,7 +1,7 @@
 """Files that were made to harm are refused by name: nothing in them runs, and they cost no more than their own bytes.
 
 Inputs: pickles with code, archives that unpack to more than themselves, headers and shapes that claim terabytes.
-Observed: the message; the peak memory of a process that reads them all.
+Observed: the message; the peak memory of a process that imports them all.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import ast
 import json
 import os
 import pickle
-import subprocess
-import sys
+import shutil
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_saf
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import InputError
+from memory_of_refusals import refuse_all
 from weight_sources import load, small_model, write_huggingface, write_vocabulary
 
 MARK = "this-code-has-run"
@@ -309,34 +309,30 @@ def test_a_checkpoint_s_updates_are_counted(tmp_path: Path) -> None:
     assert steps == 9
 
 
-WHOLE = """
-import resource, sys
-from pathlib import Path
-import torch
-from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
-from bert_trainer.config.json_files import read_json_file
-from bert_trainer.errors import InputError
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-readers = {".pt": read_pickled_tensors, ".bin": read_pickled_tensors, ".safetensors": read_safetensors,
-           ".json": read_json_file}
-for path in map(Path, sys.argv[1:]):
-    try:
-        readers[path.suffix](path)
-    except InputError:
-        print("refused")
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
+def lines_alone(path: Path) -> None:
+    path.write_text("".join(f"{number:x}\n" for number in range(2_000_000)))
 
 
 def test_all_of_them_together_cost_less_than_100_mb(tmp_path: Path) -> None:
-    paths = []
-    for case, (name, write, _) in HOSTILE.items():
-        paths.append(tmp_path / case.replace(" ", "-") / name)
-        paths[-1].parent.mkdir()
-        write(paths[-1])
-    ended = subprocess.run(
-        [sys.executable, "-c", WHOLE, *map(str, paths)], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    *refused, grown_mb = ended.stdout.split()
-    assert refused == ["refused"] * len(HOSTILE)
-    assert int(grown_mb) < 100
+    good = write_huggingface(tmp_path / "good", small_model())
+    beside = ["--model-config", str(good / "config.json"), "--vocabulary-file", str(good / "vocab.txt")]
+    paths, cases = {}, {}
+    for case, (name, write, _) in (HOSTILE | {"lines alone": ("vocab.txt", lines_alone, "")}).items():
+        folder = tmp_path / case.replace(" ", "-")
+        folder.mkdir()
+        if name != "config.json":
+            shutil.copy(good / "config.json", folder)
+        paths[case] = folder / name
+        write(paths[case])
+        if name == "vocab.txt":
+            cases[case] = [str(good), "--format", "huggingface", "--vocabulary-file", str(paths[case])]
+        elif name == "config.json":
+            cases[case] = [str(folder), "--format", "huggingface", *beside[2:]]
+        elif name == "ckpt_1.pt":
+            cases[case] = [str(paths[case]), "--format", "nvidia", *beside]
+        else:
+            cases[case] = [str(folder), "--format", "huggingface", *beside]
+    messages, grown_mb = refuse_all([str(good), "--format", "huggingface", *beside], cases, tmp_path)
+    assert [case for case, path in paths.items() if f"{path}: " not in messages[case]] == []
+    assert not (tmp_path / MARK).exists()
+    assert max(grown_mb.values()) < 100, grown_mb
