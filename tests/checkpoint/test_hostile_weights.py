@@ -158,7 +158,30 @@ def sparse_text(path: Path) -> None:
 
 TERA = {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}
 Case = tuple[str, Callable[[Path], None], str]
+
+
+def two_directories(path: Path) -> None:
+    """Write an archive whose end record points to a directory of large entries, behind which an innocent one stands."""
+    torch.save({"a": torch.zeros(3)}, path)
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content, zipfile.ZIP_DEFLATED)
+        start = archive.start_dir
+    whole = path.read_bytes()
+    end = whole.rfind(b"PK\5\6")
+    innocent = bytearray(whole[start:end])
+    at = 0
+    while at < len(innocent):
+        innocent[at + 10 : at + 12] = bytes(2)  # stored
+        innocent[at + 20 : at + 28] = b"\1\0\0\0\1\0\0\0"
+        at += 46 + sum(int.from_bytes(innocent[at + place : at + place + 2], "little") for place in (28, 30, 32))
+    path.write_bytes(whole[:end] + innocent + whole[end:])
+
+
 HOSTILE: dict[str, Case] = {
+    "two directories": ("ckpt_1.pt", two_directories, "two directories of entries"),
     "code": ("ckpt_1.pt", saved({"a": Planted()}), "holds a pickled exec, which would run code"),
     "code in an old file": ("pytorch_model.bin", saved({"a": Planted()}, legacy=True), "holds a pickled exec"),
     "code in a plain pickle": (

@@ -5,6 +5,7 @@ Inputs: weights of a small model with one thing changed. Observed: the refusals,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,4 +136,23 @@ def test_a_bias_of_another_table_is_refused(tmp_path: Path, vocabulary: Vocabula
     folder = write_changed(tmp_path / "model", with_rows(500, bias_rows=bias_rows, value=1.0))
     words = rf"cls.predictions.bias: got \[{13 + bias_rows}\]; allowed: \[513\]"
     with pytest.raises(InputError, match=words):
+        load(folder, "huggingface", small_model(), vocabulary)
+
+
+def test_a_double_that_a_float_cannot_hold_is_not_finite(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    bias = "cls.predictions.transform.dense.bias"
+    folder = write_changed(tmp_path / "model", lambda tensors: tensors.update({bias: tensors[bias].double() + 1e300}))
+    with pytest.raises(InputError, match=f"not finite.*\n?.*{bias}"):
+        load(folder, "huggingface", small_model(), vocabulary)
+
+
+def test_a_table_of_more_rows_than_any_vocabulary_is_refused_unread(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    folder = write_changed(tmp_path / "model", lambda tensors: [tensors.pop(name) for name in list(tensors)])
+    rows = 1 << 36
+    table = {"dtype": "F16", "shape": [rows, 8], "data_offsets": [0, rows * 16]}
+    header = json.dumps({"bert.embeddings.word_embeddings.weight": table})
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header.encode())
+        file.truncate(8 + len(header) + rows * 16)
+    with pytest.raises(InputError, match=f"got {rows} rows; allowed: at most 2097152"):
         load(folder, "huggingface", small_model(), vocabulary)

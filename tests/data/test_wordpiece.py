@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -176,3 +177,9 @@ def test_windows_line_ends_are_no_part_of_tokens(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes((SPECIAL + "a\n").replace("\n", "\r\n").encode())
     assert read_vocabulary(path).tokens[-1] == "a"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "vocab.txt")
+    with pytest.raises(InputError, match=r"vocab.txt: cannot read the vocabulary \(a pipe\); allowed: a file"):
+        read_vocabulary(tmp_path / "vocab.txt")

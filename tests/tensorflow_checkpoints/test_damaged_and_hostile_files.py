@@ -132,7 +132,7 @@ ENTRIES = {
     "a message that is cut off": ([(TABLE, b"\x12\x7f\x00")], "got field 2 of 127 bytes; allowed: the 1 that are left"),
     "a field of groups": ([(TABLE, b"\x0b")], "got field 1 of wire type 3; allowed: 0, 1, 2, 5"),
     "a message of fields alone": (
-        [(TABLE, b"".join(write_varint(number << 3) + b"\0" for number in range(1, 100_000)))],
+        [(TABLE, b"".join(write_varint(number << 3) + b"\0" for number in range(1, 10_000)))],
         "got more than 64 fields in a message; allowed: those of a checkpoint's index",
     ),
     "an integer without end": ([(TABLE, b"\x08" + b"\xff" * 11)], "got an integer of more than 10 bytes"),

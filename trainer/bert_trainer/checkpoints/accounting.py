@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
@@ -36,6 +37,9 @@ numbers that were drawn at random inside a head that was trained make nonsense o
 _TOKEN_TABLE = "embeddings.tokens.weight"
 # Their rows are vocabulary entries, and padding behind them.
 _BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
+_MAX_ROWS = 2 << 20
+"""Of a token table: twice what the longest vocabulary has. A sparse file may claim any number."""
+_ROWS_AT_ONCE = 8192
 _MOST_NAMED = 5
 """Tensors of one kind that a message names; the rest are counted."""
 _LONGEST_NAME = 200
@@ -83,11 +87,17 @@ def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
     Raises:
         InputError: they are of other vocabularies, or tensors do not fit; the message lists those.
     """
+    table_VD = source.tensors.get(_TOKEN_TABLE)
+    if table_VD is not None and len(table_VD.shape) == 2 and len(table_VD) > _MAX_ROWS:
+        raise InputError(
+            f"{source.path}: {source.spell(_TOKEN_TABLE)}: got {len(table_VD)} rows; allowed: at most {_MAX_ROWS}",
+            hint="check that these are the weights of a BERT",
+        )
     if not _has_same_vocabulary(source.vocabulary_file, vocabulary):
         _check_entries(source, model)
     fitted = fit_tensors(source, source.tensors, model)
     beyond = source.tensors[_TOKEN_TABLE][model.vocabulary_size :]
-    return replace(fitted, num_trained_beyond=int(beyond.any(dim=1).sum()))
+    return replace(fitted, num_trained_beyond=int(_used_rows(beyond).sum()))
 
 
 def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> Fitted:
@@ -113,7 +123,8 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
                 allowed[0] = _num_rows(tensors.get(_TOKEN_TABLE)) or allowed[0]
         if list(tensor.shape) != allowed:
             misshapen.append(f"{source.spell(name)}: got {list(tensor.shape)}; allowed: {allowed}")
-        elif not tensor.is_floating_point() or not tensor.isfinite().all():
+        # In the model's type: a double of 1e300 is finite, and infinite as a float.
+        elif not tensor.is_floating_point() or not tensor.to(parameter.dtype).isfinite().all():
             broken.append(source.spell(name))
         else:
             fitted[name] = tensor
@@ -198,6 +209,11 @@ def _has_same_vocabulary(path: Path | None, vocabulary: Vocabulary) -> bool:
     )
 
 
+def _used_rows(table_VD: Tensor) -> Tensor:
+    """Return (V,), whether a row holds anything but zeros; block by block, so that memory is that of one."""
+    return torch.cat([block.any(dim=1) for block in table_VD.split(_ROWS_AT_ONCE)])
+
+
 def _check_entries(source: Source, model: Bert) -> None:
     """Refuse a token table of another vocabulary size; padding rows are recognized by their zeros, or by their number.
 
@@ -213,7 +229,7 @@ def _check_entries(source: Source, model: Bert) -> None:
     multiple = source.row_multiple
     if multiple is not None and len(table_VD) == -(-model.vocabulary_size // multiple) * multiple:
         return
-    used = table_VD.any(dim=1).nonzero()
+    used = _used_rows(table_VD).nonzero()
     entries = int(used[-1]) + 1 if len(used) else 0
     if entries != model.vocabulary_size:
         raise InputError(

@@ -11,6 +11,7 @@ import pickle
 import pickletools
 import re
 import stat
+import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ _LEGACY_PICKLES = 5
 # A damaged pickle may fail in any operation; these are what Python's and PyTorch's readers raise.
 _UNREADABLE = (
     *(OSError, RuntimeError, EOFError, MemoryError, RecursionError, AssertionError, ArithmeticError),
-    *(ValueError, TypeError, LookupError, AttributeError, SafetensorError, pickle.UnpicklingError),
+    *(ValueError, TypeError, LookupError, AttributeError, SafetensorError, pickle.UnpicklingError, struct.error),
 )
 _COPY_AGAIN = "copy it again, or have it written anew by the program that made it"
 
@@ -139,11 +140,34 @@ def _check_regular(path: Path) -> None:
         raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a file", hint="name a file")
 
 
+def _stated_directories(path: Path) -> set[int]:
+    """Return where a zip file's end records say that its directory begins: one place in a file of ``torch.save``.
+
+    Records by APPNOTE.TXT 6.3: the end record, its offset at byte 16, is the last 22 bytes without a comment; before
+    it, where a file has ZIP64's, a locator of 20 bytes and a record of 56 with the offset at byte 48.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 98))
+        tail = file.read()
+    end, locator, end_64 = tail[-22:], tail[-42:-22], tail[:-42]
+    if len(end) < 22 or not end.startswith(b"PK\5\6"):
+        return set()
+    found = {int.from_bytes(end[16:20], "little")}
+    if locator.startswith(b"PK\6\7"):
+        # All ones: only ZIP64's record can hold it.
+        found = (found - {2**32 - 1}) | {int.from_bytes(end_64[-56:][48:], "little")}
+    return found
+
+
 def _check_archive(path: Path) -> None:
     """Refuse a zip file that unpacks to more than itself; ``torch.save`` stores without compression."""
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
+        # Python looks for the directory right before its end record, PyTorch where that record says: a file with two
+        # directories would show each its own.
+        if _stated_directories(path) != {archive.start_dir}:
+            raise InputError(f"{path}: cannot be read (two directories of entries)", hint=_COPY_AGAIN)
         if any(
             entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries
         ):

@@ -9,6 +9,7 @@ tokens have no meaning inside text: a literal "[SEP]" is split into characters. 
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
             the five special tokens; or it is larger than any vocabulary.
     """
     try:
+        # Opening a pipe waits for somebody to write into it.
+        if stat.S_ISFIFO(path.stat().st_mode):
+            raise InputError(f"{path}: cannot read the vocabulary (a pipe); allowed: a file")
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
         _check_size(path, content)
