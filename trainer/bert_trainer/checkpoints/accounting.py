@@ -211,7 +211,8 @@ def _has_same_vocabulary(path: Path | None, vocabulary: Vocabulary) -> bool:
 
 def _used_rows(table_VD: Tensor) -> Tensor:
     """Return (V,), whether a row holds anything but zeros; block by block, so that memory is that of one."""
-    return torch.cat([block.any(dim=1) for block in table_VD.split(_ROWS_AT_ONCE)])
+    starts = range(0, max(len(table_VD), 1), _ROWS_AT_ONCE)
+    return torch.cat([table_VD[at : at + _ROWS_AT_ONCE].any(dim=1) for at in starts])
 
 
 def _check_entries(source: Source, model: Bert) -> None:
