@@ -18,6 +18,7 @@ from torch import Tensor
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.layers import BY_ENTRY
 from bert_trainer.system.files import shown
 
 NEXT_SENTENCE = ("pooler.weight", "pooler.bias", "nsp.weight", "nsp.bias")
@@ -35,8 +36,6 @@ _HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
 """What the source may lack, and with it what else it may not have: the encoder is what is expensive to train, but
 numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
-# Their rows are vocabulary entries, and padding behind them.
-_BY_ENTRY = (_TOKEN_TABLE, "mlm_bias")
 _MAX_ROWS = 2 << 20
 """Of a token table: twice what the longest vocabulary has. A sparse file may claim any number."""
 _ROWS_AT_ONCE = 8192
@@ -115,7 +114,7 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
             else:
                 missing.append(f"{source.spell(name)} {allowed}")
             continue
-        if name in _BY_ENTRY:
+        if name in BY_ENTRY:
             allowed[0] = model.vocabulary_size
             if _num_rows(tensor) == _num_rows(tensors.get(_TOKEN_TABLE)):
                 tensor = tensor[: allowed[0]] if tensor.ndim else tensor

@@ -80,14 +80,10 @@ def huggingface_name(name: str, architecture: str) -> str:
 
 def huggingface_tensors(model: Bert) -> dict[str, Tensor]:
     """Return the weights under Hugging Face's names, the vocabulary's padding rows cut off."""
-    config, size = model.config, model.vocabulary_size
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        tensor = parameter.detach()
-        if name in ("embeddings.tokens.weight", "mlm_bias"):
-            tensor = tensor[:size]
-        tensors[huggingface_name(name, config.architecture)] = tensor.cpu().contiguous().clone()
-    return tensors
+    return {
+        huggingface_name(name, model.config.architecture): tensor.cpu().contiguous().clone()
+        for name, tensor in model.unpadded_weights().items()
+    }
 
 
 def huggingface_config(model: Bert) -> dict[str, Any]:

@@ -90,10 +90,7 @@ def _check_expressible(model: Bert, folder: Path) -> None:
 
 
 def _write_tensors(model: Bert, prefix: Path) -> None:
-    parameters = {tensorflow_name(name): parameter.detach() for name, parameter in model.named_parameters()}
-    tables = {tensorflow_name(name) for name in ("embeddings.tokens.weight", "mlm_bias")}
-    for name in tables:
-        parameters[name] = parameters[name][: model.vocabulary_size]
+    parameters = {tensorflow_name(name): tensor for name, tensor in model.unpadded_weights().items()}
     parameters = {
         name: parameters[name].t() if is_transposed(name) else parameters[name] for name in sorted(parameters)
     }

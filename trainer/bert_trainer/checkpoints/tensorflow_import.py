@@ -20,12 +20,12 @@ from bert_trainer.checkpoints.tensorflow_names import is_optimizer_state, is_tra
 from bert_trainer.checkpoints.tensorflow_prefix import find_prefix
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.layers import BY_ENTRY
 
 _CONFIG_FILE = "bert_config.json"
 
 # Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128.
 _MAX_PADDING_ROWS = 4096
-_BY_ENTRY = ("embeddings.tokens.weight", "mlm_bias")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -80,7 +80,7 @@ def _read_tensors(bundle: Bundle, model: Bert) -> dict[str, Tensor]:
             continue
         name = named[theirs]
         shape = entry.shape[::-1] if is_transposed(theirs) else entry.shape
-        if name in _BY_ENTRY:
+        if name in BY_ENTRY:
             is_read = True
             _check_rows(bundle, theirs, shape, tuple(shapes[name]), model.vocabulary_size)
         else:

@@ -11,12 +11,15 @@ checkpoints, the flat buffers (``parallel.flat_parameters``) and the draw of ini
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bert_trainer.config.run_config import ModelConfig
 
 # Dropout sites: the embeddings' is 0; layer i uses three numbers from 1 + 3 * i.
 _SITES_PER_LAYER = 3
+
+BY_ENTRY = ("embeddings.tokens.weight", "mlm_bias")
+"""Parameters with a row for every vocabulary entry, and rows of padding behind the last one."""
 
 
 class Embeddings(nn.Module):
@@ -98,6 +101,13 @@ class BertParameters(nn.Module):
                 parameter.copy_(drawn)
         # After the draw, in which rows of padding take part: another ``vocab_pad_multiple`` gives other weights.
         self.embeddings.tokens.weight[self.vocabulary_size :] = 0.0
+
+    def unpadded_weights(self) -> dict[str, Tensor]:
+        """Return the parameters' values by name, as views, without the vocabulary's rows of padding."""
+        return {
+            name: parameter.detach()[: self.vocabulary_size] if name in BY_ENTRY else parameter.detach()
+            for name, parameter in self.named_parameters()
+        }
 
 
 def gelu_approximation(config: ModelConfig) -> str:

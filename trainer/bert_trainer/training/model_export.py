@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 
 from bert_trainer.checkpoints.checkpoint import Checkpoint, list_checkpoints, read_checkpoint, sha256_of
-from bert_trainer.checkpoints.huggingface_export import huggingface_tensors
 from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.stages import EvaluateStage, Evaluation, ExportStage, PrepareStage, PretrainStage, Stage
@@ -103,7 +102,7 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
 
 def _sizes(session: Session) -> Iterator[Row]:
     config = session.model.config
-    yield "parameters", f"{sum(tensor.numel() for tensor in huggingface_tensors(session.model).values()):,}"
+    yield "parameters", f"{sum(tensor.numel() for tensor in session.model.unpadded_weights().values()):,}"
     yield "layers", str(config.num_hidden_layers)
     yield "hidden size", str(config.hidden_size)
     yield "attention heads", str(config.num_attention_heads)
