@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from bert_trainer.checkpoints import tensorflow_export
+from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tensorflow_bundle import open_bundle
-from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
@@ -48,7 +48,7 @@ def imported(folder: Path, config: object) -> Bert:
 
 def test_what_tensorflow_wrote_is_written_again_byte_by_byte(tmp_path: Path, vocabulary: Vocabulary) -> None:
     model = imported(GOOGLE, model_of(SMALL, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).config)
-    write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == FILES
     for name in FILES:
         if name != "checkpoint":
@@ -68,7 +68,7 @@ def test_names_back_in_are_bit_by_bit_equal(
     config = model_config(32, **changes)
     model = random_model(config, 27, seed=1, dtype=torch.float32).to(dtype)
     assert len(model.embeddings.tokens.weight) == 32, "the token table has rows of padding"
-    write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     back = imported(tmp_path / "export", config).to(dtype)
     for (name, parameter), (_, other) in zip(model.named_parameters(), back.named_parameters(), strict=True):
         rows = 27 if name in ("embeddings.tokens.weight", "mlm_bias") else len(parameter)
@@ -79,7 +79,7 @@ def test_an_index_of_several_blocks_comes_back(tmp_path: Path, vocabulary: Vocab
     """BERT-large's index fits one block; only a model of thousands of layers does not."""
     config = model_config(2, num_hidden_layers=300, intermediate_size=1)
     model = random_model(config, 27, seed=1, dtype=torch.float32)
-    write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+    export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     assert (tmp_path / "export" / "bert_model.ckpt.index").stat().st_size > 1 << 17
     back = imported(tmp_path / "export", config)
     assert torch.equal(back.layers[299].ffn_out.bias, model.layers[299].ffn_out.bias)  # type: ignore[union-attr,arg-type]
@@ -87,7 +87,13 @@ def test_an_index_of_several_blocks_comes_back(tmp_path: Path, vocabulary: Vocab
 
 def test_the_config_has_the_eleven_keys_of_googles(tmp_path: Path, vocabulary: Vocabulary) -> None:
     config = model_config(32, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
-    write_tensorflow_checkpoint(random_model(config, 27, seed=1, dtype=torch.float32), vocabulary, tmp_path / "export")
+    export_model(
+        "tensorflow",
+        random_model(config, 27, seed=1, dtype=torch.float32),
+        vocabulary,
+        tmp_path / "export",
+        lower_case=True,
+    )
     assert json.loads((tmp_path / "export" / "bert_config.json").read_text()) == {
         "attention_probs_dropout_prob": 0.3,
         "hidden_act": "gelu",
@@ -115,7 +121,7 @@ def test_a_model_that_tensorflows_code_cannot_compute_is_refused(
 ) -> None:
     model = Bert(model_config(32, **changes), 27)
     with pytest.raises(InputError, match=complaint):
-        write_tensorflow_checkpoint(model, vocabulary, tmp_path / "export")
+        export_model("tensorflow", model, vocabulary, tmp_path / "export", lower_case=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -123,7 +129,13 @@ def test_a_full_disk_is_named_and_the_earlier_export_stays(
     tmp_path: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = model_config(32)
-    write_tensorflow_checkpoint(random_model(config, 27, seed=1, dtype=torch.float32), vocabulary, tmp_path / "export")
+    export_model(
+        "tensorflow",
+        random_model(config, 27, seed=1, dtype=torch.float32),
+        vocabulary,
+        tmp_path / "export",
+        lower_case=True,
+    )
     before = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()}
 
     def fail(folder: Path, _name: str) -> None:
@@ -132,8 +144,12 @@ def test_a_full_disk_is_named_and_the_earlier_export_stays(
 
     monkeypatch.setattr(tensorflow_export, "write_state", fail)
     with pytest.raises(TrainerError, match="export: cannot be written, the disk is full"):
-        write_tensorflow_checkpoint(
-            random_model(config, 27, seed=2, dtype=torch.float32), vocabulary, tmp_path / "export"
+        export_model(
+            "tensorflow",
+            random_model(config, 27, seed=2, dtype=torch.float32),
+            vocabulary,
+            tmp_path / "export",
+            lower_case=True,
         )
     assert {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["export"]

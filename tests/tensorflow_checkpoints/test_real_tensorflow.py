@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
+from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, read_vocabulary
 from bert_trainer.model.bert import Bert
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str], int]] = {
 def write_export(model: Bert, folder: Path) -> None:
     tokens = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(model.vocabulary_size - len(SPECIAL_TOKENS)))]
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    write_tensorflow_checkpoint(model, read_vocabulary(folder / "vocab.txt"), folder / "export")
+    export_model("tensorflow", model, read_vocabulary(folder / "vocab.txt"), folder / "export", lower_case=True)
 
 
 @pytest.mark.parametrize(("config", "name", "options", "num_variables"), CASES.values(), ids=CASES)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tensorflow_bundle import open_bundle, write_bundle
-from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
@@ -35,7 +35,9 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Sessio
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, dataset: Path, first_run: Session) -> Path:
-    write_tensorflow_checkpoint(first_run.model, read_vocabulary(dataset / "vocab.txt"), tmp_path / "written")
+    export_model(
+        "tensorflow", first_run.model, read_vocabulary(dataset / "vocab.txt"), tmp_path / "written", lower_case=True
+    )
     return tmp_path / "written"
 
 

@@ -18,11 +18,11 @@ from bert_trainer.checkpoints.huggingface_export import huggingface_config
 from bert_trainer.checkpoints.tensorflow_bundle import write_bundle
 from bert_trainer.checkpoints.tensorflow_names import is_transposed, tensorflow_name
 from bert_trainer.checkpoints.tensorflow_prefix import write_state
+from bert_trainer.checkpoints.tokenizer_files import write_vocabulary
+from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
-from bert_trainer.output.run_folder import remove_folder
-from bert_trainer.system.atomic_files import disk_errors
 
 _PREFIX = "bert_model.ckpt"
 # What Google's BertConfig takes, in the order of its published files.
@@ -39,37 +39,25 @@ _CONFIG_KEYS = (
     "type_vocab_size",
     "vocab_size",
 )
-# No setting of Google's code, which has it built in.
-_LAYER_NORM_EPS = 1e-12
 
 
 def write_tensorflow_checkpoint(model: Bert, vocabulary: Vocabulary, folder: Path) -> None:
-    """Write the checkpoint atomically, replacing an earlier export.
+    """Write the checkpoint's files into a folder; ``model_export`` makes that atomic.
 
     Args:
         model: The trained model.
         vocabulary: Of the model; its padding rows are cut off.
-        folder: The folder to write.
+        folder: Where they go.
 
     Raises:
         InputError: the model has no form in TensorFlow 1.
-        TrainerError: the disk is full or failing.
+        OSError: they cannot be written.
     """
     _check_expressible(model, folder)
-    staging = folder.with_name(f".{folder.name}.aside")
-    remove_folder(staging)
-    try:
-        with disk_errors(folder):
-            staging.mkdir(parents=True)
-            _write_tensors(model, staging / _PREFIX)
-            write_state(staging, _PREFIX)
-            (staging / "bert_config.json").write_text(json.dumps(bert_config(model), indent=2) + "\n")
-            (staging / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
-            remove_folder(folder)
-            staging.rename(folder)
-    except TrainerError:
-        remove_folder(staging)
-        raise
+    _write_tensors(model, folder / _PREFIX)
+    write_state(folder, _PREFIX)
+    (folder / "bert_config.json").write_text(json.dumps(bert_config(model), indent=2) + "\n")
+    write_vocabulary(vocabulary, folder)
 
 
 def bert_config(model: Bert) -> dict[str, Any]:
@@ -79,7 +67,7 @@ def bert_config(model: Bert) -> dict[str, Any]:
 
 
 def _check_expressible(model: Bert, folder: Path) -> None:
-    for name, allowed in {"architecture": "bert", "layer_norm_eps": _LAYER_NORM_EPS}.items():
+    for name, allowed in {"architecture": "bert", "layer_norm_eps": TENSORFLOW_LAYER_NORM_EPS}.items():
         got = getattr(model.config, name)
         if got != allowed:
             raise InputError(

@@ -42,4 +42,9 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
     for name, document in (("tokenizer_config.json", settings), ("special_tokens_map.json", _ROLES)):
         (folder / name).write_text(json.dumps(document, indent=2) + "\n")
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n")
+    write_vocabulary(vocabulary, folder)
+
+
+def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write ``vocab.txt``."""
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
