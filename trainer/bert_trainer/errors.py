@@ -35,7 +35,7 @@ class TrainerError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         """Take a one-sentence message, and a hint at what to do next, which is shown on a line of its own."""
-        self.hint = hint
+        self.message, self.hint = message, hint
         self.is_reported = False
         """Whether the user has seen it; set by ``output.termination``."""
         super().__init__(f"{message}\nhint: {hint}" if hint else message)

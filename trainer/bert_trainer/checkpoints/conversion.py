@@ -13,7 +13,14 @@ from pathlib import Path
 
 import torch
 
-from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_weights
+from bert_trainer.checkpoints.accounting import (
+    MAX_PADDING_ROWS,
+    NEXT_SENTENCE,
+    Fitted,
+    Source,
+    copy_tensors,
+    fit_weights,
+)
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.checkpoints.initial_weights import READERS, read_source
 from bert_trainer.checkpoints.model_export import export_model
@@ -28,11 +35,8 @@ from bert_trainer.system.atomic_files import disk_errors
 
 _MODEL_FILES = ("bert_config.json", "config.json")
 _RUN_FILE = "run-config.json"
-_NEXT_SENTENCE = ("pooler.", "nsp.")
 _PUBLISHED_EPSILON = 1e-12
 _MOST_NAMED = 8
-_MOST_PADDING_ROWS = 4096
-"""Some programs count the rows of padding as entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
     config = described.model
     _check_description(described, vocabulary)
     source, fitted = _read(path, kind, config, vocabulary)
-    if fitted.fresh and all(name.startswith(_NEXT_SENTENCE) for name in fitted.fresh):
+    if fitted.fresh and set(fitted.fresh) <= set(NEXT_SENTENCE):
         config = config.model_copy(update={"objective": "mlm"})
         source, fitted = _read(path, kind, config, vocabulary)
     if fitted.fresh:
@@ -139,9 +143,10 @@ def _check_description(described: Described, vocabulary: Vocabulary) -> None:
     """Refuse what describes no model, or one of another vocabulary; raises InputError."""
     problems = find_model_problems(described.model)
     wanted, least = described.model.vocab_size, vocabulary.size
-    if wanted is not None and not least <= wanted <= least + _MOST_PADDING_ROWS:
+    # Some programs count the rows of padding as entries.
+    if wanted is not None and not least <= wanted <= least + MAX_PADDING_ROWS:
         problems.append(
-            f"model.vocab_size: got {wanted}; allowed: {least} to {least + _MOST_PADDING_ROWS}, for the {least} "
+            f"model.vocab_size: got {wanted}; allowed: {least} to {least + MAX_PADDING_ROWS}, for the {least} "
             f"entries of {described.vocabulary_file} and padding"
         )
     if problems:

@@ -66,8 +66,7 @@ def load(
         for part, flat in moments.items():
             copy_tensors(fit_tensors(source, source.moments[part], model), parameters.named(flat))
     except InputError as error:
-        message, _, hint = str(error).partition("\nhint: ")
-        raise InputError(f"initial_checkpoint.path: {message}", hint=hint or None) from error.__cause__ or error
+        raise InputError(f"initial_checkpoint.path: {error.message}", hint=error.hint) from error.__cause__ or error
     except OSError as error:
         raise InputError(
             f"initial_checkpoint.path: {path}: cannot be read ({error.strerror})",

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
+from bert_trainer.checkpoints.accounting import MAX_PADDING_ROWS, NEXT_SENTENCE, by_our_names
 from bert_trainer.checkpoints.huggingface_import import check_settings
 from bert_trainer.checkpoints.tensorflow_bundle import Bundle, index_path, open_bundle
 from bert_trainer.checkpoints.tensorflow_names import is_optimizer_state, is_transposed, tensorflow_name
@@ -24,8 +24,6 @@ from bert_trainer.model.layers import BY_ENTRY
 
 _CONFIG_FILE = "bert_config.json"
 
-# Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128.
-_MAX_PADDING_ROWS = 4096
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -103,10 +101,10 @@ def _check_rows(
         InputError: rows of another width, fewer than entries, or so many that they cannot be padding.
     """
     allowed = [vocabulary_size, *wanted[1:]]
-    fits = bool(shape) and vocabulary_size <= shape[0] <= vocabulary_size + _MAX_PADDING_ROWS
+    fits = bool(shape) and vocabulary_size <= shape[0] <= vocabulary_size + MAX_PADDING_ROWS
     if not fits or list(shape[1:]) != allowed[1:]:
         raise InputError(
             f"{index_path(bundle.prefix)}: {theirs}: got shape {list(shape)}; allowed: {allowed}, this run's, and at "
-            f"most {_MAX_PADDING_ROWS} rows of padding",
+            f"most {MAX_PADDING_ROWS} rows of padding",
             hint="use the model section and the vocabulary that it was trained with",
         )

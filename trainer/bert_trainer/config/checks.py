@@ -83,8 +83,7 @@ def resolve_model(config: RunConfig) -> RunConfig:
     try:
         resolved = config.model_copy(update={"model": read_model_file(config.model)})
     except InputError as error:
-        message, _, hint = str(error).partition("\nhint: ")
-        raise InputError(f"model.config_file: {message}", hint=hint or None) from error.__cause__ or error
+        raise InputError(f"model.config_file: {error.message}", hint=error.hint) from error.__cause__ or error
     lines = find_problems(resolved)
     if lines:
         raise _problems(config.model.config_file, lines)

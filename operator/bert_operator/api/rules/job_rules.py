@@ -16,7 +16,7 @@ from bert_operator.api.rules.cel import PREPARES, Cel
 from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, ModelSpec, PretrainSpec
-from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec
+from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec
 from bert_operator.errors import ABSENT, Path, render_path, render_value
 
 _SIZES: tuple[Path, ...] = tuple(("model", to_camel(name)) for name in ("preset", "config_file", *presets.SIZE_FIELDS))
@@ -246,7 +246,11 @@ def _stages_without_data(spec: JobSpec) -> list[str]:
 def _needs_held_out_documents(section: PretrainSpec | EvaluateSpec) -> bool:
     """Return whether a stage evaluates on the dataset although it trains on shards of its own."""
     evaluation = section.evaluation if isinstance(section, PretrainSpec) else None
-    return evaluation is not None and evaluation.shards is None and evaluation.data_range is None
+    return evaluation is not None and _is_on_held_out_documents(evaluation)
+
+
+def _is_on_held_out_documents(measured: EvaluationSpec | EvaluateSpec) -> bool:
+    return measured.shards is None and measured.data_range is None
 
 
 @rule(
@@ -323,9 +327,9 @@ def evaluation_has_data(spec: JobSpec) -> Iterator[Violation]:
     if not any(stage.prepare is not None and stage.prepare.held_out_fraction == 0 for stage in spec.stages):
         return
     for number, stage in enumerate(spec.stages):
-        while_training = stage.pretrain and stage.pretrain.evaluation
+        while_training = None if stage.pretrain is None else stage.pretrain.evaluation
         for path, evaluation in (("evaluate", stage.evaluate), ("pretrain.evaluation", while_training)):
-            if evaluation is not None and evaluation.shards is None and evaluation.data_range is None:
+            if evaluation is not None and _is_on_held_out_documents(evaluation):
                 yield Violation(f"stages[{number}].{path}.shards", f"{ABSENT}, with heldOutFraction 0")
 
 
