@@ -17,7 +17,7 @@ from bert_operator.api.schema import bert_pretrain_job
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.schema.preparation import CorpusSpec, PrepareSpec
 from bert_operator.render import run_config
-from bert_trainer.config import checks, stages
+from bert_trainer.config import checks, optimization, stages
 from bert_trainer.config import run_config as trainer
 from bert_trainer.errors import InputError
 from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
@@ -159,7 +159,7 @@ def test_defaults_are_resolved() -> None:
     assert isinstance(export, stages.ExportStage)
     assert prepare.vocabulary_size == 4096
     assert (phase1.max_predictions_per_sequence, phase1.micro_batch_size) == (20, 32)
-    assert phase1.schedule.warmup == stages.Warmup(proportion=0.1)
+    assert phase1.schedule.warmup == optimization.Warmup(proportion=0.1)
     assert (evaluate.sequence_length, evaluate.max_predictions_per_sequence) == (128, 20)
     assert (config.checkpoint.every_steps, config.checkpoint.every_seconds) == (None, 600)
 
@@ -291,7 +291,7 @@ def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),
-        ("optimizer", trainer.OptimizerConfig, document["optimizer"]),
+        ("optimizer", optimization.OptimizerConfig, document["optimizer"]),
         ("checkpoint", trainer.CheckpointConfig, document["checkpoint"]),
         ("logging", trainer.LoggingConfig, document["logging"]),
         ("prepare", stages.PrepareStage, document["stages"][0]),
@@ -312,13 +312,13 @@ def test_what_the_operator_renders_has_no_default_in_the_trainer() -> None:
         (trainer.JobIdentity, document["job"]),
         (trainer.WorldConfig, document["world"]),
         (trainer.ModelConfig, document["model"]),
-        (trainer.OptimizerConfig, document["optimizer"]),
+        (optimization.OptimizerConfig, document["optimizer"]),
         (trainer.ReductionConfig, document["reduction"]),
         (trainer.CheckpointConfig, document["checkpoint"]),
         (trainer.LoggingConfig, document["logging"]),
         (trainer.ProfileSteps, document["profile_steps"]),
         (stages.PretrainStage, pretrain_stage),
-        (stages.Schedule, pretrain_stage["schedule"]),
+        (optimization.Schedule, pretrain_stage["schedule"]),
         (stages.DataRange, pretrain_stage["data_range"]),
         (stages.EvaluateStage, evaluate),
         (stages.ExportStage, export),
@@ -347,11 +347,11 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
         (bert_pretrain_job.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
         (bert_pretrain_job.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),
         (bert_pretrain_job.ModelSpec, "objective", trainer.ModelConfig, "objective"),
-        (OptimizerSpec, "name", trainer.OptimizerConfig, "name"),
-        (OptimizerSpec, "partitioning", trainer.OptimizerConfig, "partitioning"),
+        (OptimizerSpec, "name", optimization.OptimizerConfig, "name"),
+        (OptimizerSpec, "partitioning", optimization.OptimizerConfig, "partitioning"),
         (ReductionSpec, "compression", trainer.ReductionConfig, "compression"),
-        (bert_pretrain_job.PretrainSpec, "decay", stages.Schedule, "decay"),
-        (bert_pretrain_job.PretrainSpec, "after_warmup", stages.Schedule, "after_warmup"),
+        (bert_pretrain_job.PretrainSpec, "decay", optimization.Schedule, "decay"),
+        (bert_pretrain_job.PretrainSpec, "after_warmup", optimization.Schedule, "after_warmup"),
         (bert_pretrain_job.PretrainSpec, "optimizer_state", stages.PretrainStage, "optimizer_state"),
         (bert_pretrain_job.PretrainSpec, "loss_normalization", stages.PretrainStage, "loss_normalization"),
         (bert_pretrain_job.PretrainSpec, "masking", stages.PretrainStage, "masking"),

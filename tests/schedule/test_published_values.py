@@ -9,7 +9,8 @@ import math
 
 import pytest
 
-from bert_trainer.config.stages import Length, Warmup
+from bert_trainer.config.optimization import Warmup
+from bert_trainer.config.stages import Length
 from bert_trainer.optim.schedule import learning_rate, num_steps, warmup_proportion
 from whole_configs import schedule_settings
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from bert_trainer.config.run_config import LoggingConfig, ModelConfig, OptimizerConfig
-from bert_trainer.config.stages import Schedule
+from bert_trainer.config.optimization import OptimizerConfig, Schedule
+from bert_trainer.config.run_config import LoggingConfig, ModelConfig
 
 Document = dict[str, Any]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from bert_trainer.config.optimization import OptimizerConfig
 from bert_trainer.config.section import Positive, PositiveFloat, Probability, Section, Seed
 from bert_trainer.config.stages import CheckpointTimes, Stage
 
@@ -91,24 +92,6 @@ MODEL_KINDS = ("sizes", "file")
 Model = Annotated[
     Annotated[ModelConfig, Tag("sizes")] | Annotated[ModelFile, Tag("file")], Discriminator(_kind_of_model)
 ]
-
-
-class OptimizerConfig(Section):
-    """The update rule (LAMB: You et al. 2020, algorithm 2; AdamW: Loshchilov and Hutter 2019)."""
-
-    name: Literal["lamb", "adamw"]
-    beta1: Probability
-    beta2: Probability
-    epsilon: PositiveFloat
-    """Added outside the root."""
-    weight_decay: Annotated[float, Field(ge=0)]
-    """Not applied to biases and LayerNorm parameters, whose trust ratio is 1."""
-    bias_correction: bool
-    max_gradient_norm: PositiveFloat | None
-    """Global L2 norm above which gradients are scaled down, after the reduction; empty: never."""
-    partitioning: Literal["none", "zero1"]
-    """``zero1``: every rank holds the moments of a share of the parameters and updates those alone (Rajbhandari et
-    al. 2020, stage 1)."""
 
 
 class ReductionConfig(Section):

@@ -12,6 +12,8 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+# As the operator has it: names become parts of paths (export/<format>-<name>) and of labels.
+StageName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
 
 
 class Section(BaseModel):

@@ -10,32 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bert_trainer.config.dataset_names import LayoutName, RecipeName
-from bert_trainer.config.section import Count, Fraction, Positive, PositiveFloat, Section, Seed
-
-# As the operator has it: names become parts of paths (export/<format>-<name>) and of labels.
-StageName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-
-
-class Warmup(Section):
-    """Linear rise of the learning rate; exactly one of the two is set."""
-
-    # The operator renders the one that is set.
-    steps: Count | None = None
-    proportion: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Share of the stage's steps."""
-
-
-class Schedule(Section):
-    """Learning rate over the steps of one stage."""
-
-    learning_rate: PositiveFloat
-    """Peak that the warm-up aims at."""
-    warmup: Warmup
-    decay: Literal["poly", "linear", "constant"]
-    """``poly``: (1 - progress) ** 0.5, NVIDIA's; ``linear``: 1 - progress, Google's and MLPerf's."""
-    after_warmup: Literal["published", "continuous"]
-    """``published``: decay counts from step 0, so the rate drops where the warm-up ends, as in the original
-    scripts; ``continuous``: decay counts from the end of the warm-up."""
+from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.optimization import Schedule
+from bert_trainer.config.section import Count, Fraction, Positive, PositiveFloat, Section, Seed, StageName
 
 
 class Length(Section):
@@ -243,4 +220,6 @@ class ExportStage(Section):
     Written to ``export/<format>``, or to ``export/<format>-<name>`` where a later stage has the same format."""
 
 
-Stage = Annotated[PrepareStage | PretrainStage | EvaluateStage | ExportStage, Field(discriminator="kind")]
+Stage = Annotated[
+    PrepareStage | PretrainStage | EvaluateStage | FinetuneStage | ExportStage, Field(discriminator="kind")
+]

@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
-from bert_trainer.config.run_config import ModelConfig
-from bert_trainer.model.activation_checkpointing import run_layer
 from bert_trainer.model.backends import eager
 from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
+from bert_trainer.model.encoding import encode
 from bert_trainer.model.layers import BertParameters
 
 
@@ -38,33 +37,9 @@ class LossSums:
 class Bert(BertParameters):
     """The encoder and both heads; ``forward`` returns sums of losses, never means."""
 
-    def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
-        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
-        super().__init__(config, vocabulary_size)
-        self.activation_checkpointing = False
-
     def encode(self, batch: Batch, dropout: DropoutKeys | None = None, output_index_K: Tensor | None = None) -> Tensor:
-        """Return the last hidden states.
-
-        Args:
-            batch: on the model's device.
-            dropout: None for none (evaluation).
-            output_index_K: int64, places among the N tokens; the last layer computes what follows its attention for
-                those tokens alone.
-
-        Returns:
-            (N, D), or (K, D) of the tokens asked for.
-        """
-        # Chosen for every pass, not when the model is built: the model moves between devices, and autocast, which
-        # decides the compute type, is the caller's.
-        backend = choose_backend(self)
-        x_ND = backend.embed(self, batch, dropout)
-        last = len(self.layers) - 1
-        for number, layer in enumerate(self.layers):
-            wanted = output_index_K if number == last else None
-            recompute = self.activation_checkpointing
-            x_ND = run_layer(backend, layer, x_ND, batch, dropout, wanted, recompute=recompute)  # type: ignore[arg-type]
-        return x_ND
+        """Return the last hidden states, as ``encoding.encode`` does."""
+        return encode(self, batch, dropout, output_index_K)
 
     def masked_lm_logits(self, x_MD: Tensor) -> Tensor:
         """Return (M, V); columns of the vocabulary's padding are -inf."""

@@ -61,28 +61,28 @@ class Layer(nn.Module):
         self.ffn_norm = nn.LayerNorm(size, eps=eps)
 
 
-class BertParameters(nn.Module):
-    """The parameters of the encoder and both heads."""
+class EncoderParameters(nn.Module):
+    """The parameters of the encoder, which every model here begins with."""
 
     def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
         """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
         super().__init__()
         self.config = config
         self.vocabulary_size = vocabulary_size
-        multiple = config.vocab_pad_multiple
-        padded = -(-vocabulary_size // multiple) * multiple
-        size = config.hidden_size
-        self.embeddings = Embeddings(config, padded)
+        self.activation_checkpointing = False
+        self.embeddings = Embeddings(config, self.padded_vocabulary_size)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
-        self.mlm_transform = nn.Linear(size, size)
-        self.mlm_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        # The head's weight is ``embeddings.tokens.weight``: one parameter with two gradients.
-        self.mlm_bias = nn.Parameter(torch.zeros(padded))
-        self.pooler: nn.Linear | None = None
-        self.nsp: nn.Linear | None = None
-        if config.objective == "mlm+nsp":
-            self.pooler = nn.Linear(size, size)
-            self.nsp = nn.Linear(size, 2)
+
+    @property
+    def padded_vocabulary_size(self) -> int:
+        """Rows of the token table."""
+        multiple = self.config.vocab_pad_multiple
+        return -(-self.vocabulary_size // multiple) * multiple
+
+    @property
+    def head_dropout_site(self) -> int:
+        """Number of the dropout site behind those of the layers."""
+        return 1 + _SITES_PER_LAYER * self.config.num_hidden_layers
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
@@ -108,6 +108,24 @@ class BertParameters(nn.Module):
             name: parameter.detach()[: self.vocabulary_size] if name in BY_ENTRY else parameter.detach()
             for name, parameter in self.named_parameters()
         }
+
+
+class BertParameters(EncoderParameters):
+    """The parameters of the encoder and both pretraining heads."""
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
+        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
+        super().__init__(config, vocabulary_size)
+        size = config.hidden_size
+        self.mlm_transform = nn.Linear(size, size)
+        self.mlm_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        # The head's weight is ``embeddings.tokens.weight``: one parameter with two gradients.
+        self.mlm_bias = nn.Parameter(torch.zeros(self.padded_vocabulary_size))
+        self.pooler: nn.Linear | None = None
+        self.nsp: nn.Linear | None = None
+        if config.objective == "mlm+nsp":
+            self.pooler = nn.Linear(size, size)
+            self.nsp = nn.Linear(size, 2)
 
 
 def gelu_approximation(config: ModelConfig) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.config.optimization import OptimizerConfig
 from bert_trainer.optim.update import Coefficients, apply_update_, gradients_to_update_, row_norms
 from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
 from bert_trainer.parallel.world import World

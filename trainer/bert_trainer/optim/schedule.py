@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from bert_trainer.config.stages import Length, Schedule, Warmup
+from bert_trainer.config.optimization import Schedule, Warmup
+from bert_trainer.config.stages import Length
 
 # 0 ** 0 is 1: the last step of constant, at which no progress is left, has the peak as well.
 _POWER = {"poly": 0.5, "linear": 1.0, "constant": 0.0}

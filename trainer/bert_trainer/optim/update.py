@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bert_trainer.config.run_config import OptimizerConfig
+from bert_trainer.config.optimization import OptimizerConfig
 from bert_trainer.model.backends.cpu.library import Library, usable
 from bert_trainer.model.backends.gpu.compilation import compile_function, why_not_compiled
 

@@ -16,13 +16,13 @@ from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu import encoder as gpu
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
-from bert_trainer.model.layers import BertParameters, Layer
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer
 
 
 class Backend(Protocol):
     """What computes a model's parts; ``dropout`` is None for none."""
 
-    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
 
     def encode_layer(
@@ -34,7 +34,7 @@ class Backend(Protocol):
         """Return the sum of the masked-LM losses in nats and the number of right answers."""
 
 
-def choose_backend(model: BertParameters) -> Backend:
+def choose_backend(model: EncoderParameters) -> Backend:
     """Return the fastest backend for a model on the device where it lies and under the current autocast."""
     weight = model.embeddings.tokens.weight
     if weight.device.type == "cuda":
@@ -43,7 +43,7 @@ def choose_backend(model: BertParameters) -> Backend:
     return cpu.find(weight.device, _compute_dtype(weight), _head_size(model)) or EagerBackend()
 
 
-def gpu_backend(model: BertParameters) -> gpu.GpuBackend:
+def gpu_backend(model: EncoderParameters) -> gpu.GpuBackend:
     """Return the backend of a model that lies on a GPU. The first call tries it out, which takes seconds."""
     weight = model.embeddings.tokens.weight
     return gpu.find(weight.device, _compute_dtype(weight), _head_size(model))
@@ -57,5 +57,5 @@ def _compute_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def _head_size(model: BertParameters) -> int:
+def _head_size(model: EncoderParameters) -> int:
     return model.config.hidden_size // model.config.num_attention_heads

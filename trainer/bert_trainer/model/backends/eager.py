@@ -16,13 +16,13 @@ from torch import Tensor
 
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
-from bert_trainer.model.layers import BertParameters, Embeddings, Layer, gelu_approximation
+from bert_trainer.model.layers import BertParameters, Embeddings, EncoderParameters, Layer, gelu_approximation
 
 
 class EagerBackend:
     """Plain PyTorch operations."""
 
-    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         x_ND = sum_embeddings(model.embeddings, batch)
         return _drop(x_ND, dropout, model.config.hidden_dropout_prob, EMBEDDINGS_SITE)

@@ -14,7 +14,7 @@ from bert_trainer.model.backends.cpu.library import Library, usable
 from bert_trainer.model.backends.cpu.linear import linear
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
-from bert_trainer.model.layers import BertParameters, Layer, gelu_approximation
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
 
 _LANES = 16
 
@@ -27,7 +27,7 @@ class CpuBackend:
     dtype: torch.dtype
     """Of products and activations: fp32 or bf16."""
 
-    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
         # In the parameters' type: a sum of three rounded embeddings would lose a bit or two in bf16.
         x_ND = eager.sum_embeddings(model.embeddings, batch).to(self.dtype)

@@ -22,7 +22,7 @@ from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, Layer
 from bert_trainer.model.backends.gpu.self_test import find_fault
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys, spread_places
-from bert_trainer.model.layers import BertParameters, Layer, gelu_approximation
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class GpuBackend:
     not_compiled: str | None = "not asked for"
     """Why the functions are plain; None where they are compiled."""
 
-    def embed(self, model: BertParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
+    def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return the sum of embeddings, normalised and dropped, (N, D)."""
         embeddings, config = model.embeddings, model.config
         summed = (

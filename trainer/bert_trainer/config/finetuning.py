@@ -1,0 +1,111 @@
+"""The fine-tuning stage: a task, its files, and how the pretrained model is trained on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bert_trainer.config.optimization import OptimizerConfig, Schedule
+from bert_trainer.config.section import Positive, PositiveFloat, Probability, Section, Seed, StageName
+
+TaskName = Literal[
+    "cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "squad",
+    "classification", "regression", "spans",
+]  # fmt: skip
+"""Nine of GLUE (Wang et al. 2019), SQuAD 1.1 (Rajpurkar et al. 2016), and three kinds of tables of one's own."""
+
+
+class TableColumns(Section):
+    """Columns of a table of one's own, or keys of its JSON Lines, by their names in the first line."""
+
+    text: str | None = None
+    """Of ``classification`` and ``regression``: the text, or the first of a pair."""
+    text_pair: str | None = None
+    """The second text of a pair; empty: single texts."""
+    label: str | None = None
+    """The class, or for ``regression`` the number."""
+    question: str | None = None
+    """Of ``spans``."""
+    context: str | None = None
+    """Of ``spans``: the text that holds the answer."""
+    answer: str | None = None
+    """Of ``spans``: the answer as it stands in the context."""
+    answer_start: str | None = None
+    """Of ``spans``: offset of the answer's first character in the context; empty: its first occurrence."""
+    id: str | None = None
+    """What predictions are labelled with; empty: the row's number, from 0."""
+
+
+class TaskData(Section):
+    """Where a task's files lie: a folder of official files, or files of one's own."""
+
+    folder: str | None = None
+    """Of GLUE and SQuAD: the folder with the official files under their official names."""
+    train: str | None = None
+    """Of one's own tables: the file to train on."""
+    validation: str | None = None
+    """The file to evaluate on."""
+    test: str | None = None
+    """A file without labels, of which predictions are written; empty: none."""
+    format: Literal["auto", "tsv", "csv", "jsonLines"] = "auto"
+    """``auto``: by the file's suffix."""
+    columns: TableColumns = TableColumns()
+    labels: tuple[str, ...] = ()
+    """Classes of ``classification`` in the order of their numbers; empty: the sorted ones of the file to train on."""
+
+
+class EarlyStopping(Section):
+    """When a run ends before its epochs."""
+
+    patience: Positive
+    """Evaluations in a row without improvement."""
+    min_improvement: Annotated[float, Field(ge=0)] = 0.0
+    """Of the metric, below which an evaluation counts as none."""
+
+
+class FinetuneStage(Section):
+    """Fine-tuning on one task: a run per seed, of which the best evaluation's weights are kept."""
+
+    kind: Literal["finetune"] = "finetune"
+    name: StageName
+    task: TaskName
+    data: TaskData
+    start_from: Literal["pretrained", "random"] = "pretrained"
+    """``pretrained``: the weights of the pretrain stages before, or else the initial checkpoint; ``random``: drawn from
+    the run's seed. The task's head is drawn in either case."""
+    lower_case: bool | None = None
+    """Empty: as the prepare stage, the data set or the initial checkpoint's tokenizer says."""
+    sequence_length: Annotated[int, Field(ge=8)]
+    """Tokens at most, [CLS] and [SEP] included; longer pairs lose tokens of their longer text, contexts of spans are
+    split into windows."""
+    doc_stride: Positive = 128
+    """Of spans: tokens between the starts of two windows of one context."""
+    max_query_length: Positive = 64
+    """Of spans: tokens of a question; the rest is cut."""
+    max_answer_length: Positive = 30
+    """Of spans: tokens of a predicted answer."""
+    global_batch_size: Positive
+    """Rows per optimizer step, over all ranks that train one model together; without ``synchronize_gradients`` of each
+    rank."""
+    micro_batch_size: Positive
+    """Rows of one forward and backward pass on one rank, at most; of evaluations as well."""
+    epochs: PositiveFloat
+    """Passes over the training rows. The last step of an epoch has what is left of its rows."""
+    schedule: Schedule
+    """Over the steps of one run."""
+    learning_rate_scaling: Literal["none", "sqrtRanks"] = "none"
+    """``sqrtRanks``: the learning rate times the square root of the number of ranks."""
+    optimizer: OptimizerConfig
+    head_dropout: Probability | None = None
+    """Before the task's last layer; empty: the model's ``hidden_dropout_prob``."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=100)]
+    """Of the head's weights, order and dropout: one run for each, one after the other."""
+    synchronize_gradients: bool = True
+    """False: every rank trains a model of its own on all rows, with ``seed + rank * len(seeds)``, and the best one is
+    kept."""
+    evaluate_every_epochs: PositiveFloat = 1.0
+    """The last step of a run is evaluated as well."""
+    metric: str | None = None
+    """What decides which evaluation is the best; empty: the task's main metric (``tasks.catalog``)."""
+    early_stopping: EarlyStopping | None = None

@@ -1,0 +1,97 @@
+"""The encoder with the head of a fine-tuning task, on real tokens only.
+
+Heads are those of transformers' ``BertForSequenceClassification``, ``DistilBertForSequenceClassification`` and
+``...ForQuestionAnswering`` (Devlin et al. 2019, section 4), whose names exported models carry.
+
+Letters: N real tokens of a micro-batch, B rows, D hidden size, L numbers that the head gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
+from torch import Tensor, nn
+
+from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.model.backends import eager
+from bert_trainer.model.batch import IGNORED_LABEL, Batch
+from bert_trainer.model.dropout import DropoutKeys
+from bert_trainer.model.encoding import encode
+from bert_trainer.model.layers import EncoderParameters
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a task asks of the model."""
+
+    kind: Literal["classification", "regression", "spans"]
+    num_outputs: int
+    """Of a row: classes, 1 for a regression; of every token of spans: 2, the answer's first and last token."""
+    dropout: float
+    """Before the last layer."""
+
+
+class TaskModel(EncoderParameters):
+    """The encoder and one head; ``forward`` returns a sum of losses, never a mean."""
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int, head: Head) -> None:
+        """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
+        super().__init__(config, vocabulary_size)
+        self.head_config = head
+        size = config.hidden_size
+        # Of rows alone: BERT's pooler, which next-sentence prediction has pretrained, or DistilBERT's layer in its
+        # place. Spans are read off the encoder's output.
+        self.pooler = None if head.kind == "spans" else nn.Linear(size, size)
+        self.head = nn.Linear(size, head.num_outputs)
+
+    @torch.no_grad()
+    def load_encoder(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy what a pretrained model has of this one's parameters; the head stays as drawn.
+
+        weights: by name, with the vocabulary's rows of padding; a pooler may be missing.
+        """
+        for name, parameter in self.named_parameters():
+            if name.startswith("head.") or (name.startswith("pooler.") and name not in weights):
+                continue
+            parameter.copy_(weights[name])
+
+    def logits(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
+        """Return the head's numbers in fp32 or wider: (B, L), or (N, 2) of spans."""
+        if self.pooler is None:
+            x_ND, places = encode(self, batch, dropout), None
+            x = x_ND
+        else:
+            places = batch.row_starts_B
+            x = self.pooler(encode(self, batch, dropout, places))
+            x = torch.tanh(x) if self.config.architecture == "bert" else F.relu(x)
+        if dropout is not None and self.head_config.dropout > 0:
+            keys = dropout if places is None else dropout.of_tokens(places)
+            x = keys.hidden(x, self.head_config.dropout, self.head_dropout_site)
+        return eager.at_least_fp32(self.head(x))
+
+    def forward(self, batch: Batch, targets: Tensor, dropout: DropoutKeys | None = None) -> Tensor:
+        """Return the loss summed over rows, scalar.
+
+        targets: classes, int64 (B,): cross-entropy in nats; ratings, floating point (B,): squared error; first and last
+            token of the answer as positions in the row, int64 (B, 2): the mean of both cross-entropies over the row's
+            tokens. Rows of padding have -100, and NaN for a rating.
+        """
+        return task_loss(self.head_config.kind, self.logits(batch, dropout), batch, targets)
+
+
+def task_loss(kind: str, logits: Tensor, batch: Batch, targets: Tensor) -> Tensor:
+    """Return the loss of a head's numbers, summed over rows, scalar."""
+    if kind == "classification":
+        return F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED_LABEL)
+    if kind == "regression":
+        errors_B = logits[:, 0] - targets.nan_to_num().to(logits.dtype)
+        return (errors_B.square() * ~targets.isnan()).sum()
+    rows, length = batch.row_mask_BT.shape
+    # Padded to the longest row with -inf, which a softmax gives no share: only these two columns are.
+    padded = logits.new_full((rows * length, 2), -torch.inf).index_copy(0, batch.padded_index_N, logits)
+    scores_B2T = padded.view(rows, length, 2).transpose(1, 2)
+    return F.cross_entropy(scores_B2T.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED_LABEL) / 2

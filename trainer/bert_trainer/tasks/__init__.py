@@ -1,0 +1,1 @@
+"""Fine-tuning tasks without torch: their files, rows of tokens, metrics and predictions."""
