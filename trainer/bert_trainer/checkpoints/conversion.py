@@ -24,8 +24,8 @@ from bert_trainer.checkpoints.accounting import (
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.checkpoints.initial_weights import READERS, read_source
 from bert_trainer.checkpoints.model_export import export_model
+from bert_trainer.checkpoints.tokenizer_files import is_lower_case, read_lower_case
 from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
-from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import ModelConfig, ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
@@ -99,7 +99,8 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
         copy_tensors(fitted, dict(model.named_parameters()))
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    lower_case = _is_lower_case(path, vocabulary)
+    said = read_lower_case(path)
+    lower_case = is_lower_case(vocabulary) if said is None else said
     export_model("huggingface", model, vocabulary, output, lower_case=lower_case, replace=False)
     return _render_account(kind, described, config, source, fitted, vocabulary, output)
 
@@ -154,16 +155,6 @@ def _check_description(described: Described, vocabulary: Vocabulary) -> None:
             f"{described.model_file}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems),
             hint="name the description and the vocabulary of these weights: --model-config, --vocabulary-file",
         )
-
-
-def _is_lower_case(path: Path, vocabulary: Vocabulary) -> bool:
-    """Return what a tokenizer's settings say; without them, whether no entry has a capital letter."""
-    settings = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
-    if settings.exists():
-        said = read_json_file(settings).get("do_lower_case")
-        if isinstance(said, bool):
-            return said
-    return all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))
 
 
 def _render_account(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from tokenizers import decoders, processors
 
+from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary, make_tokenizer
 
+_SETTINGS_FILE = "tokenizer_config.json"
 _ROLES = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
 
 
@@ -39,7 +41,7 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocabulary.cls_id), ("[SEP]", vocabulary.sep_id)],
     )
-    for name, document in (("tokenizer_config.json", settings), ("special_tokens_map.json", _ROLES)):
+    for name, document in ((_SETTINGS_FILE, settings), ("special_tokens_map.json", _ROLES)):
         (folder / name).write_text(json.dumps(document, indent=2) + "\n")
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n")
     write_vocabulary(vocabulary, folder)
@@ -48,3 +50,22 @@ def write_tokenizer(config: ModelConfig, vocabulary: Vocabulary, folder: Path, *
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write ``vocab.txt``."""
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary.tokens))
+
+
+def read_lower_case(path: Path) -> bool | None:
+    """Return what the tokenizer's settings beside weights say; None where there are none, or they leave it open.
+
+    Args:
+        path: The folder of the weights, or a file or prefix of files in it.
+
+    Raises:
+        InputError: the settings cannot be read.
+    """
+    settings = (path if path.is_dir() else path.parent) / _SETTINGS_FILE
+    said = read_json_file(settings).get("do_lower_case") if settings.exists() else None
+    return said if isinstance(said, bool) else None
+
+
+def is_lower_case(vocabulary: Vocabulary) -> bool:
+    """Return whether no entry of a vocabulary has a capital letter, names in brackets aside."""
+    return all(token == token.lower() for token in vocabulary.tokens if not token.startswith("["))

@@ -14,11 +14,11 @@ from bert_trainer.checkpoints.checkpoint import Checkpoint, list_checkpoints, re
 from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.config.stages import EvaluateStage, Evaluation, ExportStage, PrepareStage, PretrainStage, Stage
-from bert_trainer.dataset.shards.dataset_info import DatasetInfo, find_dataset_info
-from bert_trainer.errors import InputError
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.training.letter_case import dataset_of, lower_case_of
 from bert_trainer.training.session import Session
 
 _EXPORT_FOLDER = "export"
@@ -35,13 +35,13 @@ def export_and_report(session: Session, index: int, stage: ExportStage) -> None:
         writer.store.wait()
         writer.folder.check_fence()
         target = writer.folder.path / _EXPORT_FOLDER / export_name(session.config.stages, index)
-        dataset = _dataset_of(session)
+        dataset = dataset_of(session)
         export_model(
             stage.format,
             session.model,
             session.vocabulary,
             target,
-            lower_case=_is_lower_case(session.config.stages, dataset),
+            lower_case=lower_case_of(session),
             card=render_card(_facts(session, index, stage, dataset)),
             before_commit=writer.folder.check_fence,
         )
@@ -62,25 +62,6 @@ def export_name(stages: Sequence[Stage], index: int) -> str:
     return f"{stage.format}-{stage.name}" if any(other.format == stage.format for other in later) else stage.format
 
 
-def _is_lower_case(stages: Sequence[Stage], dataset: DatasetInfo | None) -> bool:
-    for stage in stages:
-        if isinstance(stage, PrepareStage):
-            return stage.lower_case
-    return True if dataset is None else dataset.settings.lower_case
-
-
-def _dataset_of(session: Session) -> DatasetInfo | None:
-    """Return what is known of the data set that was trained on; None of shards that another program made."""
-    # What was measured on comes last: it may be another's shards.
-    folders = [data.folder for data in session.evaluation_data.values()]
-    folders += [data.folder for data in session.training_data.values()]
-    try:
-        found = find_dataset_info(folders[-1].paths[0].parent) if folders else None
-    except InputError:
-        return None  # training did not need it either
-    return None if found is None else found[1]
-
-
 def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInfo | None) -> ModelFacts:
     config, records = session.config, list(read_metrics(Path(session.config.output_folder)))
     prepare = next((it for it in config.stages if isinstance(it, PrepareStage)), None)
@@ -89,7 +70,7 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
         form=stage.format,
         architecture=session.model.config.architecture,
         objective=session.model.config.objective,
-        lower_case=_is_lower_case(config.stages, dataset),
+        lower_case=lower_case_of(session),
         sizes=list(_sizes(session)),
         data_name=_data_name(session, prepare, dataset),
         languages=[corpus.language for corpus in prepare.all_corpora] if prepare else [],
