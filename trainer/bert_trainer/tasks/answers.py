@@ -1,0 +1,77 @@
+"""Where an answer stands in its context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
+from bert_trainer.tasks.delimited import excerpt
+
+_NEAR = 2
+"""Characters by which an offset may be wrong."""
+_SHOWN = 5
+
+
+@dataclass(slots=True)
+class AnswerCheck:
+    """Finds the answers of one file, and remembers those that are not where the file says."""
+
+    path: Path
+    moved: int = 0
+    """Answers whose offset was wrong by a character or two."""
+    _lost: list[str] = field(default_factory=list)
+    _num_lost: int = 0
+
+    def locate(self, name: str, context: str, answer: str, start: int | None) -> tuple[str, int] | None:
+        """Return the answer and its offset; None, and remembered, where it is not there.
+
+        Args:
+            name: Of the question, for the message.
+            context: The text that holds the answer.
+            answer: As it stands in the context.
+            start: Offset of its first character; None: its first occurrence.
+        """
+        found = _find(context, answer, start)
+        if isinstance(found, str):
+            self._num_lost += 1
+            if len(self._lost) < _SHOWN:
+                self._lost.append(f"{name} has {found}")
+            return None
+        self.moved += start is not None and found != start
+        return answer, found
+
+    def notes(self) -> list[str]:
+        """Return what a person should know.
+
+        Raises:
+            InputError: answers are not in their contexts; names the first ones and how many there are.
+        """
+        if self._num_lost:
+            more = f", and {self._num_lost - len(self._lost)} more" if self._num_lost > len(self._lost) else ""
+            raise InputError(
+                f"{shown(self.path)}: {self._num_lost} answers are not in their contexts: "
+                f"{'; '.join(self._lost)}{more}",
+                hint="each answer must be a part of its context, letter by letter, and its start be counted in "
+                "characters from 0; correct these, or take them out: none is skipped silently",
+            )
+        if self.moved:
+            return [f"{shown(self.path)}: {self.moved} answers stand up to {_NEAR} characters from where the file says"]
+        return []
+
+
+def _find(context: str, answer: str, start: int | None) -> int | str:
+    """Return the offset of an answer, or in words what is wrong with it."""
+    if not answer.strip():
+        return "an empty answer"
+    elsewhere = context.find(answer)
+    if start is None:
+        return elsewhere if elsewhere >= 0 else f"{excerpt(answer)}, which is not there"
+    # Programs that strip a context shift all its offsets; the nearest first.
+    for distance in sorted(range(-_NEAR, _NEAR + 1), key=abs):
+        if start + distance >= 0 and context.startswith(answer, start + distance):
+            return start + distance
+    there = excerpt(context[start : start + len(answer)]) if 0 <= start < len(context) else "nothing"
+    found_at = f"; it stands at {elsewhere}" if elsewhere >= 0 else ""
+    return f"{excerpt(answer)} at {start}, where {there} stands{found_at}"

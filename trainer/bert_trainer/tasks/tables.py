@@ -1,0 +1,254 @@
+"""Tables of one's own: TSV, CSV or JSON Lines with named columns, for classification, regression or spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.config.finetuning import TableColumns, TaskData
+from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
+from bert_trainer.tasks.answers import AnswerCheck
+from bert_trainer.tasks.catalog import Task
+from bert_trainer.tasks.delimited import at, excerpt, listed, require_file, whole_characters
+from bert_trainer.tasks.examples import SpanExample, Split, TaskExamples, TextExample
+from bert_trainer.tasks.ratings import parse_rating
+from bert_trainer.tasks.records import Record, read_records
+
+MAX_CLASSES = 10_000
+"""More are a column of texts or numbers, named by mistake."""
+
+
+def read_tables(task: Task, data: TaskData) -> TaskExamples:
+    """Read the files that the stage names.
+
+    Raises:
+        InputError: a file or a column is missing, or a row is not of its form; names the file and the line.
+    """
+    _require_columns(task, data.columns)
+    train, validation = _named(data.train, "train"), _named(data.validation, "validation")
+    tables = {"train": _Table(train, data), "validation": _Table(validation, data)}
+    if data.test is not None:
+        tables["test"] = _Table(_named(data.test, "test"), data)
+    notes = []
+    if _is_same(train, validation):
+        notes.append(f"{shown(train)}: is trained on and evaluated on: its metrics say nothing about other texts")
+    if task.kind == "spans":
+        splits = {name: Split(name, tuple(table.spans(name != "test"))) for name, table in tables.items()}
+    else:
+        if task.kind == "classification":
+            task = task.with_labels(data.labels or _labels_of(tables["train"]))
+        splits = {name: Split(name, tuple(table.texts(task, name != "test"))) for name, table in tables.items()}
+    for name, split in splits.items():
+        if not split.examples:
+            raise InputError(
+                f"{shown(tables[name].path)}: got no row; allowed: at least one", hint="write the file again"
+            )
+        if name != "train":
+            tables[name].refuse_equal_ids()
+    notes += [note for table in tables.values() for note in table.notes]
+    tests = (splits["test"],) if "test" in splits else ()
+    return TaskExamples(task, splits["train"], (splits["validation"],), tests, tuple(notes))
+
+
+def _require_columns(task: Task, columns: TableColumns) -> None:
+    needed = ("question", "context", "answer") if task.kind == "spans" else ("text", "label")
+    missing = [name for name in needed if not getattr(columns, name)]
+    if missing:
+        raise InputError(
+            f"data.columns: {listed(missing)} not named; allowed for the task {task.name}: names of columns for "
+            f"{listed(list(needed))}",
+            hint="name them as the first line of the file does, or as the keys of its JSON objects",
+        )
+
+
+def _named(path: str | None, what: str) -> Path:
+    if not path:
+        raise InputError(
+            f"data.{what}: not named; allowed: a file", hint="a table of one's own needs train and validation"
+        )
+    require_file(Path(path))
+    return Path(path)
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except OSError:
+        return False
+
+
+def _labels_of(table: _Table) -> tuple[str, ...]:
+    """Return the labels of a file in order: by number if all are whole numbers, else by character."""
+    found: set[str] = set()
+    column = str(table.columns.label)
+    for line, record in table.records({column}):
+        found.add(table.label(record[column], line))
+        if len(found) > MAX_CLASSES:
+            raise InputError(
+                f"{at(table.path, line)}: got more than {MAX_CLASSES} labels in the column {column!r}; "
+                "allowed: classes, of which each has examples",
+                hint="name the column of the classes, or the task `regression` for numbers",
+            )
+    if len(found) == 1:
+        raise InputError(
+            f"{shown(table.path)}: got the label {excerpt(min(found))} in every row; allowed: two classes or more",
+            hint=f"name the column of the classes; {column!r} is named now",
+        )
+    if all(label.removeprefix("-").isdecimal() and label.isascii() for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))
+    return tuple(sorted(found))
+
+
+@dataclass(slots=True)
+class _Table:
+    """One file, read row by row; may be read several times."""
+
+    path: Path
+    data: TaskData
+    notes: list[str] = field(default_factory=list)
+    _lines: dict[str, int] = field(default_factory=dict)
+    """Of identifiers: where they stand first."""
+    _equal: tuple[str, int, int] | None = None
+
+    @property
+    def columns(self) -> TableColumns:
+        return self.data.columns
+
+    def texts(self, task: Task, labelled: bool) -> Iterator[TextExample]:
+        """Yield the examples of a classification or a regression."""
+        columns = self.columns
+        numbers = {label: number for number, label in enumerate(task.labels)}
+        wanted = {name for name in (columns.text, columns.text_pair, columns.id) if name}
+        if labelled:
+            wanted.add(str(columns.label))
+        for count, (line, record) in enumerate(self.records(wanted)):
+            label: int | float | None = None
+            if labelled:
+                value = record[str(columns.label)]
+                label = self._rating(value, line) if task.kind == "regression" else self._class(value, line, numbers)
+            second = self._text(record, columns.text_pair, line) if columns.text_pair else None
+            yield TextExample(self._id(record, line, count), self._text(record, columns.text, line), second, label)
+
+    def spans(self, labelled: bool) -> Iterator[SpanExample]:
+        """Yield questions; raises InputError at the end if answers are not in their contexts."""
+        columns = self.columns
+        wanted = {name for name in (columns.question, columns.context, columns.id) if name}
+        if labelled:
+            wanted |= {name for name in (columns.answer, columns.answer_start) if name}
+        check = AnswerCheck(self.path)
+        for count, (line, record) in enumerate(self.records(wanted)):
+            name = self._id(record, line, count)
+            context = self._text(record, columns.context, line)
+            answers = []
+            for answer, start in self._answers(record, line) if labelled else ():
+                place = check.locate(f"line {line} ({excerpt(name)})", context, answer, start)
+                if place is not None:
+                    answers.append(place)
+            yield SpanExample(name, self._text(record, columns.question, line), context, tuple(answers))
+        self.notes += check.notes()
+
+    def records(self, wanted: set[str]) -> Iterator[Record]:
+        """Yield the rows, which have the wanted columns."""
+        return read_records(self.path, self.data.format, wanted, self.notes)
+
+    def label(self, value: object, line: int) -> str:
+        """Return a class as text: of JSON also a whole number, or true or false."""
+        text = json.dumps(value) if isinstance(value, int) else value
+        if not isinstance(text, str) or not text.strip():
+            got = "empty" if isinstance(text, str) else _described(value)
+            raise InputError(
+                f"{at(self.path, line)}: {self.columns.label!r} is {got}; allowed: a label, as text or whole number",
+                hint="take rows without a label out of the file; those to predict belong into data.test",
+            )
+        return whole_characters(text.strip())
+
+    def _class(self, value: object, line: int, numbers: dict[str, int]) -> int:
+        label = self.label(value, line)
+        if label not in numbers:
+            whose = "data.labels" if self.data.labels else "the file to train on"
+            raise InputError(
+                f"{at(self.path, line)}: got the label {excerpt(label)}; allowed, by {whose}: {listed(list(numbers))}",
+                hint="correct it, take the row out, or name all classes in data.labels",
+            )
+        return numbers[label]
+
+    def _rating(self, value: object, line: int) -> float:
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return parse_rating(str(value), self.path, line)
+        raise InputError(f"{at(self.path, line)}: got {_described(value)} to predict; allowed: a finite number")
+
+    def _text(self, record: dict[str, Any], column: str | None, line: int) -> str:
+        value = record[str(column)]
+        if not isinstance(value, str):
+            raise InputError(f"{at(self.path, line)}: {column!r} is {_described(value)}; allowed: a text")
+        return whole_characters(value)
+
+    def _id(self, record: dict[str, Any], line: int, count: int) -> str:
+        column = self.columns.id
+        if not column:
+            return str(count)
+        value = record[column]
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            raise InputError(
+                f"{at(self.path, line)}: {column!r} is {_described(value)}; allowed: a text or a whole number"
+            )
+        name = whole_characters(str(value))
+        before = self._lines.setdefault(name, line)
+        if before != line and self._equal is None:
+            self._equal = (name, before, line)
+        return name
+
+    def refuse_equal_ids(self) -> None:
+        """Raise InputError if two rows have one identifier: predictions could not be told apart."""
+        if self._equal is not None:
+            name, before, line = self._equal
+            raise InputError(
+                f"{at(self.path, line)}: got the identifier {excerpt(name)}, which line {before} has; allowed: one "
+                "of its own for every row, since predictions are labelled with it",
+                hint="name another column in data.columns.id, or none, for the numbers of the rows",
+            )
+
+    def _answers(self, record: dict[str, Any], line: int) -> list[tuple[str, int | None]]:
+        """Return the answers of a row, and their offsets if a column has them."""
+        value: Any = record[str(self.columns.answer)]
+        start: Any = record[self.columns.answer_start] if self.columns.answer_start else None
+        if isinstance(value, dict) and self.columns.answer_start is None:
+            # As converted SQuAD has it: {"text": [...], "answer_start": [...]}.
+            value, start = value.get("text"), value.get("answer_start")
+        texts = value if isinstance(value, list) else [value]
+        starts = start if isinstance(start, list) else [start] * len(texts)
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise InputError(
+                f"{at(self.path, line)}: {self.columns.answer!r} is {_described(value)}; "
+                "allowed: a text, or a list of texts",
+                hint="questions without an answer cannot be trained on",
+            )
+        if len(starts) != len(texts):
+            raise InputError(
+                f"{at(self.path, line)}: got {len(texts)} answers and {len(starts)} starts; allowed: as many"
+            )
+        return [(whole_characters(text), self._start(value, line)) for text, value in zip(texts, starts, strict=True)]
+
+    def _start(self, value: object, line: int) -> int | None:
+        if value is None and self.columns.answer_start is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() and len(value) < 20:
+            return int(value)
+        raise InputError(
+            f"{at(self.path, line)}: got {_described(value)} for an answer's start; allowed: a whole number",
+            hint="name no column of starts in data.columns, to take each answer's first occurrence",
+        )
+
+
+def _described(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return excerpt(value)
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value)
