@@ -20,11 +20,8 @@ from bert_trainer.dataset.corpus.weights import chance_of
 from bert_trainer.dataset.tokens.block_files import TextBlock, write_tokens
 from bert_trainer.dataset.tokens.near_duplicates import Hashes, Signatures
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments, id_kind
-from bert_trainer.dataset.tokens.word_cache import HitRate, WordCache
+from bert_trainer.dataset.tokens.word_cache import BATCH_CHARACTERS, HitRate, WordCache
 from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary
-
-_BATCH_CHARACTERS = 1 << 20
-"""Text whose words are held in memory at a time: about 15 MB of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def survey_block(task: SurveyTask) -> Survey:
         digests.append(digest_sentences(sentences))
         batch.append(sentences)
         batched += sum(map(len, sentences))
-        if batched >= _BATCH_CHARACTERS:
+        if batched >= BATCH_CHARACTERS:
             bands.append(signatures.bands(batch))
             batch, batched = [], 0
     if batch:
@@ -112,7 +109,7 @@ def encode_block(task: EncodeTask) -> Encoded:
     kept = np.flatnonzero(task.groups >= 0)
     wanted = set(kept.tolist())
     documents = [sentences for number, sentences in enumerate(task.block.read()) if number in wanted]
-    ids, sentence_lengths = _encode_sentences([sentence for document in documents for sentence in document], cache)
+    ids, sentence_lengths = cache.look_up_texts([sentence for document in documents for sentence in document])
     # From here on no loop over sentences: arrays of all tokens (n,), per sentence (S,) and per document (D,).
     owners = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     num_tokens, num_unknown = len(ids), int((ids == unk_id).sum())
@@ -144,25 +141,6 @@ def _without_unknown_sentences(
     known = np.concatenate([[0], np.cumsum(ids != unk_id)])[np.cumsum(sentence_lengths)]
     lengths = np.where(np.diff(known, prepend=0) > 0, sentence_lengths, 0)
     return ids[np.repeat(lengths > 0, sentence_lengths)], lengths
-
-
-def _encode_sentences(sentences: list[str], cache: WordCache) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the ids of all sentences, end to end, and how many each of them has."""
-    all_ids: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
-    lengths: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
-    start = batched = 0
-    for end, sentence in enumerate(sentences, start=1):
-        batched += len(sentence)
-        if batched >= _BATCH_CHARACTERS or end == len(sentences):
-            batch = sentences[start:end]
-            ids, counts = cache.look_up(" ".join(batch).split(" "))
-            # As split(" ") does: one word more than spaces, empty ones included.
-            words = np.fromiter((text.count(" ") + 1 for text in batch), dtype=np.int64, count=len(batch))
-            ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words)]
-            all_ids.append(ids)
-            lengths.append(np.diff(ends, prepend=0))
-            start, batched = end, 0
-    return np.concatenate(all_ids), np.concatenate(lengths)
 
 
 # Caches of a worker process live from block to block: filling one anew for each would cost most of the hits.

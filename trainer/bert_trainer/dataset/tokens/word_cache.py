@@ -19,6 +19,8 @@ MOST_WORDS = 1 << 18
 """Words remembered: about 45 MB with their token ids. English text of 100 MB has about that many."""
 _MOST_CHARACTERS = 1 << 24
 """Of all remembered words: writing without spaces makes words of whole sentences."""
+BATCH_CHARACTERS = 1 << 20
+"""Text whose words are held in memory at a time: about 15 MB of them."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class WordCache:
         self._clear()
 
     def look_up(self, words: Sequence[str]) -> tuple[Values, NDArray[np.int64]]:
-        """Return the values of the words, end to end, (n,), and how many each has, int64 (words,)."""
+        """Return the values of the words, end to end, (n, ...), and how many each has, int64 (words,)."""
         # Before the look-up: all words of one call are there together, and may exceed the limit.
         if len(self._numbers) >= self._most_words or self._characters >= _MOST_CHARACTERS:
             self._clear()
@@ -59,6 +61,28 @@ class WordCache:
         self.hit_rate.unseen += len(self._numbers) - known
         counts = self._counts[numbers]
         return self._values[ragged_indexes(self._starts[numbers], counts)], counts
+
+    def look_up_texts(self, texts: Sequence[str]) -> tuple[Values, NDArray[np.int64]]:
+        """Return the values of the texts' words, end to end, (n, ...), and how many each text has, int64 (texts,).
+
+        A word is what stands between two spaces. Memory: the values, and the words of a batch of texts.
+        """
+        # The values of no words first: there may be no text.
+        values: list[Values] = [self._compute([])[0]]
+        lengths: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+        start = batched = 0
+        for end, text in enumerate(texts, start=1):
+            batched += len(text)
+            if batched >= BATCH_CHARACTERS or end == len(texts):
+                batch = texts[start:end]
+                part, counts = self.look_up(" ".join(batch).split(" "))
+                # As split(" ") does: one word more than spaces, empty ones included.
+                words = np.fromiter((text.count(" ") + 1 for text in batch), dtype=np.int64, count=len(batch))
+                ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(words)]
+                values.append(part)
+                lengths.append(np.diff(ends, prepend=0))
+                start, batched = end, 0
+        return np.concatenate(values), np.concatenate(lengths)
 
     def _learn(self, words: list[str]) -> None:
         values, counts = self._compute(words)

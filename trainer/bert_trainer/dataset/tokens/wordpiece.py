@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bert_trainer.errors import InputError
 
@@ -242,11 +243,28 @@ class Encoder:
         # That holds because neither normalizer nor splitter nor WordPiece looks beyond a space.
         ids: list[int] = []
         counts = np.zeros(len(words), dtype=np.int64)
+        for encoding in self._encodings(words, counts):
+            ids += encoding.ids
+        return np.array(ids, dtype=np.int32), counts
+
+    def locate_words(self, words: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return as ``encode_words``, but of each token its id, first character and end in its word, int32 (n, 3).
+
+        Characters are those of the word as it is given, whatever lower case and accents become.
+        """
+        parts = [np.zeros((0, 3), dtype=np.int32)]
+        counts = np.zeros(len(words), dtype=np.int64)
+        for encoding in self._encodings(words, counts):
+            bounds = np.fromiter(chain.from_iterable(encoding.offsets), dtype=np.int32, count=2 * len(encoding.ids))
+            parts.append(np.column_stack([np.array(encoding.ids, dtype=np.int32), bounds.reshape(-1, 2)]))
+        return np.concatenate(parts), counts
+
+    def _encodings(self, words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[Encoding]:
+        """Yield the encodings of the words, some thousands in each, and write into ``counts`` the tokens of each."""
         for start in range(0, len(words), _WORDS_PER_CALL):
             part = list(words[start : start + _WORDS_PER_CALL])
             encoding = self._tokenizer.encode(part, is_pretokenized=True, add_special_tokens=False)
-            ids += encoding.ids
             numbers = np.array(encoding.word_ids, dtype=np.int64)
             # A word of nothing but control characters has no id: bincount gives it 0.
             counts[start : start + len(part)] = np.bincount(numbers, minlength=len(part))
-        return np.array(ids, dtype=np.int32), counts
+            yield encoding
