@@ -57,3 +57,17 @@ class TaskExamples:
     """Perhaps none; without labels."""
     notes: tuple[str, ...] = ()
     """What a person should know, such as lines that were skipped, for the log."""
+
+
+def text_examples(split: Split) -> list[TextExample]:
+    """Return the examples of a split of texts."""
+    examples = [example for example in split.examples if isinstance(example, TextExample)]
+    assert len(examples) == len(split.examples), f"the split {split.name} has spans among its texts"
+    return examples
+
+
+def span_examples(split: Split) -> list[SpanExample]:
+    """Return the examples of a split of spans."""
+    examples = [example for example in split.examples if isinstance(example, SpanExample)]
+    assert len(examples) == len(split.examples), f"the split {split.name} has texts among its spans"
+    return examples

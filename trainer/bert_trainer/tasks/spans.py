@@ -1,0 +1,176 @@
+"""Extracting answers: contexts to windows of tokens, and logits back to characters of the context.
+
+Windows are those of Google's ``run_squad.py`` (Devlin et al. 2019): [CLS] question [SEP] part of the context [SEP],
+where ``doc_stride`` counts from the start of one window to the start of the next. The ``stride`` of transformers'
+tokenizers is what two windows share instead.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.tokens.word_cache import ragged_indexes
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
+from bert_trainer.errors import InputError
+from bert_trainer.tasks.examples import SpanExample
+from bert_trainer.tasks.token_rows import LocatedTokens, Pieces, join_rows, locate_tokens, tokenize_texts
+
+_NOWHERE = (0, -1)
+"""First and last token of an answer that has none."""
+
+
+@dataclass(frozen=True)
+class ContextTokens:
+    """Where in its context each token of a window stands."""
+
+    character_bounds: NDArray[np.int32]
+    """(C, 2): of the tokens of all contexts, each context once: the first character, and the one behind."""
+    first_of_row: NDArray[np.int64]
+    """(R,): which of them is the first of each row's window."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """R rows of the contexts; see ``rows.TaskRows``."""
+
+    samples: RaggedSamples
+    targets: NDArray[np.int64]
+    example_of_row: NDArray[np.int64]
+    contexts: ContextTokens
+
+
+def make_windows(
+    examples: Sequence[SpanExample], stage: FinetuneStage, vocabulary: Vocabulary, *, lower_case: bool
+) -> Windows:
+    """Return the windows of every example's context, at least one each, side by side in the examples' order.
+
+    The first of an example's answers is its target.
+
+    Raises:
+        InputError: the longest question would leave no room for a context.
+    """
+    questions, _ = tokenize_texts(
+        [example.question for example in examples],
+        vocabulary,
+        lower_case=lower_case,
+        most_tokens=stage.max_query_length,
+    )
+    # A context has several questions, often side by side in the file.
+    texts = {example.context: None for example in examples}
+    numbers = {text: number for number, text in enumerate(texts)}
+    context_of_example = np.array([numbers[example.context] for example in examples], dtype=np.int64)
+    contexts = locate_tokens(list(texts), vocabulary, lower_case=lower_case)
+    context_counts = contexts.counts[context_of_example]
+    rooms = stage.sequence_length - 3 - questions.counts
+    _check_rooms(rooms, stage)
+
+    # Never further than a window reaches: no token is left out.
+    strides = np.minimum(stage.doc_stride, rooms)
+    num_windows = 1 + -(-np.maximum(0, context_counts - rooms) // strides)
+    example_of_row = np.repeat(np.arange(len(examples)), num_windows)
+    window = ragged_indexes(np.zeros_like(num_windows), num_windows)
+    starts = window * strides[example_of_row]
+    counts = np.minimum(rooms[example_of_row], context_counts[example_of_row] - starts)
+    first_of_row = contexts.starts[context_of_example][example_of_row] + starts
+    samples = join_rows(
+        questions.take(example_of_row),
+        Pieces(contexts.ids, first_of_row, counts),
+        np.ones(len(starts), dtype=np.bool_),
+        vocabulary,
+    )
+    targets = np.zeros((0, 2), dtype=np.int64)
+    if examples and examples[0].answers:
+        answers = _answer_tokens(examples, contexts, context_of_example)[example_of_row]
+        is_inside = (answers[:, 0] <= answers[:, 1]) & (answers[:, 0] >= starts) & (answers[:, 1] < starts + counts)
+        positions = answers + (samples.first_segment_counts - starts)[:, None]
+        targets = np.where(is_inside[:, None], positions, 0)
+    return Windows(samples, targets, example_of_row, ContextTokens(contexts.bounds, first_of_row))
+
+
+def _check_rooms(rooms: NDArray[np.int64], stage: FinetuneStage) -> None:
+    if len(rooms) and rooms.min() < 1:
+        longest = stage.sequence_length - 3 - int(rooms.min())
+        raise InputError(
+            f"stages {stage.name}: a question of {longest} tokens leaves a context no room in {stage.sequence_length} "
+            f"tokens (sequence_length); allowed: questions of at most {max(1, stage.sequence_length - 4)} tokens",
+            hint="raise the sequence length, or lower max_query_length, which is what questions are cut to",
+        )
+
+
+def _answer_tokens(
+    examples: Sequence[SpanExample], contexts: LocatedTokens, context_of_example: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the first and last token of each example's first answer, counted in its context, (E, 2)."""
+    assert all(example.answers for example in examples), "some examples have answers and some have none"
+    tokens = np.empty((len(examples), 2), dtype=np.int64)
+    for number, (example, context) in enumerate(zip(examples, context_of_example.tolist(), strict=True)):
+        text, first = example.answers[0]
+        start, count = int(contexts.starts[context]), int(contexts.counts[context])
+        bounds = contexts.bounds[start : start + count]
+        # Every token with a character of the answer. An answer of white space alone has none.
+        first_token = int(np.searchsorted(bounds[:, 1], first, side="right"))
+        last_token = int(np.searchsorted(bounds[:, 0], first + len(text), side="left")) - 1
+        tokens[number] = (first_token, last_token) if first_token <= last_token else _NOWHERE
+    return tokens
+
+
+def decode_spans(
+    outputs: NDArray[np.float32],
+    samples: RaggedSamples,
+    contexts: ContextTokens,
+    example_of_row: NDArray[np.int64],
+    max_answer_length: int,
+) -> NDArray[np.int64]:
+    """Return the best answer of each of E examples: its first character, and the one behind it, (E, 2).
+
+    outputs: (N, 2), scores of first and last token, rows end to end. The best is the highest sum of both over all
+    windows of the example, where the last token is not before the first and the answer has at most
+    ``max_answer_length`` tokens of the context; the earliest and shortest of equals. All pairs are looked at, not those
+    of some best starts and ends. Without any (no token, no number): (0, 0).
+    """
+    # Letters: M context tokens of all windows, end to end.
+    counts = samples.token_counts - samples.first_segment_counts - 1
+    places_M = ragged_indexes(samples.token_starts + samples.first_segment_counts, counts)
+    ends = np.cumsum(counts)
+    scores_M2 = np.nan_to_num(outputs[places_M], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    left_M = np.repeat(ends, counts) - np.arange(len(places_M))
+    best_M = np.full(len(places_M), -np.inf, dtype=scores_M2.dtype)
+    more_M = np.zeros(len(places_M), dtype=np.int64)
+    # One pass over all tokens for each length.
+    for more in range(min(max_answer_length, int(counts.max(initial=0)))):
+        stop = len(places_M) - more
+        with np.errstate(invalid="ignore"):  # of infinities
+            sums = scores_M2[:stop, 0] + scores_M2[more:, 1]
+        is_better = (left_M[:stop] > more) & (sums > best_M[:stop])
+        best_M[:stop][is_better] = sums[is_better]
+        more_M[:stop][is_better] = more
+    # Where each row's tokens lie among the C of the contexts.
+    bounds_M2 = contexts.character_bounds[ragged_indexes(contexts.first_of_row, counts)]
+    num_examples = int(example_of_row[-1]) + 1 if len(example_of_row) else 0
+    tokens_of_example = np.bincount(example_of_row, weights=counts, minlength=num_examples).astype(np.int64)
+    found = np.zeros((num_examples, 2), dtype=np.int64)
+    stop = 0
+    for example, tokens in enumerate(tokens_of_example.tolist()):
+        start, stop = stop, stop + tokens
+        if tokens:
+            first = start + int(best_M[start:stop].argmax())
+            if best_M[first] > -np.inf:
+                found[example] = bounds_M2[first, 0], bounds_M2[first + more_M[first], 1]
+    return found
+
+
+def text_of_span(context: str, start: int, end: int) -> str:
+    """Return a part of a context, with the accents of its last letter.
+
+    A letter and the accent that stands behind it as a character of its own are one token, which ends with the letter.
+    """
+    while 0 < end < len(context) and unicodedata.category(context[end]) == "Mn":
+        end += 1
+    return context[start:end]
