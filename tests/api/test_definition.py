@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_operator.api.crd import render_crd
+from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES
@@ -58,7 +59,10 @@ def test_it_uses_what_kubernetes_allows_of_json_schema() -> None:
 
 
 def test_only_null_that_means_something_is_kept() -> None:
-    assert [path for path, inner in fields(root()) if inner.get("nullable")] == ["spec.optimizer.maxGradientNorm"]
+    assert [path for path, inner in fields(root()) if inner.get("nullable")] == [
+        "spec.optimizer.maxGradientNorm",
+        "spec.stages[].finetune.optimizer.maxGradientNorm",
+    ]
 
 
 def test_lists_of_named_entries_are_merged_by_name() -> None:
@@ -85,7 +89,8 @@ def test_every_text_and_list_of_the_spec_is_bounded() -> None:
 
 
 def test_every_rule_stands_where_its_section_does() -> None:
-    expected = {cel.expression for rule in (*JOB_RULES, *POD_RULES, *STAGE_RULES) for cel in rule.cel}
+    rules = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *STAGE_RULES, *FINETUNE_STAGE_RULES)
+    expected = {cel.expression for rule in rules for cel in rule.cel}
     expected |= {cel.expression for rules in SECTION_RULES.values() for rule in rules for cel in rule.to_cel()}
     found = {
         rule["rule"]

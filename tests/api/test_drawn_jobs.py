@@ -12,6 +12,7 @@ from typing import Any
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import normalise
 from bert_operator.api.parsing.validation import parse_job
+from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES
@@ -92,16 +93,17 @@ def test_every_rule_inside_a_section_is_kept_and_broken() -> None:
 
 def test_every_rule_between_sections_is_kept_and_broken() -> None:
     seen: Counter[tuple[str, bool]] = Counter()
+    job_rules, stage_rules = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES), (*STAGE_RULES, *FINETUNE_STAGE_RULES)
     for job in jobs():
-        for job_rule in (*JOB_RULES, *POD_RULES):
+        for job_rule in job_rules:
             seen[job_rule.check.__name__, not list(job_rule.check(job.spec))] += 1
         trained = None
         for stage in job.spec.stages:
             view = StageView(stage, job.spec, trained)
-            for stage_rule in STAGE_RULES:
+            for stage_rule in stage_rules:
                 seen[stage_rule.check.__name__, not list(stage_rule.check(view))] += 1
             trained = stage.pretrain or trained
-    rules = [rule.check.__name__ for rule in (*JOB_RULES, *POD_RULES, *STAGE_RULES)]
+    rules = [rule.check.__name__ for rule in (*job_rules, *stage_rules)]
     assert {(rule, holds) for rule in rules for holds in (True, False)} - seen.keys() == set()
 
 

@@ -40,7 +40,7 @@ MISTAKES: dict[str, tuple[Callable[[Spec], object], str, tuple[str, ...]]] = {
     "unknown field that lives elsewhere": (
         put("optimizer", value={"learningRate": 0.1}),
         "spec.optimizer.learningRate",
-        ("move it to spec.stages[].pretrain",),
+        ("move it to one of spec.stages[].pretrain, spec.stages[].finetune",),
     ),
     "unknown field that resembles nothing": (put("colour", value=1), "spec.colour", ("remove it",)),
     "missing number": (

@@ -75,7 +75,7 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LengthSpec": ("steps", "epochs", "samples"),
         "WarmupSpec": ("steps", "proportion"),
         "PrepareSpec": ("text", "corpora"),
-        "Stage": ("prepare", "pretrain", "evaluate", "export"),
+        "Stage": ("prepare", "pretrain", "evaluate", "finetune", "export"),
     }
 )
 
@@ -100,7 +100,7 @@ def draw_document(number: int) -> Document:
     """Return the document of this number."""
     chance = random.Random(number)
     document = sample_document()
-    for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
         _use_a_rule(chance, document)
     for _ in range(chance.choice((0, 1, 2, 3, 5, 8))):
         _add_a_field(chance, document)
@@ -262,7 +262,7 @@ def _number(chance: random.Random, schema: Schema) -> float:
 def _text(chance: random.Random, schema: Schema, name: str) -> str:
     if "pattern" in schema:
         return chance.choice(TEXTS[schema["pattern"]][0])
-    if name in ("path", "text", "shards", "vocabularyFile"):
+    if name in ("path", "text", "shards", "vocabularyFile", "folder", "train"):
         return chance.choice(PATHS)
     low, high = schema.get("minLength", 0), schema["maxLength"]
     return chance.choice(("a" * max(1, low), "a" * high, "😀" * high, " \t\n", "$(HOME)"))

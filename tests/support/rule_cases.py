@@ -8,6 +8,7 @@ those of evaluation in ``evaluation_cases``.
 from __future__ import annotations
 
 from evaluation_cases import EVALUATION_CASES, EVALUATION_CONTROLLER_CASES
+from finetune_cases import FINETUNE_CASES, FINETUNE_CONTROLLER_CASES
 from job_changes import LARGE_ENV, Change, Spec, both, drop, pretrain, put
 from preparation_cases import PREPARATION_CASES
 from rule_case import RuleCase
@@ -246,7 +247,7 @@ JOB_CASES: dict[str, RuleCase] = {
         move(EXPORT, to=EVALUATE),
         move(EVALUATE, to=PHASE1),
         "spec.stages[1].evaluate",
-        ("only after a pretrain stage",),
+        ("evaluate only after a pretrain stage",),
     ),
     "a reader of the data": RuleCase(
         only(PREPARE, PHASE1, EXPORT),
@@ -395,7 +396,7 @@ STAGE_CASES: dict[str, RuleCase] = {
         put("stages", EVALUATE, value={"name": "evaluate", "export": {"format": "huggingface"}}),
         put("stages", EVALUATE, "export", value={}),
         "spec.stages[2]",
-        ("got evaluate and export", "exactly one of prepare, pretrain, evaluate, export"),
+        ("got evaluate and export", "exactly one of prepare, pretrain, evaluate, finetune, export"),
     ),
     "some kind": RuleCase(
         lambda spec: spec["stages"].append({"name": "x", "export": {}}),
@@ -531,12 +532,14 @@ CONTROLLER_CASES: dict[str, RuleCase] = {
         ("at most 125",),
     ),
     **EVALUATION_CONTROLLER_CASES,
+    **FINETUNE_CONTROLLER_CASES,
 }
 """Rules that the operator alone checks; why CEL cannot stands at each of them."""
 
 RULE_CASES: dict[str, RuleCase] = {
     **PREPARATION_CASES,
     **EVALUATION_CASES,
+    **FINETUNE_CASES,
     **SECTION_CASES,
     **JOB_CASES,
     **STAGE_CASES,

@@ -6,9 +6,7 @@ reads files, so what depends on data (the size of the vocabulary, steps per epoc
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from pydantic.alias_generators import to_snake
 
@@ -17,23 +15,21 @@ from bert_operator.api.schema.bert_pretrain_job import (
     BertPretrainJob,
     InitialCheckpointSpec,
     JobSpec,
-    LengthSpec,
     ModelSpec,
     PretrainSpec,
     Stage,
-    WarmupSpec,
 )
 from bert_operator.api.schema.checkpoints import StageCheckpointSpec
 from bert_operator.api.schema.evaluation import EvaluateSpec, EvaluationSpec
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.names import PREPARE_RUN
+from bert_operator.render.finetuning import render_finetune
+from bert_operator.render.run_values import Document, Place, default_micro_batch_size, set_fields
 from bert_operator.state.runs import run_placement
 
 CONTRACT_VERSION = 1
 PUBLISHED_VOCABULARY_SIZE = 30522
 PUBLISHED_MASKED_LM_PROBABILITY = 0.15
-TOKENS_PER_PASS = 4096
-"""Default size of a micro-batch: 32 sequences of 128 tokens, 8 of 512."""
 DEFAULT_CHECKPOINT_SECONDS = 600
 
 _CHECKPOINT_INTERVALS = ("every_steps", "every_seconds", "every_samples")
@@ -41,9 +37,6 @@ _CHECKPOINT_INTERVALS = ("every_steps", "every_seconds", "every_samples")
 # Every optimizer needs an entry. Where bias correction begins anew over warm moments, AdamW's updates are 0.32 of their
 # size at step 1 and 0.15 at step 10. LAMB's trust ratio makes up for that; it keeps NVIDIA's rule.
 _DEFAULT_OPTIMIZER_STATES = {"lamb": "keep", "adamw": "keepWithStepCount"}
-
-Document = dict[str, Any]
-Place = Callable[[str | None], str | None]
 
 
 def render_run_config(
@@ -105,11 +98,6 @@ def default_max_predictions(sequence_length: int) -> int:
     # -(-a // b) rounds up; 3: [CLS] and two [SEP] are never masked.
     predictions = -(-sequence_length * 15 // 100)
     return min(-(-predictions // 4) * 4, sequence_length - 3)
-
-
-def default_micro_batch_size(sequence_length: int) -> int:
-    """Return the default sequences of a micro-batch, which has 4,096 tokens."""
-    return max(1, TOKENS_PER_PASS // sequence_length)
 
 
 def _model(model: ModelSpec, place: Place) -> Document:
@@ -185,6 +173,8 @@ def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: in
     elif stage.evaluate is not None:
         trained = [earlier.pretrain for earlier in spec.stages[:number] if earlier.pretrain is not None]
         body = _evaluate(stage.evaluate, trained[-1], place)
+    elif stage.finetune is not None:
+        body = render_finetune(stage.finetune, spec, place)
     else:
         assert stage.export is not None, "a valid stage has a kind"
         body = {"kind": "export", "format": stage.export.format}
@@ -217,10 +207,10 @@ def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
         "max_predictions_per_sequence": pretrain.max_predictions_per_sequence or default_max_predictions(length),
         "global_batch_size": pretrain.global_batch_size,
         "micro_batch_size": pretrain.micro_batch_size or micro_batch_size,
-        "length": _set_field(pretrain.length),
+        "length": set_fields(pretrain.length),
         "schedule": {
             "learning_rate": pretrain.learning_rate,
-            "warmup": _set_field(pretrain.warmup),
+            "warmup": set_fields(pretrain.warmup),
             "decay": pretrain.decay,
             "after_warmup": pretrain.after_warmup,
         },
@@ -273,8 +263,3 @@ def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, place: Place) -> Do
         "shards": place(evaluate.shards),
         **({} if evaluate.data_range is None else {"data_range": evaluate.data_range.model_dump()}),
     }
-
-
-def _set_field(union: LengthSpec | WarmupSpec) -> Document:
-    """Render the field of a union that is set."""
-    return {name: value for name, value in union.model_dump().items() if value is not None}

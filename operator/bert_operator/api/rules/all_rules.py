@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bert_operator.api.rules import size_bound
 from bert_operator.api.rules.cel import CelRule, describe
+from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES, section_problems
@@ -26,7 +27,7 @@ def cel_rules(section: str) -> Iterator[CelRule]:
     """Yield what the API server checks at a section, given by the name of its class as the JSON schema has it."""
     if section == JobSpec.__name__:
         yield CelRule(size_bound.spec_size_expression(), describe(size_bound.ALLOWED, size_bound.NEXT_STEP))
-    for rules in (JOB_RULES, STAGE_RULES, POD_RULES):
+    for rules in (JOB_RULES, FINETUNE_JOB_RULES, STAGE_RULES, FINETUNE_STAGE_RULES, POD_RULES):
         for rule in rules:
             yield from rule.cel_at(section)
     for kind, section_rules in SECTION_RULES.items():
@@ -39,7 +40,7 @@ def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Proble
     kinds_are_known = soundness.is_there(("stages",)) and all(
         soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
-    for rule in (*JOB_RULES, *POD_RULES):
+    for rule in (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES):
         if all(soundness.is_whole(path) for path in rule.reads) and (kinds_are_known or not rule.reads_kinds):
             yield from rule.problems(job.spec, "spec")
 
@@ -49,7 +50,7 @@ def _stage_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Prob
     for number, stage in enumerate(job.spec.stages):
         here: Path = ("stages", number)
         view = StageView(stage, job.spec, trained)
-        for rule in STAGE_RULES:
+        for rule in (*STAGE_RULES, *FINETUNE_STAGE_RULES):
             reads = [*((*here, *path) for path in rule.reads), *rule.reads_job]
             knows_kind = soundness.has_its_fields(here) if rule.reads_kinds else soundness.is_there(here)
             if knows_kind and all(soundness.is_whole(path) for path in reads):

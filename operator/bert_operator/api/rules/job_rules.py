@@ -188,10 +188,10 @@ def prepare_comes_first(spec: JobSpec) -> Iterator[Violation]:
         # stages decides: if it trains, whatever follows comes after training.
         "self.stages.filter(stage, !has(stage.prepare)).size() == 0 || "
         "!self.stages.exists(stage, has(stage.evaluate) || has(stage.export)) || "
-        "has(self.stages.filter(stage, !has(stage.prepare))[0].pretrain)",
+        "[self.stages.filter(stage, !has(stage.prepare))[0]].exists(it, has(it.pretrain) || has(it.finetune))",
         "stages",
     ),
-    allowed="evaluate and export only after a pretrain stage",
+    allowed="evaluate only after a pretrain stage, export only after a pretrain or finetune stage",
     next_step="move them behind it",
     reads_kinds=True,
 )
@@ -199,27 +199,29 @@ def results_come_after_training(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to evaluate or export before anything is trained."""
     trained = False
     for number, stage in enumerate(spec.stages):
-        trained = trained or stage.pretrain is not None
+        # To evaluate what was fine-tuned alone is refused by finetune_rules.tasks_come_last.
+        trained = trained or stage.pretrain is not None or stage.finetune is not None
         for kind in ("evaluate", "export"):
             if not trained and kind in stage.kinds:
                 yield Violation(
                     f"stages[{number}].{kind}",
-                    f"{kind} before any pretrain stage",
-                    next_step="move it behind the pretrain stages, or add one",
+                    f"{kind} before any stage that trains",
+                    next_step="move it behind the stages that train, or add one",
                 )
 
 
 @rule(
-    Cel(JobSpec, f"!{PREPARES} || self.stages.exists(stage, has(stage.pretrain))", "stages"),
-    allowed="a prepare stage together with pretrain stages, whose sequenceLength it makes data for",
-    next_step="add the pretrain stages that the data is meant for",
+    Cel(JobSpec, f"!{PREPARES} || self.stages.exists(stage, has(stage.pretrain) || has(stage.finetune))", "stages"),
+    allowed="a prepare stage together with pretrain stages, whose sequenceLength it makes data for, or with finetune "
+    "stages, which take its vocabulary",
+    next_step="add the stages that the data is meant for",
     reads_kinds=True,
 )
 def prepare_has_a_reader(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse a prepare stage alone: the sequence lengths to make come from the stages that train."""
+    """Refuse a prepare stage alone: what it makes is for the stages that train."""
     prepares = [number for number, stage in enumerate(spec.stages) if stage.prepare is not None]
-    if prepares and not any(stage.pretrain is not None for stage in spec.stages):
-        yield Violation(f"stages[{prepares[0]}].prepare", "no pretrain stage in the job")
+    if prepares and all(stage.pretrain is None and stage.finetune is None for stage in spec.stages):
+        yield Violation(f"stages[{prepares[0]}].prepare", "no stage in the job that trains")
 
 
 _NAMES_DATA = (
@@ -270,17 +272,20 @@ def data_has_a_source(spec: JobSpec) -> Iterator[Violation]:
     Cel(
         JobSpec,
         f"!({_NAMES_DATA}) || {PREPARES} || "
-        "(has(self.dataset) && (has(self.dataset.path) || has(self.dataset.vocabularyFile)))",
+        "(has(self.dataset) && (has(self.dataset.path) || has(self.dataset.vocabularyFile))) || "
+        "(has(self.initialCheckpoint) && !self.stages.exists(stage, has(stage.pretrain)))",
         "dataset.vocabularyFile",
     ),
-    allowed="the vocabulary that the shards were made with",
+    allowed="the vocabulary that the shards were made with, or for fine-tuning alone that of the texts",
     next_step="name the file, or give dataset.path of a dataset that holds vocab.txt",
-    reads=(("dataset",),),
+    reads=(("dataset",), ("initialCheckpoint",)),
     reads_kinds=True,
 )
 def shards_have_a_vocabulary(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ready shards without the vocabulary that they were made with."""
     named = spec.dataset.path is not None or spec.dataset.vocabulary_file is not None
+    # Beside published weights lies their vocabulary, of which shards of one's own may not have been made.
+    named = named or (spec.initial_checkpoint is not None and all(stage.pretrain is None for stage in spec.stages))
     # Where there is no data at all, data_has_a_source speaks: one mistake is reported once.
     if not named and not any(stage.prepare is not None for stage in spec.stages) and not _stages_without_data(spec):
         yield Violation("dataset.vocabularyFile", ABSENT)

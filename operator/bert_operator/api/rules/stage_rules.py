@@ -17,9 +17,9 @@ from bert_operator.api.schema.bert_pretrain_job import (
     LengthSpec,
     PretrainSpec,
     Stage,
-    WarmupSpec,
 )
 from bert_operator.api.schema.evaluation import EvaluateSpec
+from bert_operator.api.schema.optimization import WarmupSpec
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import ABSENT, Path
 
@@ -30,6 +30,7 @@ _SPECIAL_TOKENS = 3
 _BATCH: Path = ("pretrain", "globalBatchSize")
 _MICRO_BATCH: Path = ("pretrain", "microBatchSize")
 _WARMUP: Path = ("pretrain", "warmup")
+_FINETUNE_WARMUP: Path = ("finetune", "warmup")
 _LENGTHS: tuple[Path, ...] = tuple(
     (kind, field) for kind in ("pretrain", "evaluate") for field in ("sequenceLength", "maxPredictionsPerSequence")
 )
@@ -46,7 +47,7 @@ class StageView:
 
 
 @rule(
-    Cel(Stage, "[has(self.prepare), has(self.pretrain), has(self.evaluate), has(self.export)].exists_one(is, is)"),
+    Cel(Stage, f"[{', '.join(f'has(self.{kind})' for kind in STAGE_KINDS)}].exists_one(is, is)"),
     allowed=f"exactly one of {', '.join(STAGE_KINDS)} beside the name",
     next_step="write one stage for each",
     reads_kinds=True,
@@ -221,12 +222,13 @@ def length_is_one(view: StageView) -> Iterator[Violation]:
     Cel(WarmupSpec, "has(self.steps) != has(self.proportion)"),
     allowed="exactly one of steps, proportion",
     next_step="remove all but one",
-    reads=(_WARMUP,),
+    reads=(_WARMUP, _FINETUNE_WARMUP),
 )
 def warmup_is_one(view: StageView) -> Iterator[Violation]:
     """Refuse a warm-up in no unit or in several."""
-    if view.stage.pretrain:
-        yield from _unless_one("pretrain.warmup", view.stage.pretrain.warmup, ("steps", "proportion"))
+    for kind, section in (("pretrain", view.stage.pretrain), ("finetune", view.stage.finetune)):
+        if section:
+            yield from _unless_one(f"{kind}.warmup", section.warmup, ("steps", "proportion"))
 
 
 @rule(

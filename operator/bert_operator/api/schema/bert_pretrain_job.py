@@ -30,7 +30,8 @@ from bert_operator.api.schema.cluster import (
     WorkspaceSpec,
 )
 from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec, TargetSpec
-from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
+from bert_operator.api.schema.finetuning import FinetuneSpec
+from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec, WarmupSpec
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.api.schema.section import (
     NAME_PATTERN,
@@ -46,8 +47,8 @@ from bert_operator.api.schema.section import (
     Tokens,
 )
 
-StageKind = Literal["prepare", "pretrain", "evaluate", "export"]
-STAGE_KINDS: tuple[StageKind, ...] = ("prepare", "pretrain", "evaluate", "export")
+StageKind = Literal["prepare", "pretrain", "evaluate", "finetune", "export"]
+STAGE_KINDS: tuple[StageKind, ...] = ("prepare", "pretrain", "evaluate", "finetune", "export")
 
 
 class Metadata(Section):
@@ -113,19 +114,11 @@ class DatasetSpec(Section):
     """Root folder. A relative path is relative to the folder in which the command runs. Empty: ``data`` in the
     output folder. Set it to share one dataset between jobs."""
     vocabulary_file: FilePath | None = None
-    """An existing WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder."""
+    """An existing WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder; for a job
+    that only fine-tunes an initialCheckpoint, without dataset.path, ``vocab.txt`` beside that."""
     volume: VolumeSource | None = None
     """In a cluster: the volume to mount, read-only while training; relative paths of this section, of text and of
     shards are relative to its mount. Empty: the output's volume."""
-
-
-class WarmupSpec(Section):
-    """Linear warm-up of the learning rate from 0; exactly one field is set."""
-
-    steps: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """Optimizer steps. 0: no warm-up."""
-    proportion: Share | None = None
-    """Fraction of the stage's steps."""
 
 
 class LengthSpec(Section):
@@ -197,7 +190,7 @@ class PretrainSpec(Section):
 
 
 class ExportSpec(Section):
-    """The trained model in a format that other programs load."""
+    """The trained model in a format that other programs load: that of the last pretrain or finetune stage before."""
 
     format: Literal["huggingface", "onnx", "tensorflow"] = "huggingface"
     """``huggingface``: a folder for ``AutoModel.from_pretrained``, with the tokenizer; ``onnx``: a graph for ONNX
@@ -218,6 +211,8 @@ class Stage(Section):
     """Train one phase."""
     evaluate: EvaluateSpec | None = None
     """Evaluate on held-out documents."""
+    finetune: FinetuneSpec | None = None
+    """Train the model on one task of GLUE, on SQuAD or on one's own tables. Only finetune and export stages follow."""
     export: ExportSpec | None = None
     """Export the model for other programs."""
 
@@ -228,7 +223,10 @@ class Stage(Section):
 
 
 class InitialCheckpointSpec(Section):
-    """Weights that the first pretrain stage starts from, unless the job already has a checkpoint of its own."""
+    """Weights to start from, unless the job already has a checkpoint of its own.
+
+    The first pretrain stage starts from them; without pretrain stages every finetune stage does.
+    """
 
     path: FilePath
     """Folder, or file. A relative path starts where a relative dataset.path does."""
@@ -355,7 +353,7 @@ class JobSpec(Section):
     dataset: DatasetSpec = DatasetSpec()
     """The data to train on."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=32)]
-    """Steps of the job, run in this order: prepare first, evaluate and export after training."""
+    """Steps of the job, run in this order: prepare first, evaluate, finetune and export after training."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are written and how many are kept."""
     logging: LoggingSpec = LoggingSpec()

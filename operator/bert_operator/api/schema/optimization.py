@@ -1,4 +1,4 @@
-"""The optimizer, and how gradients are reduced over ranks."""
+"""The optimizer, the warm-up of its learning rate, and how gradients are reduced over ranks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ class OptimizerSpec(Section):
     """Correct the moments' bias from their initialization at zero."""
     max_gradient_norm: PositiveFloat | None = 1.0
     """Gradients are clipped to this global L2 norm. null: no clipping. Default: 1.0, as published."""
+
+
+class WarmupSpec(Section):
+    """Linear warm-up of the learning rate from 0; exactly one field is set."""
+
+    steps: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Optimizer steps. 0: no warm-up."""
+    proportion: Share | None = None
+    """Fraction of the stage's steps."""
 
 
 class ReductionSpec(Section):
