@@ -1,14 +1,15 @@
 """The trained model as Hugging Face stores one, and the mapping of parameter names.
 
 ``config.json`` and ``model.safetensors``, which ``transformers`` loads as ``BertForPreTraining`` (or
-``BertForMaskedLM``, ``DistilBertForMaskedLM``). Does not import transformers; ``tokenizer_files`` writes what belongs
-beside them.
+``BertForMaskedLM``, ``DistilBertForMaskedLM``), and a fine-tuned model as ``...ForSequenceClassification`` or
+``...ForQuestionAnswering``. Does not import transformers; ``tokenizer_files`` writes what belongs beside them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor
 from bert_trainer.checkpoints.checkpoint import save_tensors
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.layers import EncoderParameters
+from bert_trainer.model.task_model import Kind, TaskModel
 
 # Ours to theirs; a layer's names are the part behind "layers.<i>.".
 _BERT_NAMES = {
@@ -30,6 +33,7 @@ _BERT_NAMES = {
     "mlm_norm": "cls.predictions.transform.LayerNorm",
     "mlm_bias": "cls.predictions.bias",
     "nsp": "cls.seq_relationship",
+    "head": "classifier",
 }
 _BERT_LAYER_NAMES = {
     "query": "attention.self.query",
@@ -48,6 +52,8 @@ _DISTILBERT_NAMES = {
     "mlm_transform": "vocab_transform",
     "mlm_norm": "vocab_layer_norm",
     "mlm_bias": "vocab_projector.bias",
+    "pooler": "pre_classifier",
+    "head": "classifier",
 }
 _DISTILBERT_LAYER_NAMES = {
     "query": "attention.q_lin",
@@ -59,10 +65,14 @@ _DISTILBERT_LAYER_NAMES = {
     "ffn_out": "ffn.lin2",
     "ffn_norm": "output_layer_norm",
 }
+_SPANS_HEAD = "qa_outputs"
+_PROBLEMS: dict[Kind, str] = {"classification": "single_label_classification", "regression": "regression"}
+_RATING = "rating"
+"""What the one number of a regression is called; pipelines print it."""
 
 
-def huggingface_name(name: str, architecture: str) -> str:
-    """Translate one of our parameter names, for example ``layers.3.ffn_in.weight``."""
+def huggingface_name(name: str, architecture: str, *, spans: bool = False) -> str:
+    """Translate one of our parameter names, for example ``layers.3.ffn_in.weight``. spans: the head is one of spans."""
     distilbert = architecture == "distilbert"
     names, layer_names, layers = (
         (_DISTILBERT_NAMES, _DISTILBERT_LAYER_NAMES, "distilbert.transformer.layer")
@@ -74,24 +84,57 @@ def huggingface_name(name: str, architecture: str) -> str:
     stem, kind = name.rsplit(".", 1)
     match = re.fullmatch(r"layers\.(\d+)\.(\w+)", stem)
     if match is None:
-        return f"{names[stem]}.{kind}"
+        return f"{_SPANS_HEAD if spans and stem == 'head' else names[stem]}.{kind}"
     return f"{layers}.{match[1]}.{layer_names[match[2]]}.{kind}"
 
 
-def huggingface_tensors(model: Bert) -> dict[str, Tensor]:
+def huggingface_tensors(model: Bert | TaskModel) -> dict[str, Tensor]:
     """Return the weights under Hugging Face's names, the vocabulary's padding rows cut off."""
+    spans = isinstance(model, TaskModel) and model.head_config.kind == "spans"
     return {
-        huggingface_name(name, model.config.architecture): tensor.cpu().contiguous().clone()
+        huggingface_name(name, model.config.architecture, spans=spans): tensor.cpu().contiguous().clone()
         for name, tensor in model.unpadded_weights().items()
     }
 
 
-def huggingface_config(model: Bert) -> dict[str, Any]:
-    """Return the content of ``config.json``."""
+def huggingface_config(model: Bert | TaskModel, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the content of ``config.json``. labels: the classes' names by number, of a fine-tuned classifier."""
+    if isinstance(model, TaskModel):
+        return _encoder_config(model, _task_class(model)) | _head_config(model, labels)
+    if model.config.architecture == "distilbert":
+        return _encoder_config(model, "DistilBertForMaskedLM")
+    return _encoder_config(model, "BertForPreTraining" if model.nsp is not None else "BertForMaskedLM")
+
+
+def _task_class(model: TaskModel) -> str:
+    family = "DistilBert" if model.config.architecture == "distilbert" else "Bert"
+    return f"{family}For{'QuestionAnswering' if model.head_config.kind == 'spans' else 'SequenceClassification'}"
+
+
+def _head_config(model: TaskModel, labels: Sequence[str]) -> dict[str, Any]:
+    """Return what a fine-tuned model's configuration says of its head."""
+    kind, dropout = model.head_config.kind, model.head_config.dropout
+    if model.config.architecture == "distilbert":
+        settings: dict[str, Any] = {"qa_dropout" if kind == "spans" else "seq_classif_dropout": dropout}
+    else:
+        settings = {} if kind == "spans" else {"classifier_dropout": dropout}
+    if kind == "spans":
+        return settings
+    names = [_RATING] if kind == "regression" else list(labels)
+    if len(set(names)) != model.head_config.num_outputs:
+        raise ValueError(f"labels: got {names}; allowed: {model.head_config.num_outputs} different ones")
+    return settings | {
+        "problem_type": _PROBLEMS[kind],
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+
+
+def _encoder_config(model: EncoderParameters, architecture: str) -> dict[str, Any]:
     config = model.config
     if config.architecture == "distilbert":
         return {
-            "architectures": ["DistilBertForMaskedLM"],
+            "architectures": [architecture],
             "model_type": "distilbert",
             "activation": config.hidden_act,
             "attention_dropout": config.attention_probs_dropout_prob,
@@ -106,7 +149,7 @@ def huggingface_config(model: Bert) -> dict[str, Any]:
             "vocab_size": model.vocabulary_size,
         }
     return {
-        "architectures": ["BertForPreTraining" if model.nsp is not None else "BertForMaskedLM"],
+        "architectures": [architecture],
         "model_type": "bert",
         "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
         "hidden_act": config.hidden_act,
@@ -123,13 +166,13 @@ def huggingface_config(model: Bert) -> dict[str, Any]:
     }
 
 
-def write_config(model: Bert, vocabulary: Vocabulary, folder: Path) -> None:
-    """Write ``config.json``."""
-    config = {**huggingface_config(model), "pad_token_id": vocabulary.pad_id}
+def write_config(model: Bert | TaskModel, vocabulary: Vocabulary, folder: Path, labels: Sequence[str] = ()) -> None:
+    """Write ``config.json``. labels: as for ``huggingface_config``."""
+    config = {**huggingface_config(model, labels), "pad_token_id": vocabulary.pad_id}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def write_weights(model: Bert, folder: Path) -> None:
+def write_weights(model: Bert | TaskModel, folder: Path) -> None:
     """Write ``model.safetensors``, fp32."""
     tensors = {
         name: tensor.float() if tensor.dtype == torch.float64 else tensor

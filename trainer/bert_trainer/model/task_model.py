@@ -23,16 +23,30 @@ from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.encoding import encode
 from bert_trainer.model.layers import EncoderParameters
 
+Kind = Literal["classification", "regression", "spans"]
+
+# Of DistilBERT's heads: ``seq_classif_dropout`` and ``qa_dropout``, as its authors set them (Sanh et al. 2019).
+_DISTILBERT_DROPOUT: dict[Kind, float] = {"classification": 0.2, "regression": 0.2, "spans": 0.1}
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """What a task asks of the model."""
 
-    kind: Literal["classification", "regression", "spans"]
+    kind: Kind
     num_outputs: int
     """Of a row: classes, 1 for a regression; of every token of spans: 2, the answer's first and last token."""
     dropout: float
     """Before the last layer."""
+
+    @classmethod
+    def of(cls, kind: Kind, num_outputs: int, config: ModelConfig, dropout: float | None = None) -> Head:
+        """Return the head of a task. dropout: None for what the authors of the architecture have at that place."""
+        if dropout is None:
+            # Google's code drops the pooled first token, and nothing before the scores of an answer's bounds.
+            bert = 0.0 if kind == "spans" else config.hidden_dropout_prob
+            dropout = bert if config.architecture == "bert" else _DISTILBERT_DROPOUT[kind]
+        return cls(kind, num_outputs, dropout)
 
 
 class TaskModel(EncoderParameters):
@@ -57,28 +71,31 @@ class TaskModel(EncoderParameters):
         for name, parameter in self.named_parameters():
             if name.startswith("head.") or (name.startswith("pooler.") and name not in weights):
                 continue
-            parameter.copy_(weights[name])
+            source = weights[name]
+            assert source.shape == parameter.shape, f"{name}: {tuple(source.shape)}, here {tuple(parameter.shape)}"
+            parameter.copy_(source)
 
     def logits(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the head's numbers in fp32 or wider: (B, L), or (N, 2) of spans."""
-        if self.pooler is None:
-            x_ND, places = encode(self, batch, dropout), None
-            x = x_ND
-        else:
-            places = batch.row_starts_B
-            x = self.pooler(encode(self, batch, dropout, places))
-            x = torch.tanh(x) if self.config.architecture == "bert" else F.relu(x)
-        if dropout is not None and self.head_config.dropout > 0:
-            keys = dropout if places is None else dropout.of_tokens(places)
-            x = keys.hidden(x, self.head_config.dropout, self.head_dropout_site)
-        return eager.at_least_fp32(self.head(x))
+        places = None if self.pooler is None else batch.row_starts_B
+        x = eager.at_least_fp32(encode(self, batch, dropout, places))
+        # In fp32 in any case: a row's numbers cost nothing beside its tokens, and rounded to bf16 two ratings that
+        # differ by less than 1 part in 256 would be the same, as would the scores of two answers.
+        with torch.autocast(x.device.type, enabled=False):
+            if self.pooler is not None:
+                x = torch.tanh(self.pooler(x)) if self.config.architecture == "bert" else F.relu(self.pooler(x))
+            if dropout is not None and self.head_config.dropout > 0:
+                keys = dropout if places is None else dropout.of_tokens(places)
+                x = keys.hidden(x, self.head_config.dropout, self.head_dropout_site)
+            return self.head(x)  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, targets: Tensor, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the loss summed over rows, scalar.
 
         targets: classes, int64 (B,): cross-entropy in nats; ratings, floating point (B,): squared error; first and last
             token of the answer as positions in the row, int64 (B, 2): the mean of both cross-entropies over the row's
-            tokens. Rows of padding have -100, and NaN for a rating.
+            tokens. Rows of padding have -100, and NaN for a rating. (transformers' softmax of spans runs over padding
+            as well: there the loss of a row depends on the rows beside it.)
         """
         return task_loss(self.head_config.kind, self.logits(batch, dropout), batch, targets)
 
