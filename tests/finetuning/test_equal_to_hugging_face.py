@@ -80,7 +80,7 @@ def their_logits(theirs: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Return (B, L), or of spans those of real tokens, (N, 2)."""
     found = theirs(**inputs)
     if "logits" in found:
-        return found.logits  # type: ignore[no-any-return]
+        return found.logits
     return torch.stack([found.start_logits, found.end_logits], dim=-1)[inputs["attention_mask"].bool()]
 
 
@@ -98,7 +98,7 @@ def without_padding(theirs: Any, inputs: dict[str, Tensor], targets: Tensor) -> 
         torch.nn.functional.cross_entropy(logits.masked_fill(is_padding, -torch.inf), targets[:, end])
         for end, logits in enumerate((found.start_logits, found.end_logits))
     ]
-    return sum(losses) / 2  # type: ignore[return-value]
+    return sum(losses) / 2
 
 
 def error(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
@@ -218,7 +218,7 @@ def test_fifty_steps_give_the_same_losses_and_then_the_same_predictions(
     architecture: str, kind: str, size: int
 ) -> None:
     config = settings(architecture, size)
-    ours = TaskModel(config, ENTRIES, Head.of(kind, HEADS[kind], config, dropout=0.0))  # type: ignore[arg-type]
+    ours = TaskModel(config, ENTRIES, Head.of(kind, HEADS[kind], config, dropout=0.0))
     ours.initialize(3)
     theirs = their_model(ours)
     rows, order = rows_to_train_on(kind)
@@ -255,7 +255,7 @@ def test_the_tolerance_of_losses_would_notice_another_learning_rate(kind: str) -
     config, (rows, order) = settings("bert"), rows_to_train_on(kind)
     found = []
     for factor in (1.0, 1.01):
-        ours = TaskModel(config, ENTRIES, Head.of(kind, HEADS[kind], config, dropout=0.0))  # type: ignore[arg-type]
+        ours = TaskModel(config, ENTRIES, Head.of(kind, HEADS[kind], config, dropout=0.0))
         ours.initialize(3)
         found.append(train_ours(ours, rows, order[:20], rate_factor=factor))
     assert max(abs(one - other) for one, other in zip(*found, strict=True)) > 1e-4

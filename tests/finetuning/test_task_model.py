@@ -69,7 +69,7 @@ def test_a_heads_dropout_is_what_the_architectures_authors_have() -> None:
         model_config(32, hidden_dropout_prob=0.15, architecture=name, objective="mlm")
         for name in ("bert", "distilbert")
     )
-    of = {kind: (Head.of(kind, 2, bert).dropout, Head.of(kind, 2, distilbert).dropout) for kind in KINDS}  # type: ignore[arg-type]
+    of = {kind: (Head.of(kind, 2, bert).dropout, Head.of(kind, 2, distilbert).dropout) for kind in KINDS}
     assert of == {"classification": (0.15, 0.2), "regression": (0.15, 0.2), "spans": (0.0, 0.1)}
     assert Head.of("spans", 2, bert, dropout=0.3).dropout == 0.3
     assert Head.of("regression", 1, distilbert, dropout=0.0).dropout == 0.0

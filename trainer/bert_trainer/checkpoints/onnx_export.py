@@ -4,7 +4,8 @@ The graph is written down operator by operator (https://onnx.ai/onnx/operators/)
 sequence length stay free, and padding is masked. Weights are fp32 and the vocabulary's padding rows are cut off.
 Nothing is quantised or fused here; runtimes do that for the machine that they are on.
 
-Letters: B rows, T tokens of a row with padding, D hidden size, H heads, E = D / H, V entries of the vocabulary.
+Letters: B rows, T tokens of a row with padding, D hidden size, H heads, E = D / H, V entries of the vocabulary, L
+numbers that a task's head gives.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from bert_trainer.checkpoints.protobuf_wire import write_varint
 from bert_trainer.model.bert import Bert
-from bert_trainer.model.layers import Layer, gelu_approximation
+from bert_trainer.model.layers import EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.task_model import TaskModel
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -42,12 +44,13 @@ _LEAST_OUTSIDE = 64
 _MASKED = float(np.finfo(np.float32).min)
 
 
-def write_onnx_model(model: Bert, folder: Path, *, largest_file: int = _LARGEST_FILE) -> None:
+def write_onnx_model(model: Bert | TaskModel, folder: Path, *, largest_file: int = _LARGEST_FILE) -> None:
     """Write ``model.onnx``, and ``model.onnx.data`` where one file does not hold the weights.
 
-    Inputs: ``input_ids``, ``attention_mask`` (0: padding) and, of BERT, ``token_type_ids``, int64 (B, T). Outputs:
-    ``prediction_logits`` (B, T, V), with a next-sentence head ``seq_relationship_logits`` (B, 2; label 1: a random
-    next sentence), and ``last_hidden_state`` (B, T, D), float32.
+    Inputs: ``input_ids``, ``attention_mask`` (0: padding) and, of BERT, ``token_type_ids``, int64 (B, T). Outputs,
+    float32, of a pretrained model: ``prediction_logits`` (B, T, V), with a next-sentence head
+    ``seq_relationship_logits`` (B, 2; label 1: a random next sentence), and ``last_hidden_state`` (B, T, D); of a
+    fine-tuned one: ``logits`` (B, L), or of spans ``start_logits`` and ``end_logits`` (B, T), those of padding too.
 
     Args:
         model: The trained model.
@@ -55,11 +58,15 @@ def write_onnx_model(model: Bert, folder: Path, *, largest_file: int = _LARGEST_
         largest_file: Bytes of weights above which they get a file of their own.
     """
     graph = _Graph()
-    _add_model(graph, model)
+    x_BTD = _add_encoder(graph, model)
+    if isinstance(model, TaskModel):
+        outputs = _add_task_head(graph, model, x_BTD)
+    else:
+        outputs = _add_pretraining_heads(graph, model, x_BTD)
     is_large = sum(constant.num_bytes for constant in graph.constants.values()) > largest_file
     constants = _store_outside(graph.constants, folder / WEIGHTS_FILE) if is_large else _store_inside(graph.constants)
     with (folder / ONNX_FILE).open("wb") as file:
-        _write_document(file, _document(graph, model), constants)
+        _write_document(file, _document(graph, model, outputs), constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ class _Graph:
         return self.add("Mul", doubled, half, name=name)
 
 
-def _add_model(graph: _Graph, model: Bert) -> None:
+def _add_encoder(graph: _Graph, model: EncoderParameters) -> str:
     x_BTD = _add_embeddings(graph, model)
     real = graph.add("Equal", "attention_mask", graph.numbers("padding", 0), name="is_padding")
     penalty = graph.add(
@@ -158,10 +165,10 @@ def _add_model(graph: _Graph, model: Bert) -> None:
         assert isinstance(layer, Layer), "the encoder is made of layers"
         output = "last_hidden_state" if number == last else f"layers.{number}"
         x_BTD = _add_layer(graph, layer, x_BTD, penalty_B11T, f"layers.{number}", output)
-    _add_heads(graph, model, x_BTD)
+    return x_BTD
 
 
-def _add_embeddings(graph: _Graph, model: Bert) -> str:
+def _add_embeddings(graph: _Graph, model: EncoderParameters) -> str:
     embeddings, size = model.embeddings, model.vocabulary_size
     table = graph.weight("embeddings.tokens.weight", embeddings.tokens.weight[:size])
     x = graph.add("Gather", table, "input_ids", name="embeddings/tokens")
@@ -213,7 +220,12 @@ def _add_attention(graph: _Graph, layer: Layer, x_BTD: str, penalty_B11T: str, n
     return graph.add("Reshape", mixed, graph.numbers("join_heads", 0, 0, size), name=name)
 
 
-def _add_heads(graph: _Graph, model: Bert, x_BTD: str) -> None:
+_Output = tuple[str, tuple[int | str, ...]]
+"""Name and shape; names for dimensions that are free."""
+_ROWS = ("batch", "sequence")
+
+
+def _add_pretraining_heads(graph: _Graph, model: Bert, x_BTD: str) -> list[_Output]:
     x = graph.gelu(
         graph.linear(x_BTD, model.mlm_transform, "mlm_transform"), gelu_approximation(model.config), "mlm_gelu"
     )
@@ -223,32 +235,45 @@ def _add_heads(graph: _Graph, model: Bert, x_BTD: str) -> None:
     scores = graph.add("MatMul", x, decoder, name="vocabulary_scores")
     bias = graph.weight("mlm_bias", model.mlm_bias[: model.vocabulary_size])
     graph.add("Add", scores, bias, name="prediction_logits")
+    outputs: list[_Output] = [("prediction_logits", (*_ROWS, model.vocabulary_size))]
     if model.pooler is not None and model.nsp is not None:
-        first = graph.add("Gather", x_BTD, graph.weight("first", torch.tensor(0)), name="first_token", axis=1)
-        pooled = graph.add("Tanh", graph.linear(first, model.pooler, "pooler"), name="pooled")
+        pooled = graph.add("Tanh", graph.linear(_add_first_token(graph, x_BTD), model.pooler, "pooler"), name="pooled")
         graph.add("Identity", graph.linear(pooled, model.nsp, "nsp"), name="seq_relationship_logits")
+        outputs.append(("seq_relationship_logits", ("batch", 2)))
+    return [*outputs, ("last_hidden_state", (*_ROWS, model.config.hidden_size))]
 
 
-def _document(graph: _Graph, model: Bert) -> ModelProto:
+def _add_task_head(graph: _Graph, model: TaskModel, x_BTD: str) -> list[_Output]:
+    if model.pooler is not None:
+        pooled = graph.linear(_add_first_token(graph, x_BTD), model.pooler, "pooler")
+        pooled = graph.add("Tanh" if model.config.architecture == "bert" else "Relu", pooled, name="pooled")
+        graph.add("Identity", graph.linear(pooled, model.head, "head"), name="logits")
+        return [("logits", ("batch", model.head_config.num_outputs))]
+    scores_BT2 = graph.linear(x_BTD, model.head, "head")
+    names = ("start_logits", "end_logits")
+    for number, name in enumerate(names):
+        graph.add("Gather", scores_BT2, graph.weight(f"column_{number}", torch.tensor(number)), name=name, axis=2)
+    return [(name, _ROWS) for name in names]
+
+
+def _add_first_token(graph: _Graph, x_BTD: str) -> str:
+    return graph.add("Gather", x_BTD, graph.weight("first", torch.tensor(0)), name="first_token", axis=1)
+
+
+def _document(graph: _Graph, model: EncoderParameters, outputs: Sequence[_Output]) -> ModelProto:
     """Return everything but the constants."""
     from onnx import TensorProto, helper
-
-    config, rows = model.config, ("batch", "sequence")
 
     def describe(name: str, kind: int, *shape: int | str) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
 
     inputs = ["input_ids", "attention_mask", *([] if model.embeddings.segments is None else ["token_type_ids"])]
-    outputs = [describe("prediction_logits", TensorProto.FLOAT, *rows, model.vocabulary_size)]
-    if model.nsp is not None:
-        outputs.append(describe("seq_relationship_logits", TensorProto.FLOAT, "batch", 2))
-    outputs.append(describe("last_hidden_state", TensorProto.FLOAT, *rows, config.hidden_size))
     return helper.make_model(
         helper.make_graph(
             graph.nodes,
-            config.architecture,
-            [describe(name, TensorProto.INT64, *rows) for name in inputs],
-            outputs,
+            model.config.architecture,
+            [describe(name, TensorProto.INT64, *_ROWS) for name in inputs],
+            [describe(name, TensorProto.FLOAT, *shape) for name, shape in outputs],
         ),
         producer_name="bert-pretrain-operator",
         opset_imports=[helper.make_opsetid("", _OPSET)],
