@@ -94,39 +94,46 @@ class ModelFacts:
 
 def render_card(facts: ModelFacts) -> str:
     """Return the content of ``README.md``."""
-    front = yaml.safe_dump(_metadata(facts), sort_keys=False, allow_unicode=True, width=1000)
     heads = "the masked-LM and the next-sentence head" if facts.objective == "mlm+nsp" else "the masked-LM head"
     name, case = escape(facts.name), "lower-cased, without accents" if facts.lower_case else "cased"
     parts = [
-        f"---\n{front}---",
+        front_matter(_metadata(facts)),
         f"# {name}",
-        f"A {_ARCHITECTURES[facts.architecture]} encoder with {heads}, pretrained on {escape(facts.data_name)}. "
+        f"A {ARCHITECTURES[facts.architecture]} encoder with {heads}, pretrained on {escape(facts.data_name)}. "
         f"Text is {case}. It has been trained for no task but pretraining.",
         f"## Use\n\n{_USES[facts.form]}",
-        f"## Sizes\n\n{_table(('', ''), facts.sizes)}",
-        f"## Data\n\n{_table(('', ''), facts.data)}",
-        f"## Training\n\n{_training(facts.stages)}",
+        f"## Sizes\n\n{table(('', ''), facts.sizes)}",
+        f"## Data\n\n{table(('', ''), facts.data)}",
+        f"## Training\n\n{training_table(facts.stages)}",
         f"## Evaluation\n\n{_evaluation(facts.measurements)}",
-        f"## Run\n\n{_table(('', ''), facts.run)}",
-        "Nothing is said here about the licence: it depends on that of the text.",
+        f"## Run\n\n{table(('', ''), facts.run)}",
+        NO_LICENCE,
     ]
     return "\n\n".join(parts) + "\n"
 
 
+NO_LICENCE = "Nothing is said here about the licence: it depends on that of the text."
+
+
+def front_matter(metadata: Mapping[str, Any]) -> str:
+    """Return what a card begins with, as YAML."""
+    return f"---\n{yaml.safe_dump(dict(metadata), sort_keys=False, allow_unicode=True, width=1000)}---"
+
+
 def escape(text: str) -> str:
     """Return text as one line of Markdown that shows it as it is: no markup, no HTML, no control characters."""
-    line = _one_line(text)
+    line = one_line(text)
     return _MARKUP.sub(r"\\\1", html.escape(line, quote=False)) or "(no name)"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Return text with everything unprintable as spaces, such as line breaks and changes of direction, and cut."""
     kept = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
     line = " ".join(kept.split())
     return line if len(line) <= _LONGEST_NAME else line[: _LONGEST_NAME - 1] + "…"
 
 
-_ARCHITECTURES = {"bert": "BERT", "distilbert": "DistilBERT"}
+ARCHITECTURES = {"bert": "BERT", "distilbert": "DistilBERT"}
 _TAGS = {"huggingface": ["transformers"], "onnx": ["onnx"], "tensorflow": ["tensorflow"]}
 _USES: Mapping[str, str] = {
     "huggingface": """```python
@@ -159,14 +166,22 @@ version 17, which ONNX Runtime has since 1.12.""",
 
 
 def _metadata(facts: ModelFacts) -> dict[str, Any]:
+    tags = ["masked-lm", "pretraining"]
+    return metadata_of(facts, pipeline_tag="fill-mask", tags=tags, index=_model_index(facts))
+
+
+def metadata_of(
+    facts: ModelFacts, *, pipeline_tag: str, tags: Sequence[str], index: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the front matter. tags: beside those of architecture and format; index: the Hub's ``model-index``."""
     languages = list(dict.fromkeys(code for it in facts.languages if (code := it.split("-")[0])))
     metadata: dict[str, Any] = {"language": [code for code in languages if _LANGUAGE.fullmatch(code)]}
     if facts.form == "huggingface":
         metadata["library_name"] = "transformers"
     metadata |= {
-        "pipeline_tag": "fill-mask",
-        "tags": [facts.architecture, "masked-lm", "pretraining", *_TAGS[facts.form]],
-        "model-index": _model_index(facts),
+        "pipeline_tag": pipeline_tag,
+        "tags": [facts.architecture, *tags, *_TAGS[facts.form]],
+        "model-index": index,
     }
     return {name: value for name, value in metadata.items() if value}
 
@@ -187,18 +202,24 @@ def _model_index(facts: ModelFacts) -> list[dict[str, Any]]:
         if metrics:
             task = {"type": "fill-mask", "name": "Masked language modeling"}
             results.append({"task": task, "dataset": _measured_data(facts.data_name, it), "metrics": metrics})
-    return [{"name": _one_line(facts.name) or "unnamed", "results": results}] if results else []
+    return [{"name": one_line(facts.name) or "unnamed", "results": results}] if results else []
 
 
 def _measured_data(data_name: str, measurement: Measurement) -> dict[str, str]:
-    name = _one_line(measurement.folder or data_name) or "unnamed"
+    name = one_line(measurement.folder or data_name) or "unnamed"
     part = measurement.part
     kind = "held out" if part is None else f"{part[0]:g} to {part[1]:g} of the training samples"
-    # The Hub wants the id of a data set, which text on a volume does not have: a word that cannot be one of its own.
-    return {"type": re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "unnamed", "name": f"{name}, {kind}"}
+    return {"type": data_id(name), "name": f"{name}, {kind}"}
 
 
-def _training(stages: Sequence[TrainedStage]) -> str:
+def data_id(name: str) -> str:
+    """Return what stands for a data set's id, which the Hub wants and data on a volume does not have."""
+    # A word that cannot be one of the Hub's own.
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "unnamed"
+
+
+def training_table(stages: Sequence[TrainedStage]) -> str:
+    """Return what the pretraining stages did."""
     if not stages:
         return "The weights are those that the run began with."
     rows = [
@@ -209,13 +230,13 @@ def _training(stages: Sequence[TrainedStage]) -> str:
             f"{it.steps:,}",
             f"{it.steps * it.global_batch_size:,}",
             f"{it.learning_rate:g}",
-            _number(it.loss, ".4f"),
+            shown_number(it.loss, ".4f"),
             it.shards,
         )
         for it in stages
     ]
     head = ("stage", "tokens per sequence", "batch", "steps", "samples", "peak learning rate", "last loss", "shards")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _evaluation(measurements: Sequence[Measurement]) -> str:
@@ -231,23 +252,25 @@ def _evaluation(measurements: Sequence[Measurement]) -> str:
             str(it.sequence_length),
             it.samples_are,
             f"{it.samples:,}",
-            _number(it.masked_lm_accuracy, ".4f"),
-            _number(it.masked_lm_loss, ".4f"),
-            _number(it.next_sentence_accuracy, ".4f"),
-            _number(it.unigram_baseline, ".4f"),
+            shown_number(it.masked_lm_accuracy, ".4f"),
+            shown_number(it.masked_lm_loss, ".4f"),
+            shown_number(it.next_sentence_accuracy, ".4f"),
+            shown_number(it.unigram_baseline, ".4f"),
         )
         for it in measurements
     ]
     notes = ["Accuracy is a share of the masked tokens."]
     if any(it.part is not None for it in measurements):
         notes.append("Samples of one document may lie on both sides of a cut through training shards.")
-    return _table(head, rows) + "\n\n" + " ".join(notes)
+    return table(head, rows) + "\n\n" + " ".join(notes)
 
 
-def _number(value: float | None, form: str) -> str:
+def shown_number(value: float | None, form: str) -> str:
+    """Return a number in a format of ``format``'s, a dash for none."""
     return "–" if value is None else format(value, form)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose cells, but not whose head, come from elsewhere."""
     lines = [head, ["---"] * len(head), *([escape(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
