@@ -39,8 +39,6 @@ _TOKEN_TABLE = "embeddings.tokens.weight"
 _MAX_ROWS = 2 << 20
 """Of a token table: twice what the longest vocabulary has. A sparse file may claim any number."""
 _ROWS_AT_ONCE = 8192
-MAX_PADDING_ROWS = 4096
-"""Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128."""
 _MOST_NAMED = 5
 """Tensors of one kind that a message names; the rest are counted."""
 _LONGEST_NAME = 200

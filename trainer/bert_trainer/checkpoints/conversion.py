@@ -8,44 +8,28 @@ without that objective.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from bert_trainer.checkpoints.accounting import (
-    MAX_PADDING_ROWS,
     NEXT_SENTENCE,
     Fitted,
     Source,
     copy_tensors,
     fit_weights,
 )
-from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
-from bert_trainer.checkpoints.initial_weights import READERS, read_source
+from bert_trainer.checkpoints.description import Described, check_description, find_description
+from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tokenizer_files import is_lower_case, read_lower_case
-from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
-from bert_trainer.config.model_file import read_model_file
-from bert_trainer.config.run_config import ModelConfig, ModelFile
+from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
 
-_MODEL_FILES = ("bert_config.json", "config.json")
-_RUN_FILE = "run-config.json"
-_PUBLISHED_EPSILON = 1e-12
 _MOST_NAMED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What is beside the weights: the model's sizes and the vocabulary."""
-
-    model: ModelConfig
-    model_file: Path
-    vocabulary_file: Path
 
 
 def import_weights(
@@ -81,10 +65,10 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
     output = Path(os.path.abspath(output))
     if os.path.lexists(output):
         raise InputError(f"--output: {output}: exists already; allowed: a folder that does not", hint="choose another")
-    described = _find_description(path, kind, vocabulary_file, model_file)
+    described = find_description(path, kind, vocabulary_file, model_file)
     vocabulary = read_vocabulary(described.vocabulary_file)
     config = described.model
-    _check_description(described, vocabulary)
+    check_description(described, vocabulary)
     source, fitted = _read(path, kind, config, vocabulary)
     if fitted.fresh and set(fitted.fresh) <= set(NEXT_SENTENCE):
         config = config.model_copy(update={"objective": "mlm"})
@@ -111,50 +95,6 @@ def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) ->
         shapes = Bert(config, vocabulary.size)
     source = read_source(path, kind, shapes)
     return source, fit_weights(source, shapes, vocabulary)
-
-
-def _find_description(path: Path, kind: str, vocabulary_file: Path | None, model_file: Path | None) -> Described:
-    if not path.exists() and not find_formats(path):
-        raise InputError(f"{path}: got no weights there; allowed: a folder or a file", hint="check the path")
-    check_format(path, kind, READERS)
-    folder = path if path.is_dir() else path.parent
-    if kind == "bert-trainer" and model_file is None:
-        # A run, its checkpoints, or one of them.
-        found = next((place / _RUN_FILE for place in (path, *path.parents[:2]) if (place / _RUN_FILE).exists()), None)
-        if found is not None:
-            run = resolve_model(load_run_config(found))
-            return Described(run.sizes, found, vocabulary_file or run.vocabulary_path)
-    file = model_file or next((folder / name for name in _MODEL_FILES if (folder / name).exists()), None)
-    if file is None:
-        raise InputError(
-            f"{folder}: got none of {', '.join(_MODEL_FILES)} beside the weights; allowed: one, or --model-config",
-            hint="name the file that describes the model, as --model-config bert_config.json",
-        )
-    vocabulary = vocabulary_file or folder / "vocab.txt"
-    if not vocabulary.exists():
-        raise InputError(
-            f"{vocabulary}: got no vocabulary there; allowed: the vocab.txt that the weights were trained with",
-            hint="name it, as --vocabulary-file vocab.txt",
-        )
-    wanted = ModelFile(config_file=str(file), layer_norm_eps=_PUBLISHED_EPSILON, vocab_pad_multiple=8, objective=None)
-    return Described(read_model_file(wanted), file, vocabulary)
-
-
-def _check_description(described: Described, vocabulary: Vocabulary) -> None:
-    """Refuse what describes no model, or one of another vocabulary; raises InputError."""
-    problems = find_model_problems(described.model)
-    wanted, least = described.model.vocab_size, vocabulary.size
-    # Some programs count the rows of padding as entries.
-    if wanted is not None and not least <= wanted <= least + MAX_PADDING_ROWS:
-        problems.append(
-            f"model.vocab_size: got {wanted}; allowed: {least} to {least + MAX_PADDING_ROWS}, for the {least} "
-            f"entries of {described.vocabulary_file} and padding"
-        )
-    if problems:
-        raise InputError(
-            f"{described.model_file}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems),
-            hint="name the description and the vocabulary of these weights: --model-config, --vocabulary-file",
-        )
 
 
 def _render_account(

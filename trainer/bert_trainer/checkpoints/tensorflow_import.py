@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import MAX_PADDING_ROWS, NEXT_SENTENCE, by_our_names
+from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
+from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.checkpoints.huggingface_import import check_settings
 from bert_trainer.checkpoints.tensorflow_bundle import Bundle, index_path, open_bundle
 from bert_trainer.checkpoints.tensorflow_names import is_optimizer_state, is_transposed, tensorflow_name
