@@ -1,4 +1,4 @@
-"""``bert-train``: run, or only check, one run configuration; read weights of other programs."""
+"""``bert-train``: run, or only check, one run configuration; fine-tune; read weights of other programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from bert_trainer import finetune_command
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print("\n".join(show_sizes(load_run_config(arguments.run_config))))  # noqa: T201 - the result
             return 0
+        if arguments.verb == "finetune":
+            return _finetune(arguments)
         if arguments.config is None:
             raise InputError("--config: got nothing; allowed: the path of a run configuration")
         config = load_run_config(arguments.config)
@@ -59,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported here: a wrong configuration is refused before torch has loaded.
         from bert_trainer.training.loop import train
 
-        train(config, attempt=int(os.environ.get("BERT_ATTEMPT", "1")))
+        train(config, attempt=_attempt())
     except TrainerError as error:
         report_error("bert-train", error)
         return error.exit_code
@@ -72,6 +75,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.exception("Unexpected error")
         return EXIT_FAILED
     return 0
+
+
+def _finetune(arguments: argparse.Namespace) -> int:
+    config = finetune_command.make_run_config(arguments)
+    if arguments.show:
+        print(finetune_command.render_config(config))  # noqa: T201 - the result
+        return 0
+    from bert_trainer.training.loop import train
+
+    train(config, attempt=_attempt())
+    if said := finetune_command.describe_results(config):
+        print(said)  # noqa: T201 - the result
+    return 0
+
+
+def _attempt() -> int:
+    return int(os.environ.get("BERT_ATTEMPT", "1"))
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -108,6 +128,14 @@ def _parser() -> argparse.ArgumentParser:
         "each; print sequences per second, peak memory and the size that microBatchSize: auto would take.",
     )
     autotune.add_argument("run_config", type=Path, metavar="CONFIG", help="run configuration, a JSON document")
+    finetune_command.add_arguments(
+        verbs.add_parser(
+            "finetune",
+            help="fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own",
+            description="Fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own, on one rank or, "
+            "under mpirun, on several. A run is evaluated while it trains, and the best evaluation's weights are kept.",
+        )
+    )
     _add_import(
         verbs.add_parser(
             "import",

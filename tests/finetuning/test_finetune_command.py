@@ -1,0 +1,238 @@
+"""``bert-train finetune`` makes a run configuration of a command line, or says which option is wrong.
+
+Inputs: options, folders of weights, the launcher's variables. Observed: the run configuration, messages, exit codes.
+Nothing is trained here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.__main__ import main, parse_arguments
+from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.errors import InputError
+from bert_trainer.finetune_command import make_run_config
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
+SIZES = {
+    "model_type": "bert",
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "vocab_size": len(WORDS),
+}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A folder as Hugging Face's; the tensors are not looked at before the run."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SIZES))
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+@pytest.fixture
+def mrpc(tmp_path: Path) -> Path:
+    folder = tmp_path / "glue" / "MRPC"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[str, ...]:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).touch()
+    return ("--train", str(tmp_path / "a.csv"), "--validation", str(tmp_path / "b.csv"))
+
+
+def configure(*words: str | Path, environment: dict[str, str] | None = None) -> RunConfig:
+    arguments = parse_arguments(["finetune", *map(str, words), "--output", "out"])
+    return make_run_config(arguments, environment or {})
+
+
+def stage_of(config: RunConfig) -> FinetuneStage:
+    stage = config.stages[0]
+    assert isinstance(stage, FinetuneStage)
+    return stage
+
+
+def test_a_folder_of_glue_and_one_of_weights_are_all_that_is_needed(mrpc: Path, weights: Path) -> None:
+    config = configure("--task", "mrpc", "--data", mrpc, "--model", weights)
+    assert config.output_folder == str(Path.cwd() / "out")
+    assert (config.sizes.num_hidden_layers, config.sizes.hidden_size, config.sizes.vocab_size) == (2, 8, None)
+    assert config.vocabulary_path == weights / "vocab.txt"
+    assert config.initial_checkpoint is not None
+    assert (config.initial_checkpoint.path, config.initial_checkpoint.format) == (str(weights), "huggingface")
+    stage = stage_of(config)
+    assert (stage.name, stage.task, stage.data.folder) == ("mrpc", "mrpc", str(mrpc))
+    assert (stage.epochs, stage.schedule.learning_rate, stage.seeds) == (3.0, 2e-5, (42,))
+    assert (stage.sequence_length, stage.global_batch_size, stage.micro_batch_size) == (128, 32, 32)
+    assert (stage.optimizer.name, stage.optimizer.epsilon, stage.optimizer.max_gradient_norm) == ("adamw", 1e-8, 1.0)
+    assert stage.lower_case is None
+    assert len(config.stages) == 1
+
+
+def test_options_end_up_in_the_stage(mrpc: Path, weights: Path) -> None:
+    options = "--seeds 3 --seed 7 --epochs 2.5 --batch-size 8 --micro-batch-size 4 --cased --max-gradient-norm 0"
+    more = "--learning-rate-scaling sqrtRanks --no-synchronize-gradients --patience 2 --metric accuracy --decay poly"
+    exports = "--export huggingface --export onnx --precision bf16 --if-exists Resume"
+    config = configure(
+        "--task", "mrpc", "--data", mrpc, "--model", weights, *f"{options} {more} {exports}".split()
+    )  # fmt: skip
+    stage = stage_of(config)
+    assert (stage.seeds, stage.epochs, stage.global_batch_size, stage.micro_batch_size) == ((7, 8, 9), 2.5, 8, 4)
+    assert (stage.lower_case, stage.optimizer.max_gradient_norm) == (False, None)
+    assert (stage.learning_rate_scaling, stage.synchronize_gradients) == ("sqrtRanks", False)
+    assert stage.early_stopping is not None
+    assert (stage.early_stopping.patience, stage.metric, stage.schedule.decay) == (2, "accuracy", "poly")
+    assert [other.name for other in config.stages] == ["mrpc", "export-huggingface", "export-onnx"]
+    assert (config.precision, config.if_exists) == ("bf16", "Resume")
+
+
+def test_questions_get_long_rows_and_smaller_passes(tmp_path: Path, weights: Path) -> None:
+    stage = stage_of(configure("--task", "squad", "--data", tmp_path, "--model", weights))
+    assert (stage.sequence_length, stage.doc_stride, stage.micro_batch_size) == (384, 128, 10)
+
+
+def test_a_table_of_one_s_own_has_named_columns(tables: tuple[str, ...], weights: Path) -> None:
+    columns = ("--text", "body", "--text-pair", "reply", "--label", "mood", "--id", "number")
+    config = configure(
+        "--task", "classification", *tables, *columns, "--labels", "bad", "good", "--model", weights
+    )  # fmt: skip
+    data = stage_of(config).data
+    assert (data.train, data.validation, data.test) == (tables[1], tables[3], None)
+    found = data.columns
+    assert (found.text, found.text_pair, found.label, found.id) == ("body", "reply", "mood", "number")
+    assert data.labels == ("bad", "good")
+
+
+@pytest.mark.parametrize(
+    ("variables", "world"),
+    [
+        ({}, (1, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (4, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (4, 2)),
+        ({"PMI_SIZE": "6", "MPI_LOCALNRANKS": "2"}, (6, 3)),
+        ({"HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}, (2, 1)),
+    ],
+)
+def test_ranks_are_those_that_the_launcher_has_started(
+    mrpc: Path, weights: Path, variables: dict[str, str], world: tuple[int, int]
+) -> None:
+    config = configure("--task", "mrpc", "--data", mrpc, "--model", weights, environment=variables)
+    assert (config.world.ranks, config.world.hosts) == world
+
+
+def test_random_weights_need_no_file_of_weights(tmp_path: Path, mrpc: Path, weights: Path) -> None:
+    (weights / "model.safetensors").unlink()
+    config = configure("--task", "mrpc", "--data", mrpc, "--model", weights, "--start-from", "random")
+    assert (config.initial_checkpoint, stage_of(config).start_from) == (None, "random")
+    files = ("--model-config", weights / "config.json", "--vocabulary-file", weights / "vocab.txt")
+    assert configure("--task", "mrpc", "--data", mrpc, "--start-from", "random", *files).sizes == config.sizes
+    with pytest.raises(InputError, match=r"--model: got nothing; allowed: a folder with config.json and vocab.txt"):
+        configure("--task", "mrpc", "--data", mrpc, "--start-from", "random")
+
+
+def test_rows_of_padding_are_no_entries(mrpc: Path, weights: Path) -> None:
+    (weights / "config.json").write_text(json.dumps({**SIZES, "vocab_size": 16}))
+    assert configure("--task", "mrpc", "--data", mrpc, "--model", weights).sizes.vocab_size is None
+    (weights / "config.json").write_text(json.dumps({**SIZES, "vocab_size": 5}))
+    with pytest.raises(InputError, match=r"vocab_size: got 5; allowed: 8 to 4104"):
+        configure("--task", "mrpc", "--data", mrpc, "--model", weights)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaints"),
+    [
+        ("--task mrpc", ["--data: got nothing; allowed: the folder with the official files"]),
+        (
+            "--task mrpc --data {mrpc} --train {mrpc} --label x",
+            ["--train: got a value; allowed: with a table of one's own", "--label: got a value"],
+        ),
+        (
+            "--task classification --data {mrpc} --train none.csv --text body",
+            [
+                "--data: got {mrpc}; allowed: with GLUE and SQuAD",
+                "--validation: got nothing; allowed: a file",
+                "--label: got nothing; allowed: the name of a column",
+                "--train: got none.csv, which does not exist",
+            ],
+        ),
+        (
+            "--task regression --train {mrpc} --validation {mrpc} --text a --label b --question c --labels x",
+            ["--question: got a value; allowed: not with regression", "--labels: got a value"],
+        ),
+        ("--task spans --train {mrpc} --validation {mrpc} --question q --answer a", ["--context: got nothing"]),
+        ("--task rte --data {mrpc}/nowhere", ["--data: got {mrpc}/nowhere, which does not exist; allowed: a folder"]),
+    ],
+)
+def test_all_that_is_wrong_with_the_data_is_said_at_once(
+    mrpc: Path, weights: Path, words: str, complaints: list[str]
+) -> None:
+    with pytest.raises(InputError) as refused:
+        configure(*words.format(mrpc=mrpc).split(), "--model", weights)
+    for complaint in complaints:
+        assert complaint.format(mrpc=mrpc) in str(refused.value)
+    assert str(refused.value).splitlines()[0].endswith(f"{len(complaints)} problem(s)")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--epochs 0", "stages.0.finetune.epochs: got 0.0"),
+        ("--sequence-length 0", "sequence_length: got 0"),
+        ("--learning-rate nan", "learning_rate: got nan"),
+        ("--seeds 1000000000", "seeds: got"),
+        ("--seeds 0", "seeds: got []"),
+    ],
+)
+def test_a_value_that_no_stage_takes_is_refused(mrpc: Path, weights: Path, words: str, complaint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        configure("--task", "mrpc", "--data", mrpc, "--model", weights, *words.split())
+    assert complaint in str(refused.value)
+
+
+def test_weights_that_are_not_there_are_named(tmp_path: Path, mrpc: Path, weights: Path) -> None:
+    with pytest.raises(InputError, match=r"--model: got nothing; allowed: weights to start from"):
+        configure("--task", "mrpc", "--data", mrpc)
+    with pytest.raises(InputError, match=rf"--model: got {mrpc}, where no weights were recognized"):
+        configure("--task", "mrpc", "--data", mrpc, "--model", mrpc)
+    with pytest.raises(InputError, match=r"got format: nvidia, but `model.safetensors` lies there: format: hugg"):
+        configure("--task", "mrpc", "--data", mrpc, "--model", weights, "--format", "nvidia")
+    (weights / "vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"got no vocabulary there"):
+        configure("--task", "mrpc", "--data", mrpc, "--model", weights)
+
+
+def test_the_configuration_is_shown_before_torch_has_loaded(mrpc: Path, weights: Path) -> None:
+    program = "import sys; from bert_trainer.__main__ import main; code = main(sys.argv[1:]); " + (
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    options = ["--task", "mrpc", "--data", str(mrpc), "--model", str(weights), "--output", "out", "--show"]
+    shown = subprocess.run(
+        [sys.executable, "-c", program, "finetune", *options], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert RunConfig.model_validate_json(shown.stdout).stages[0].name == "mrpc"
+
+
+def test_a_mistake_ends_the_command_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["finetune", "--task", "mrpc", "--output", str(tmp_path / "out")]) == 2
+    assert "--data: got nothing" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

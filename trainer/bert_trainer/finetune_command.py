@@ -1,0 +1,426 @@
+"""``bert-train finetune``: a run configuration with one fine-tuning stage, made from a command line.
+
+Sizes and vocabulary come from beside the weights, everything else from options; defaults are those of a job's finetune
+stage (tests/contract). Starts nothing and imports no torch: a mistake is told before anything has loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
+
+from bert_trainer.checkpoints.description import Described, check_description, describe_model, find_description
+from bert_trainer.checkpoints.foreign_formats import find_formats
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.finetuning import FinetuneStage, TaskData, TaskName
+from bert_trainer.config.optimization import OptimizerConfig, Schedule
+from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, RunConfig
+from bert_trainer.config.stages import ExportStage
+from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
+from bert_trainer.errors import InputError
+from bert_trainer.system.mpi_variables import read_local_size, read_rank, read_size
+from bert_trainer.tasks.catalog import TASKS
+
+Document = dict[str, Any]
+
+_SPAN_LENGTH, _LENGTH = 384, 128
+_TOKENS_PER_PASS = 4096
+_MOST_SEEDS = 100
+_FILES = ("train", "validation", "test")
+# What a table of each kind has to name; the others of TableColumns are optional.
+_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "classification": ("text", "label"),
+        "regression": ("text", "label"),
+        "spans": ("question", "context", "answer"),
+    }
+)
+_OPTIONAL_COLUMNS = ("text_pair", "answer_start", "id")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command; in their order, what people decide first comes first."""
+    parser.add_argument("--task", required=True, choices=get_args(TaskName), metavar="TASK", help=", ".join(TASKS))
+    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="output folder of the run")
+    _add_data(parser.add_argument_group("data"))
+    _add_weights(parser.add_argument_group("weights"))
+    _add_training(parser.add_argument_group("training"))
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--precision", default="fp32", choices=_choices(RunConfig, "precision"), help="default: %(default)s"
+    )
+    run.add_argument("--device", default="auto", choices=_choices(RunConfig, "device"), help="default: %(default)s")
+    run.add_argument(
+        "--export",
+        action="append",
+        default=[],
+        choices=[form for form in _choices(ExportStage, "format") if form != "tensorflow"],
+        help="format in which the best model is exported; repeatable; default: none",
+    )
+    run.add_argument(
+        "--if-exists",
+        default="Fail",
+        choices=_choices(RunConfig, "if_exists"),
+        help="where the output folder holds a run already: Resume continues it, New keeps it below previous/; "
+        "default: %(default)s",
+    )
+    run.add_argument(
+        "--hosts",
+        type=int,
+        metavar="N",
+        help="machines that the ranks are on; default: as the launcher's variables say",
+    )
+    run.add_argument(
+        "--show", action="store_true", help="print the run configuration, which bert-train --config takes, and end"
+    )
+
+
+def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> RunConfig:
+    """Return the run that a command line asks for.
+
+    Args:
+        arguments: As parsed by ``add_arguments``.
+        environment: The launcher's variables are read from it.
+
+    Raises:
+        InputError: options do not fit together, or there are no such weights or files; the message names the options.
+    """
+    problems = [*_data_problems(arguments), *_missing_files(arguments)]
+    if problems:
+        raise InputError(
+            f"bert-train finetune --task {arguments.task}: {len(problems)} problem(s)\n"
+            + "\n".join(f"  {line}" for line in problems)
+        )
+    kind, described = _find_model(arguments)
+    vocabulary = read_vocabulary(described.vocabulary_file)
+    check_description(described, vocabulary)
+    # Of the vocabulary alone: some programs count rows of padding as entries.
+    model = {**described.model.model_dump(), "vocab_size": None, "config_file": str(described.model_file)}
+    output = Path(os.path.abspath(arguments.output))
+    start = None if kind is None else {"path": str(arguments.model), "format": kind, "load": "weights"}
+    optimizer = _optimizer(arguments)
+    document = {
+        "contract_version": CONTRACT_VERSION,
+        # Every rank draws one; that of rank 0, which claims the folder, counts.
+        "job": {"name": f"finetune-{arguments.task}", "namespace": "local", "uid": str(uuid.uuid4())},
+        "output_folder": str(output),
+        "if_exists": arguments.if_exists,
+        "world": _world(arguments, environment),
+        "seed": arguments.seed,
+        "device": arguments.device,
+        "precision": arguments.precision,
+        "activation_checkpointing": False,
+        "model": model,
+        "optimizer": optimizer,
+        "reduction": {"compression": "none", "overlap": True},
+        "dataset": {"folder": str(output / "data"), "vocabulary_file": str(described.vocabulary_file)},
+        "initial_checkpoint": start,
+        "gpu_memory_limit_gib": None,
+        "profile_steps": None,
+        "stages": [_stage(arguments, optimizer), *_exports(arguments)],
+        "checkpoint": {
+            "every_steps": None,
+            "every_seconds": 600,
+            "every_samples": None,
+            "min_samples_to_start": 0,
+            "periodic": True,
+            "keep": 3,
+            "delete_after_success": False,
+        },
+        "logging": {"every_steps": 10, "tensorboard": True, "prometheus_port": None, "sample_ledger": False},
+    }
+    return parse_run_config(document, source="bert-train finetune")
+
+
+def render_config(config: RunConfig) -> str:
+    """Return the document as ``--show`` prints it."""
+    return json.dumps(config.model_dump(mode="json"), indent=2)
+
+
+def describe_results(config: RunConfig, environment: Mapping[str, str] = os.environ) -> str:
+    """Return what a finished run has found and where things are; empty on every rank but 0."""
+    if read_rank(environment) != 0:
+        return ""
+    from bert_trainer.output.metrics import read_metrics
+
+    folder = Path(config.output_folder)
+    (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
+    results = folder / "finetune" / stage.name
+    records = read_metrics(folder)
+    said = [
+        str(record["message"])
+        for record in records
+        if (record.get("event"), record.get("stage"), record.get("when")) == ("evaluated", stage.name, "after")
+        and record.get("message")
+    ]
+    exported = [str(record["path"]) for record in records if record.get("event") == "exported" and record.get("path")]
+    places = [
+        ("results", results / "results.json"),
+        ("best weights", results / "best" / "model.safetensors"),
+        ("predictions", results / "predictions"),
+        ("report", folder / "report.json"),
+        *(("model", folder / path) for path in dict.fromkeys(exported)),
+    ]
+    return "\n".join([*said[-1:], *(f"{what:<13}{path}" for what, path in places if path.exists())])
+
+
+def _choices(section: type[Any], field: str) -> tuple[str, ...]:
+    choices: tuple[str, ...] = get_args(section.model_fields[field].annotation)
+    return choices
+
+
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="of GLUE and SQuAD: folder with the official files, unpacked"
+    )
+    for name, of in (("train", "to train on"), ("validation", "to evaluate on"), ("test", "to predict, unlabelled")):
+        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"of one's own: the table {of}")
+    group.add_argument(
+        "--data-format",
+        default="auto",
+        choices=_choices(TaskData, "format"),
+        help="of one's own tables; default: by each file's suffix",
+    )
+    for name, what in (
+        ("text", "the text, or the first of a pair"),
+        ("text-pair", "the second text of a pair"),
+        ("label", "the class, or for regression the number"),
+        ("question", "of spans"),
+        ("context", "of spans: the text that holds the answer"),
+        ("answer", "of spans: the answer as it stands in the context"),
+        ("answer-start", "of spans: offset of the answer's first character; default: its first occurrence"),
+        ("id", "what predictions are labelled with; default: the row's number"),
+    ):
+        group.add_argument(f"--{name}", metavar="COLUMN", help=what)
+    group.add_argument(
+        "--labels",
+        nargs="+",
+        default=[],
+        metavar="LABEL",
+        help="classes in the order of their numbers; default: those of the file to train on, sorted",
+    )
+
+
+def _add_weights(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", type=Path, metavar="PATH", help="weights to start from: a folder or a file")
+    group.add_argument(
+        "--format",
+        choices=_choices(InitialCheckpoint, "format"),
+        help="of the weights; default: the one whose files lie there",
+    )
+    group.add_argument(
+        "--model-config",
+        type=Path,
+        metavar="FILE",
+        help="bert_config.json or config.json; default: the one beside the weights",
+    )
+    group.add_argument(
+        "--vocabulary-file", type=Path, metavar="FILE", help="one token per line; default: vocab.txt beside the weights"
+    )
+    group.add_argument(
+        "--start-from",
+        default="pretrained",
+        choices=_choices(FinetuneStage, "start_from"),
+        help="random: no weights are read, --model gives sizes and vocabulary alone; default: %(default)s",
+    )
+    case = group.add_mutually_exclusive_group()
+    for option, value in (("--lower-case", True), ("--cased", False)):
+        case.add_argument(
+            option,
+            dest="lower_case",
+            action="store_const",
+            const=value,
+            help="text "
+            + ("loses capitals and accents" if value else "stays as it is")
+            + "; default: as the weights' tokenizer says",
+        )
+
+
+# Option, type, default and what it says. The defaults are a finetune stage's.
+_NUMBERS: tuple[tuple[str, type[int] | type[float], int | float | None, str], ...] = (
+    ("epochs", float, 3.0, "passes over the rows to train on"),
+    ("learning-rate", float, 2e-5, "at the end of the warm-up"),
+    ("warmup-proportion", float, 0.1, "share of a run's steps"),
+    ("batch-size", int, 32, "rows per optimizer step over all ranks; without synchronized gradients of each rank"),
+    ("micro-batch-size", int, None, "rows of one pass on one rank; default: as many as 4096 tokens hold"),
+    ("sequence-length", int, None, f"tokens at most; default: {_LENGTH}, of squad and spans {_SPAN_LENGTH}"),
+    ("doc-stride", int, 128, "of spans: tokens between the starts of two windows"),
+    ("max-query-length", int, 64, "of spans: tokens of a question"),
+    ("max-answer-length", int, 30, "of spans: tokens of a predicted answer"),
+    ("seeds", int, 1, "runs, with --seed and the numbers after it; the best one is kept"),
+    ("seed", int, 42, "of the first run"),
+    ("beta1", float, 0.9, "decay rate of the first moment"),
+    ("beta2", float, 0.999, "decay rate of the second moment"),
+    ("epsilon", float, 1e-8, "added to the root of the second moment"),
+    ("weight-decay", float, 0.01, "not of biases and LayerNorm"),
+    ("max-gradient-norm", float, 1.0, "above which gradients are clipped; 0: never"),
+    ("head-dropout", float, None, "before the task's own layer; default: the model's"),
+    ("evaluate-every-epochs", float, 1.0, "epochs between evaluations; the last step is evaluated as well"),
+    ("patience", int, None, "evaluations without improvement that end a run early; default: it takes all its epochs"),
+    ("min-improvement", float, 0.0, "of the metric, below which an evaluation counts as none, with --patience"),
+)
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    for name, kind, default, what in _NUMBERS:
+        said = "" if default is None else f"; default: {default:g}"
+        group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=what + said)
+    group.add_argument(
+        "--decay", default="linear", choices=_choices(Schedule, "decay"), help="of the learning rate; default: linear"
+    )
+    group.add_argument(
+        "--optimizer", default="adamw", choices=_choices(OptimizerConfig, "name"), help="default: %(default)s"
+    )
+    group.add_argument(
+        "--learning-rate-scaling",
+        default="none",
+        choices=_choices(FinetuneStage, "learning_rate_scaling"),
+        help="sqrtRanks: times the square root of the number of ranks; default: %(default)s",
+    )
+    group.add_argument(
+        "--no-synchronize-gradients",
+        dest="synchronize_gradients",
+        action="store_false",
+        help="every rank trains a model of its own, and the best one is kept",
+    )
+    group.add_argument("--metric", help="which decides what is the best; default: the task's first")
+
+
+def _data_problems(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield what a task lacks, and what it has no use for, by options."""
+    kind = TASKS[arguments.task].kind
+    named = [*_FILES, *_COLUMNS["classification"], *_COLUMNS["spans"], *_OPTIONAL_COLUMNS, "labels"]
+    given = [name for name in named if getattr(arguments, name)]
+    if arguments.task not in _COLUMNS:
+        if arguments.data is None:
+            yield "--data: got nothing; allowed: the folder with the official files"
+        yield from (f"{_option(name)}: got a value; allowed: with a table of one's own" for name in given)
+        return
+    if arguments.data is not None:
+        yield f"--data: got {arguments.data}; allowed: with GLUE and SQuAD; name --train and --validation"
+    needed = ("train", "validation", *_COLUMNS[kind])
+    yield from (f"{_option(name)}: got nothing; allowed: {_needed(name)}" for name in needed if name not in given)
+    pair = "answer_start" if kind == "spans" else "text_pair"
+    useful = {*_FILES, *needed, pair, "id", *(["labels"] if kind == "classification" else [])}
+    yield from (f"{_option(name)}: got a value; allowed: not with {kind}" for name in given if name not in useful)
+
+
+def _missing_files(arguments: argparse.Namespace) -> Iterator[str]:
+    for name in ("data", *_FILES):
+        path = getattr(arguments, name)
+        if path is not None and not path.exists():
+            yield f"--{name}: got {path}, which does not exist; allowed: {_needed(name)}"
+
+
+def _needed(name: str) -> str:
+    return {"data": "a folder"}.get(name, "a file" if name in _FILES else "the name of a column")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _find_model(arguments: argparse.Namespace) -> tuple[str | None, Described]:
+    """Return the format of the weights, None to start without any, and what is beside them."""
+    model: Path | None = arguments.model
+    files = (arguments.vocabulary_file, arguments.model_config)
+    if arguments.start_from == "random":
+        if model is None and None in files:
+            raise InputError(
+                "--model: got nothing; allowed: a folder with config.json and vocab.txt, or --model-config and "
+                "--vocabulary-file",
+                hint="name what describes the model that is to be trained from random weights",
+            )
+        if model is not None and "bert-trainer" in find_formats(model):
+            return None, find_description(model, "bert-trainer", *files)
+        return None, describe_model(model or Path(), *files)
+    if model is None:
+        raise InputError(
+            "--model: got nothing; allowed: weights to start from",
+            hint="name a folder of weights, such as bert-data fetch bert-base-uncased brings; without any, write "
+            "--start-from random",
+        )
+    kind = arguments.format or next(iter(find_formats(model)), None)
+    if kind is None:
+        raise InputError(
+            f"--model: got {model}, where no weights were recognized; allowed: a folder of Hugging Face, a checkpoint "
+            "of TensorFlow 1 or of NVIDIA, an output folder of this trainer",
+            hint="check the path, or name the --format",
+        )
+    return kind, find_description(model, kind, *files)
+
+
+def _world(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Document:
+    ranks, here = read_size(environment), read_local_size(environment)
+    if "HOROVOD_SIZE" in environment and ranks == 1:  # horovodrun with Gloo
+        ranks, here = int(environment["HOROVOD_SIZE"]), int(environment.get("HOROVOD_LOCAL_SIZE", ranks))
+    return {"ranks": ranks, "hosts": _given(arguments.hosts, -(-ranks // max(here, 1)))}
+
+
+def _optimizer(arguments: argparse.Namespace) -> Document:
+    return {
+        "name": arguments.optimizer,
+        **{name: getattr(arguments, name) for name in ("beta1", "beta2", "epsilon", "weight_decay")},
+        "bias_correction": True,
+        "max_gradient_norm": arguments.max_gradient_norm or None,
+        "partitioning": "none",
+    }
+
+
+def _stage(arguments: argparse.Namespace, optimizer: Document) -> Document:
+    is_spans = TASKS[arguments.task].kind == "spans"
+    length = _given(arguments.sequence_length, _SPAN_LENGTH if is_spans else _LENGTH)
+    fitting = max(1, _TOKENS_PER_PASS // max(1, length))
+    stopping = None
+    if arguments.patience is not None:
+        stopping = {"patience": arguments.patience, "min_improvement": arguments.min_improvement}
+    same = (
+        *("task", "start_from", "lower_case", "doc_stride", "max_query_length", "max_answer_length", "epochs"),
+        *("learning_rate_scaling", "head_dropout", "synchronize_gradients", "evaluate_every_epochs", "metric"),
+    )
+    return {
+        "kind": "finetune",
+        "name": arguments.task,
+        **{name: getattr(arguments, name) for name in same},
+        "data": _data(arguments),
+        "sequence_length": length,
+        "global_batch_size": arguments.batch_size,
+        "micro_batch_size": _given(arguments.micro_batch_size, min(fitting, arguments.batch_size)),
+        "schedule": {
+            "learning_rate": arguments.learning_rate,
+            "warmup": {"proportion": arguments.warmup_proportion},
+            "decay": arguments.decay,
+            "after_warmup": "continuous",
+        },
+        "optimizer": optimizer,
+        # One more than a stage may have is enough to be refused.
+        "seeds": [arguments.seed + number for number in range(min(arguments.seeds, _MOST_SEEDS + 1))],
+        "early_stopping": stopping,
+    }
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _data(arguments: argparse.Namespace) -> Document:
+    if arguments.data is not None:
+        return {"folder": str(arguments.data)}
+    columns = {*_COLUMNS["classification"], *_COLUMNS["spans"], *_OPTIONAL_COLUMNS}
+    return {
+        **{name: str(path) for name in _FILES if (path := getattr(arguments, name)) is not None},
+        "format": arguments.data_format,
+        "columns": {name: value for name in sorted(columns) if (value := getattr(arguments, name)) is not None},
+        "labels": arguments.labels,
+    }
+
+
+def _exports(arguments: argparse.Namespace) -> list[Document]:
+    formats = dict.fromkeys(arguments.export)
+    return [{"kind": "export", "name": f"export-{form}", "format": form} for form in formats]
