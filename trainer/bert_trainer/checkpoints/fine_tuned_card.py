@@ -129,8 +129,8 @@ def _evaluation(task: TaskFacts) -> str:
         spread = "" if runs.deviation is None else f" ± {runs.deviation:.4f} (sample standard deviation)"
         mean = f"{shown_number(runs.mean, '.4f')}{spread}"
         notes.append(
-            f"Mean {escape(runs.metric)} over the best evaluations of {runs.count} runs: {mean}. That, and not the best "
-            "of them, is what another run is likely to give."
+            f"Mean {escape(runs.metric)} over the best evaluations of {runs.count} runs: {mean}. That, and not the "
+            "best of them, is what another run is likely to give."
         )
     notes.append(
         "The weights were chosen on the same examples that they are measured on here, so examples that took no part "
