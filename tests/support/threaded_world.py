@@ -64,8 +64,8 @@ class ThreadedWorld(Alone):
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         return [sum(values) for values in zip(*self._exchange(self.rank, list(numbers)), strict=True)]
 
-    def broadcast_(self, flat: Tensor) -> None:
-        flat.copy_(self._exchange(self.rank, flat.clone())[0])
+    def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
+        flat.copy_(self._exchange(self.rank, flat.clone())[root])
 
     def broadcast_object(self, value: T) -> T:
         received: T = self._exchange(self.rank, value)[0]

@@ -74,6 +74,7 @@ _STAGES: dict[str, Document] = {
         "data_range": {"start": 0.0, "end": 1.0},
     },
     "evaluate": {"name": "evaluate", "micro_batch_size": 32, "max_samples": None, "shards": None},
+    "finetune": {},
     "export": {"name": "export", "format": "huggingface"},
 }
 

@@ -22,7 +22,8 @@ def learning_rate(schedule: Schedule, step: int, total_steps: int) -> float:
     """Return the rate of one update; step: updates applied before it, 0 <= step < total_steps."""
     progress = (step + 1) / total_steps
     warmup = warmup_proportion(schedule.warmup, total_steps)
-    if progress < warmup:
+    # A warm-up as long as the run, or longer, never ends: nothing is left to decay.
+    if progress < warmup or warmup >= 1:
         return schedule.learning_rate * progress / warmup
     if schedule.after_warmup == "continuous":
         progress = (progress - warmup) / (1 - warmup)

@@ -74,8 +74,8 @@ class World(Protocol):
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum a few numbers, in fp64."""
 
-    def broadcast_(self, flat: Tensor) -> None:
-        """Copy rank 0's tensor to all ranks, in place."""
+    def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
+        """Copy the tensor of rank ``root`` to all ranks, in place."""
 
     def broadcast_object(self, value: T) -> T:
         """Return rank 0's value, which must pickle."""
@@ -127,7 +127,7 @@ class Alone:
         """Return them."""
         return list(numbers)
 
-    def broadcast_(self, flat: Tensor) -> None:
+    def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
         """Leave the tensor as it is."""
 
     def broadcast_object(self, value: T) -> T:
@@ -203,9 +203,9 @@ class Horovod:
         values = torch.tensor(numbers, dtype=torch.float64)
         return self._hvd.allreduce(values, name="numbers", op=self._hvd.Sum).tolist()  # type: ignore[no-any-return]
 
-    def broadcast_(self, flat: Tensor) -> None:
-        """Copy rank 0's tensor."""
-        self._hvd.broadcast_(flat, root_rank=0, name="broadcast")
+    def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
+        """Copy that rank's tensor."""
+        self._hvd.broadcast_(flat, root_rank=root, name="broadcast")
 
     def broadcast_object(self, value: T) -> T:
         """Pickle on rank 0."""

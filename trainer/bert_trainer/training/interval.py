@@ -42,10 +42,7 @@ class StageProgress:
         if session.writer is not None:
             first = self.step * stage.global_batch_size
             numbers = data.order.sample_numbers(first, first + stage.global_batch_size)
-            chained = bytes.fromhex(self.sample_hash) + numbers.astype("<i8").tobytes()
-            self.sample_hash = hashlib.sha256(chained).hexdigest()
-            if session.config.logging.sample_ledger:
-                _append_to_ledger(session, stage, self.step, numbers)
+            self.sample_hash = chain_samples(session, stage.name, self.step, self.sample_hash, numbers)
         self.step += 1
 
     def position(self, session: Session, data: StageData, *, at_end: bool = False) -> Position:
@@ -106,35 +103,6 @@ class Interval:
         """Add the times of one step's gradient reduction."""
         self._reductions.append(times)
 
-    def _rank_costs(self, session: Session) -> dict[str, float]:
-        """Return reduction times and memory of the interval over all ranks; collective.
-
-        Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
-        those of the rank with the largest value.
-        """
-        world, steps = session.world, max(len(self._reductions), 1)
-        own = [
-            sum(times.total_s for times in self._reductions) / steps,
-            sum(times.exposed_s for times in self._reductions) / steps,
-            memory_bytes(session.device),
-            session.optimizer.state_bytes,
-        ]
-        # A gather made of a sum: every rank fills its own slots and leaves zeros in the others'.
-        slots = [0.0] * (len(own) * world.size)
-        slots[world.rank * len(own) : (world.rank + 1) * len(own)] = own
-        by_rank = world.sum_numbers(slots)
-        total_s, exposed_s, memory, state = (max(by_rank[field :: len(own)]) for field in range(len(own)))
-        costs = {"memory_bytes": memory, "optimizer_state_bytes": state}
-        if world.size == 1:
-            return costs
-        sent_bytes = sum(times.sent_bytes for times in self._reductions) / steps
-        return {
-            "reduction_s": total_s,
-            "reduction_exposed_s": exposed_s,
-            "reduction_bytes": sent_bytes,
-            **costs,
-        }
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave the time inside out of the interval: its throughput is that of training."""
@@ -158,7 +126,7 @@ class Interval:
         """Sum over the ranks and report; collective. evaluations_s: that those still to come are expected to take."""
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
-        costs = self._rank_costs(session)
+        costs = rank_costs(session, self._reductions, session.optimizer.state_bytes)
         totals = session.world.sum_numbers(
             [
                 *read_sums(self._sums),
@@ -209,6 +177,36 @@ class Interval:
         self._clear()
 
 
+def rank_costs(session: Session, reductions: Sequence[ReductionTimes], state_bytes: int) -> dict[str, float]:
+    """Return reduction times and memory of an interval over all ranks; collective.
+
+    Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
+    those of the rank with the largest value.
+    """
+    world, steps = session.world, max(len(reductions), 1)
+    own = [
+        sum(times.total_s for times in reductions) / steps,
+        sum(times.exposed_s for times in reductions) / steps,
+        memory_bytes(session.device),
+        state_bytes,
+    ]
+    # A gather made of a sum: every rank fills its own slots and leaves zeros in the others'.
+    slots = [0.0] * (len(own) * world.size)
+    slots[world.rank * len(own) : (world.rank + 1) * len(own)] = own
+    by_rank = world.sum_numbers(slots)
+    total_s, exposed_s, memory, state = (max(by_rank[field :: len(own)]) for field in range(len(own)))
+    costs = {"memory_bytes": memory, "optimizer_state_bytes": state}
+    if world.size == 1:
+        return costs
+    sent_bytes = sum(times.sent_bytes for times in reductions) / steps
+    return {
+        "reduction_s": total_s,
+        "reduction_exposed_s": exposed_s,
+        "reduction_bytes": sent_bytes,
+        **costs,
+    }
+
+
 def read_sums(sums: Sequence[LossSums]) -> list[float]:
     """Return the sum of every field over some micro-batches, in fp64; synchronizes with the device once."""
     names = LossSums.__slots__
@@ -228,7 +226,10 @@ def memory_bytes(device: torch.device) -> int:
     return resident
 
 
-def _append_to_ledger(session: Session, stage: PretrainStage, step: int, numbers: NDArray[np.int64]) -> None:
+def chain_samples(session: Session, stage: str, step: int, before: str, numbers: NDArray[np.int64]) -> str:
+    """Return the hash of a stage's samples after one more step, and write the ledger if there is one; on rank 0."""
     assert session.writer is not None, "runs on rank 0"
-    with (session.writer.folder.path / "ledger.jsonl").open("a") as file:
-        file.write(json.dumps({"stage": stage.name, "step": step, "samples": numbers.tolist()}) + "\n")
+    if session.config.logging.sample_ledger:
+        with (session.writer.folder.path / "ledger.jsonl").open("a") as file:
+            file.write(json.dumps({"stage": stage, "step": step, "samples": numbers.tolist()}) + "\n")
+    return hashlib.sha256(bytes.fromhex(before) + numbers.astype("<i8").tobytes()).hexdigest()

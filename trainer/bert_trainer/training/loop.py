@@ -7,12 +7,13 @@ All ranks run the same lines, so collectives match up; what rank 0 alone writes 
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from types import FrameType
 
+from torch import Tensor
+
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
@@ -31,32 +32,16 @@ from bert_trainer.parallel.world import connect, on_rank_0
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.evaluation import evaluate, unigram_baseline
+from bert_trainer.training.finetuning.data import check_data
+from bert_trainer.training.finetuning.run import finetune
 from bert_trainer.training.interval import Interval, StageProgress
+from bert_trainer.training.learner import check_finite, save_interval_is_over, take_step
 from bert_trainer.training.micro_batch_size import resolve_micro_batch_sizes
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.session import RunWriter, Session, StageData
 from bert_trainer.training.stage_evaluation import StageEvaluations
-
-
-class StopSignal:
-    """Turns SIGUSR1 and SIGTERM into a flag that the loop reads once per step.
-
-    mpirun forwards SIGUSR1 to its ranks and then waits for them. Until ``listen`` is called these signals end the
-    process: a rank that waits for its peers, opens its data or times micro-batches has nothing to save, and would
-    see the flag only afterwards.
-    """
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def listen(self) -> None:
-        """Install the handlers for the rest of the process."""
-        for number in (signal.SIGUSR1, signal.SIGTERM):
-            signal.signal(number, self._receive)
-
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True
+from bert_trainer.training.stop_signal import StopSignal
 
 
 def train(config: RunConfig, *, attempt: int) -> None:
@@ -96,6 +81,7 @@ def run_stages(session: Session, stop: StopSignal) -> None:
     """Run what is left of the configuration's stages, in order, and report."""
     try:
         with storage_errors(lambda: session.has_trained), contextlib.closing(session):
+            check_data(session)
             resolve_micro_batch_sizes(session)
             for index, stage in enumerate(session.config.stages):
                 if session.resumed_at is not None and index < session.resumed_at.stage_index:
@@ -119,6 +105,8 @@ def run_stage(session: Session, index: int, stage: Stage, stop: StopSignal) -> N
                 pass  # bert-data prepares data, in a process of its own before this one
             case PretrainStage():
                 pretrain(session, index, stage, stop)
+            case FinetuneStage():
+                finetune(session, index, stage, stop)
             case EvaluateStage():
                 evaluate_and_report(session, index, stage, when="after")
             case ExportStage():
@@ -152,7 +140,9 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             # how many ranks were asked to stop, so that all of them leave at the same step; and whether rank 0's
             # clock asks for a checkpoint. Rank 0 alone looks at the clock: ranks' clocks differ, and collecting
             # ZeRO-1's moments for a checkpoint is collective.
-            save_is_due = session.writer is not None and _save_interval_is_over(session, stage, saved_at_s)
+            save_is_due = session.writer is not None and save_interval_is_over(
+                stage.checkpoint or config.checkpoint, saved_at_s
+            )
             with session.profiler.part("reduction"):
                 masked_tokens, stops, in_time = world.sum_numbers(
                     [sum(batch.num_masked for batch in batches), stop.received, save_is_due]
@@ -160,7 +150,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             if stops:
                 _save_and_stop(session, progress)
             result = train_step(session, index, stage, batches, masked_tokens, progress.step, interval)
-            _check_finite(session, stage, progress.step, result)
+            check_finite(session, stage.name, progress.step + 1, result)
             interval.add_busiest_rank(reader.most_tokens)
             progress.advance(session, stage, data)
             session.has_trained = True
@@ -231,34 +221,27 @@ def train_step(
     """
     config, world = session.config, session.world
     passes = num_micro_batches(stage.global_batch_size, session.micro_batch_sizes[index], world.size)
-    session.parameters.gradients.zero_()
-    with cached_weights():
-        for number, batch in enumerate(batches, start=1):
-            # Dropout is a function of seed, stage, step and sample number, so that a resumed run, or another number of
-            # ranks, drops the same elements. The stage's index in the high bits keeps phases apart.
-            dropout = batch.dropout_keys(config.seed, (index << 32) + step)
-            with session.profiler.part("forward"), session.autocast():
-                sums = session.model(batch, dropout)
-            # Ranks add their gradients, they don't average them: so the loss is divided by counts of the whole step,
-            # and a step without any masked token divides by 1.
-            if stage.loss_normalization == "global":
-                loss = sums.masked_lm / max(masked_tokens, 1) + sums.next_sentence / stage.global_batch_size
-            else:
-                loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
-            # Gradients are final during the last backward pass alone: only then may buckets be all-reduced while
-            # backward still runs.
-            if number == len(batches) and config.reduction.overlap:
-                session.reduction.watch()
-            with session.profiler.part("backward"):
-                (loss * session.scaler.scale).backward()
-            interval.add(batch, sums)
-    with session.profiler.part("reduction"):
-        interval.add_reduction(session.reduction.finish())
+
+    def loss_of(batch: Batch) -> Tensor:
+        # Dropout is a function of seed, stage, step and sample number, so that a resumed run, or another number of
+        # ranks, drops the same elements. The stage's index in the high bits keeps phases apart.
+        dropout = batch.dropout_keys(config.seed, (index << 32) + step)
+        with session.autocast():
+            sums = session.model(batch, dropout)
+        interval.add(batch, sums)
+        # Ranks add their gradients: so the loss is divided by counts of the whole step, and a step without any masked
+        # token divides by 1.
+        if stage.loss_normalization == "global":
+            loss = sums.masked_lm / max(masked_tokens, 1) + sums.next_sentence / stage.global_batch_size
+        else:
+            loss = (sums.masked_lm / max(batch.num_masked, 1) + sums.next_sentence / batch.num_rows) / passes
+        return loss  # type: ignore[no-any-return]
+
     # The schedule counts applied updates: a step that fp16 overflow skips does not advance it.
     rate = learning_rate(stage.schedule, session.optimizer.num_applied, session.training_data[index].total_steps)
-    with session.profiler.part("optimizer"):
-        result = session.optimizer.step(rate, loss_scale=session.scaler.scale)
-    session.scaler.update(applied=result.applied)
+    overlap = config.reduction.overlap
+    result, times = take_step(session, batches, loss_of, rate, overlap=overlap, profiler=session.profiler)
+    interval.add_reduction(times)
     interval.learning_rate = rate
     return result
 
@@ -348,21 +331,6 @@ def _save_and_stop(session: Session, progress: StageProgress) -> None:
         raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
     on_rank_0(session.world, save, has_trained=session.has_trained)
-
-
-def _check_finite(session: Session, stage: PretrainStage, step: int, result: StepResult) -> None:
-    # fp16: an overflow skips the update and halves the loss scale; only below 1 has the loss itself diverged.
-    if result.applied or session.scaler.scale >= 1.0 and session.scaler.enabled:
-        return
-    raise TrainerError(
-        f"{stage.name}: the gradients of step {step + 1} are not finite (norm {result.gradient_norm})",
-        hint="lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32",
-    )
-
-
-def _save_interval_is_over(session: Session, stage: PretrainStage, saved_at_s: float) -> bool:
-    every_s = (stage.checkpoint or session.config.checkpoint).every_seconds
-    return every_s is not None and time.monotonic() - saved_at_s >= every_s
 
 
 def _checkpoint_due(session: Session, index: int, stage: PretrainStage, step: int, *, in_time: bool) -> bool:

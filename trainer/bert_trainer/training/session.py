@@ -17,6 +17,7 @@ from torch import Tensor
 from bert_trainer.checkpoints import initial_weights
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
 from bert_trainer.checkpoints.store import CheckpointStore
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
@@ -37,6 +38,7 @@ from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.parallel.zero1 import Zero1Partition
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
+from bert_trainer.training.learner import copy_state, state_by_name
 from bert_trainer.training.profiling import (
     NoProfiler,
     Profiler,
@@ -45,6 +47,7 @@ from bert_trainer.training.profiling import (
     print_table,
     render_step_times,
 )
+from bert_trainer.training.start_weights import are_needed, load_start
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +92,8 @@ class Session:
     scaler: LossScaler
     writer: RunWriter | None
     """None on every rank but 0."""
-    resumed_at: Position | None = field(default=None)
+    resumed_from: Checkpoint | None = field(default=None)
+    """The checkpoint that the run goes on from; None where it begins."""
     has_trained: bool = False
     """Whether a step was taken, by this attempt or before the checkpoint that it resumed."""
     profiler: Profiler = field(default_factory=NoProfiler)
@@ -156,14 +160,41 @@ class Session:
         # Rank 0 alone has read and verified it: ranks that looked for themselves might find different checkpoints.
         self.world.broadcast_(self.parameters.values)
         self.optimizer.scatter_moments(moments, self.world)
-        if found is not None:
-            self.optimizer.num_applied = found.num_applied
-            # Manifests of releases up to 0.1 have no moment_steps: bias correction counted the stage's updates.
-            self.optimizer.moment_steps = found.num_applied if found.moment_steps is None else found.moment_steps
-            if self.scaler.enabled:
-                self.scaler.scale, self.scaler.finite_steps = found.loss_scale, found.finite_steps
-        self.resumed_at = found
+        self.resumed_from = found
         self.has_trained = found is not None
+        if found is None or self.resumes_finetuning:
+            return
+        position = found.position
+        self.optimizer.num_applied = position.num_applied
+        # Manifests of releases up to 0.1 have no moment_steps: bias correction counted the stage's updates.
+        given = position.moment_steps
+        self.optimizer.moment_steps = position.num_applied if given is None else given
+        if self.scaler.enabled:
+            self.scaler.scale, self.scaler.finite_steps = position.loss_scale, position.finite_steps
+
+    @property
+    def resumed_at(self) -> Position | None:
+        """Where the run goes on; None where it begins."""
+        return None if self.resumed_from is None else self.resumed_from.position
+
+    @property
+    def resumes_finetuning(self) -> bool:
+        """Whether it goes on in a finetune stage, or behind one: pretraining is over then."""
+        at = self.resumed_at
+        return at is not None and isinstance(self.config.stages[at.stage_index], FinetuneStage)
+
+    def let_go_of_pretraining(self) -> None:
+        """Free gradients and moments of the pretraining model, which no stage will train any more; weights stay."""
+        for span in self.parameters.spans:
+            span.parameter.grad = None
+        # By their storage: the optimizer and the reduction hold views of them.
+        for flat in (
+            self.parameters.gradients,
+            self.optimizer.gradients,
+            self.optimizer.first_moment,
+            self.optimizer.second_moment,
+        ):
+            flat.untyped_storage().resize_(0)
 
     def _load_initial(self, moments: dict[str, Tensor]) -> int:
         """Load the initial weights that the configuration names, if any. Rank 0 only.
@@ -194,8 +225,7 @@ class Session:
         """
         if self.writer is None or moments is None:
             return
-        flats = {"model": self.parameters.values, **moments}
-        named = {part: self.parameters.named(flat) for part, flat in flats.items()}
+        named = state_by_name(self, moments)
         # ZeRO-1's moments were gathered into fresh tensors for this checkpoint alone: they need no second copy. Without
         # it they are the optimizer's own, which the next step updates in place.
         owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
@@ -278,11 +308,18 @@ def memory_fraction(limit_gib: float, total_bytes: int, device: str) -> float:
 
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
-    vocabulary = read_vocabulary(config.vocabulary_path)
+    path = config.vocabulary_path
+    start = config.initial_checkpoint
+    if start is not None and config.dataset.vocabulary_file is None and not path.exists():
+        # A run that only fine-tunes has no data set; weights of other programs come with their vocabulary.
+        weights = Path(start.path)
+        beside = (weights if weights.is_dir() else weights.parent) / "vocab.txt"
+        path = beside if beside.exists() else path
+    vocabulary = read_vocabulary(path)
     wanted, file = config.sizes.vocab_size, config.sizes.config_file
     if wanted is not None and wanted != len(vocabulary.tokens):
         raise InputError(
-            f"{config.vocabulary_path}: has {len(vocabulary.tokens)} entries, model.vocab_size"
+            f"{path}: has {len(vocabulary.tokens)} entries, model.vocab_size"
             f"{f' of {file}' if file else ''} says {wanted}",
             hint="name the vocabulary that the model was made for"
             + (f", or a file with vocab_size {len(vocabulary.tokens)}" if file else ", or leave vocab_size empty"),
@@ -389,7 +426,7 @@ def configured_micro_batch_sizes(config: RunConfig) -> dict[int, int]:
     return {
         index: stage.micro_batch_size
         for index, stage in enumerate(config.stages)
-        if isinstance(stage, PretrainStage | EvaluateStage) and stage.micro_batch_size != "auto"
+        if isinstance(stage, PretrainStage | EvaluateStage | FinetuneStage) and stage.micro_batch_size != "auto"
     }
 
 
@@ -406,25 +443,18 @@ def _open_profiler(session: Session) -> Profiler:
     return open_profiler(session.config.profile_steps, folder, rank=rank, device=device, on_profile=report)
 
 
-def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Tensor]) -> Position | None:
+def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Tensor]) -> Checkpoint | None:
     checkpoint = store.latest_valid()
     if checkpoint is None:
         return None
-    loaded, parameters = checkpoint.load(), session.parameters
-    for part, flat in {"model": parameters.values, **moments}.items():
-        views = parameters.named(flat)
-        if {name: view.shape for name, view in views.items()} != {
-            name: tensor.shape for name, tensor in loaded[part].items()
-        }:
-            raise InputError(
-                f"{checkpoint.path}: its tensors are not this model's",
-                hint="restore the vocabulary and the model section that it was trained with, or start over "
-                "(output.ifExists: New)",
-            )
-        for name, view in views.items():
-            view.copy_(loaded[part][name])
+    left = session.config.stages[checkpoint.position.stage_index :]
+    if not isinstance(left[0], FinetuneStage):
+        copy_state(checkpoint.path, checkpoint.load(), state_by_name(session, moments))
+    elif are_needed(left):
+        # The checkpoint's tensors are those of the task's model, which the stage itself loads.
+        load_start(store.folder.path, session.parameters)
     _announce_resume(checkpoint, store.environment, session)
-    return checkpoint.position
+    return checkpoint
 
 
 def _announce_resume(checkpoint: Checkpoint, environment: Environment, session: Session) -> None:

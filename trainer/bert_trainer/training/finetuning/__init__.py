@@ -1,0 +1,1 @@
+"""Finetune stages: a run per seed, evaluations, the best one's weights."""

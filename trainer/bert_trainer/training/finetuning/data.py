@@ -1,0 +1,196 @@
+"""A task's examples as rows of tokens, and a rank's micro-batches of a step.
+
+Rank 0 reads the files and splits texts into tokens; the rows go to all ranks, texts stay. The order of the rows is a
+function of seed and epoch alone, and which rows of a step a rank computes follows from their lengths, so any number of
+ranks sees the same rows in the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.stages import PrepareStage
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.errors import InputError
+from bert_trainer.model.batch import IGNORED_LABEL, Batch, make_batch
+from bert_trainer.parallel.row_balancing import balance_rows
+from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.tasks.catalog import Task
+from bert_trainer.tasks.examples import Split, TaskExamples
+from bert_trainer.tasks.reading import read_examples
+from bert_trainer.tasks.rows import TaskRows, make_rows
+from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.finetuning.run_plan import RunPlan
+from bert_trainer.training.letter_case import lower_case_of
+from bert_trainer.training.session import Session
+
+Staged = Callable[[Batch], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class TextSplit:
+    """Examples with their rows. On rank 0 alone."""
+
+    split: Split
+    rows: TaskRows
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTexts:
+    """What is needed to judge outputs. On rank 0 alone."""
+
+    examples: TaskExamples
+    validations: tuple[TextSplit, ...]
+    tests: tuple[TextSplit, ...]
+    lower_case: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StageRows:
+    """What a finetune stage computes with, on every rank."""
+
+    task: Task
+    train: RaggedSamples
+    targets: NDArray[np.generic]
+    """Of the rows to train on: int64 (R,), float32 (R,), or int64 (R, 2)."""
+    validations: tuple[RaggedSamples, ...]
+    tests: tuple[RaggedSamples, ...]
+    num_examples: tuple[int, ...]
+    """To train on, then of every validation split."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBatch:
+    """A micro-batch and what its rows are to give."""
+
+    batch: Batch
+    targets: Tensor
+    """As ``TaskModel.forward`` takes them."""
+
+    def to(self, device: torch.device) -> TaskBatch:
+        """Return the same on a device."""
+        return TaskBatch(self.batch.to(device), self.targets.to(device, non_blocking=True))
+
+
+def check_data(session: Session) -> None:
+    """Read the files of all finetune stages that are left, so that a mistake is found before the first step.
+
+    Raises:
+        InputError: a file or a setting that depends on it is wrong. Collective.
+    """
+    stages, at = session.config.stages, session.resumed_at
+    # The stage that comes first reads its own files before it does anything else.
+    first = at.stage_index if at else sum(isinstance(stage, PrepareStage) for stage in stages)
+
+    def check() -> None:
+        for number, stage in enumerate(stages):
+            if isinstance(stage, FinetuneStage) and number > first:
+                read_examples(stage.task, stage.data)
+
+    if any(isinstance(stage, FinetuneStage) for stage in stages[first + 1 :]):
+        on_rank_0(session.world, check, has_trained=session.has_trained)
+
+
+def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[StageRows, TaskTexts | None]:
+    """Read a task and make its rows. Collective.
+
+    Returns:
+        The rows, and on rank 0 the texts.
+
+    Raises:
+        InputError: a file is wrong.
+    """
+    texts: list[TaskTexts] = []
+
+    def read() -> StageRows:
+        examples = read_examples(stage.task, stage.data)
+        lower_case = lower_case_of(session) if stage.lower_case is None else stage.lower_case
+
+        def rows_of(split: Split) -> TaskRows:
+            return make_rows(split, examples.task, stage, session.vocabulary, lower_case=lower_case)
+
+        train = rows_of(examples.train)
+        if not len(train.samples):
+            raise InputError(f"stages.{index}.data: the split {examples.train.name!r} gives no row to train on")
+        validations, tests = (
+            tuple(TextSplit(split, rows_of(split)) for split in splits)
+            for splits in (examples.validations, examples.tests)
+        )
+        texts.append(TaskTexts(examples, validations, tests, lower_case))
+        _report_data(session, stage, examples, RunPlan.of(stage, len(train.samples)))
+        return StageRows(
+            task=examples.task,
+            train=train.samples,
+            targets=train.targets,
+            validations=tuple(part.rows.samples for part in validations),
+            tests=tuple(part.rows.samples for part in tests),
+            num_examples=tuple(len(split.examples) for split in (examples.train, *examples.validations)),
+        )
+
+    rows = on_rank_0(session.world, read, has_trained=session.has_trained)
+    return rows, texts[0] if texts else None
+
+
+def _report_data(session: Session, stage: FinetuneStage, examples: TaskExamples, plan: RunPlan) -> None:
+    assert session.writer is not None, "runs on rank 0"
+    counts = [f"{len(examples.train.examples):,} examples to train on ({plan.num_rows:,} rows)"]
+    counts += [f"{len(it.examples):,} in {it.name}" for it in (*examples.validations, *examples.tests)]
+    notes = [*examples.notes]
+    warmup = stage.schedule.warmup.steps or 0
+    if warmup >= plan.steps_per_run:
+        # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
+        notes.append(f"the warm-up of {warmup} steps is no shorter than a run, of {plan.steps_per_run} steps")
+    session.writer.metrics.event("task_read", stage=stage.name, message="; ".join([", ".join(counts), *notes]))
+
+
+def make_task_batch(
+    samples: RaggedSamples, numbers: NDArray[np.int64], targets: NDArray[np.generic], staged: Staged | None
+) -> TaskBatch:
+    """Lay rows end to end with their targets; padding that ``staged`` adds gets targets that count for nothing."""
+    batch = make_batch(samples, numbers)
+    if staged is not None:
+        batch = staged(batch)
+    values = torch.from_numpy(np.ascontiguousarray(targets))
+    num_padding = len(batch.row_starts_B) - batch.num_rows
+    if num_padding:
+        ignored = torch.nan if values.is_floating_point() else IGNORED_LABEL
+        values = torch.cat([values, values.new_full((num_padding, *values.shape[1:]), ignored)])
+    return TaskBatch(batch, values)
+
+
+@dataclass(slots=True)
+class StepReader:
+    """One rank's micro-batches of a run. Rows are in memory, so that nothing is read ahead."""
+
+    data: StageRows
+    plan: RunPlan
+    micro_batch_size: int
+    rank: int
+    """Of those that train one model."""
+    num_ranks: int
+    staged: Staged | None
+    order: SampleOrder
+    most_tokens: int = 0
+    """Real tokens of the busiest rank in the step that was read last."""
+
+    def numbers_of(self, step: int) -> NDArray[np.int64]:
+        """Return the numbers of all rows of a step, in their order; over all ranks that train one model."""
+        return self.order.sample_numbers(*self.plan.rows_of(step))
+
+    def read(self, step: int) -> list[TaskBatch]:
+        """Return this rank's micro-batches; none where a step has fewer rows than there are ranks."""
+        numbers = self.numbers_of(step)
+        loads = np.zeros(self.num_ranks, np.int64)
+        own = numbers[balance_rows(self.data.train.token_counts[numbers], 0, loads) == self.rank]
+        self.most_tokens = int(loads.max())
+        return [
+            make_task_batch(self.data.train.take(part), part, self.data.targets[part], self.staged)
+            for part in (own[at : at + self.micro_batch_size] for at in range(0, len(own), self.micro_batch_size))
+        ]

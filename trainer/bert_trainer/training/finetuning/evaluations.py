@@ -1,0 +1,238 @@
+"""The evaluations of a stage while it trains: outputs, scores, the best one's weights, records.
+
+All ranks have the same view, since runs end on all of them at once. The weights of a new best are in place before its
+record is written: a kill in between makes the same evaluation once more, and it writes the same.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.errors import TrainerError
+from bert_trainer.model.backends.gpu.bucket_padding import stage_for
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.rank_by_rank import to_rank_0
+from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.tasks.catalog import Task
+from bert_trainer.training.finetuning.best import Best, find_best, keep_best
+from bert_trainer.training.finetuning.data import StageRows, TaskTexts, TextSplit
+from bert_trainer.training.finetuning.outputs import head_outputs
+from bert_trainer.training.finetuning.results import (
+    MISMATCHED,
+    Findings,
+    Run,
+    Scores,
+    deciding_metric,
+    describe_scores,
+    epoch_of,
+    read_findings,
+    shown,
+)
+from bert_trainer.training.finetuning.run_plan import RunPlan
+from bert_trainer.training.finetuning.task_learner import TaskLearner
+from bert_trainer.training.session import Session
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """Measures the models of a stage, on one rank."""
+
+    session: Session
+    stage: FinetuneStage
+    data: StageRows
+    texts: TaskTexts | None
+    """On rank 0."""
+    plan: RunPlan
+    learner: TaskLearner
+    findings: Findings
+    majority: Scores
+    """The baselines by the names of the metrics."""
+    last_s: float = field(default=0.0, init=False)
+    """What the last evaluation took."""
+
+    @classmethod
+    def open(
+        cls,
+        session: Session,
+        stage: FinetuneStage,
+        data: StageRows,
+        texts: TaskTexts | None,
+        plan: RunPlan,
+        learner: TaskLearner,
+    ) -> Evaluations:
+        """Find what was evaluated before. Collective."""
+
+        def find() -> tuple[dict[tuple[int, int], Scores], Scores]:
+            assert session.writer is not None, "runs on rank 0"
+            assert texts is not None, "runs on rank 0"
+            find_best(session, stage)  # cleans up behind a kill, and refuses what is damaged
+            records = read_metrics(session.writer.folder.path)
+            return read_findings(records, stage.name, data.task.metrics), majority_of(texts)
+
+        found, majority = on_rank_0(session.world, find, has_trained=session.has_trained)
+        findings = Findings(deciding_metric(stage, data.task), plan, found)
+        return cls(session, stage, data, texts, plan, learner, findings, majority)
+
+    def runs_of(self, number: int) -> list[Run]:
+        """Return the runs that go on at the same time: one, or without synchronised gradients one on every rank."""
+        seed, seeds = self.stage.seeds[number], len(self.stage.seeds)
+        ranks = self.session.world.size if self.learner.is_split_by_rank else 1
+        return [Run(number, rank, seed + rank * seeds) for rank in range(ranks)]
+
+    def is_over(self, run: Run, up_to: int) -> bool:
+        """Return whether a run is to be stopped, after a step of the stage."""
+        return self.findings.is_over(run, self.stage.early_stopping, up_to)
+
+    def run(self, number: int, steps: int) -> None:
+        """Evaluate after so many steps of a run, and report it, unless that was done before. Collective."""
+        step = number * self.plan.steps_per_run + steps
+        # A run that was stopped before, while others go on, is not looked at any more.
+        missing = [
+            run
+            for run in self.runs_of(number)
+            if (run.rank, step) not in self.findings.by_step and not self.is_over(run, step - 1)
+        ]
+        if not missing:
+            return
+        began_at_s = time.monotonic()
+        own = [self.outputs(samples) for samples in self.data.validations]
+        scores = [self._score(run, own) for run in missing]
+        self.last_s = time.monotonic() - began_at_s
+        new = on_rank_0(self.session.world, lambda: self._find_new_best(scores), has_trained=True)
+        if new is not None:
+            tensors = self.learner.values_of(missing[new].rank)
+            best = self._best(missing[new], step, scores[new])
+
+            def keep() -> None:
+                assert tensors is not None, "runs on rank 0"
+                keep_best(self.session, self.stage, best, tensors)
+
+            on_rank_0(self.session.world, keep, has_trained=True)
+        on_rank_0(self.session.world, lambda: self._report(missing, step, scores), has_trained=True)
+        self.findings.by_step |= {(run.rank, step): found for run, found in zip(missing, scores, strict=True)}
+
+    def outputs(self, samples: RaggedSamples, *, alike: bool = False) -> Tensor:
+        """Return the outputs of a split. alike: all ranks have the same weights, whatever they train."""
+        session, size = self.session, self.stage.micro_batch_size
+        return head_outputs(
+            session,
+            self.learner.model,
+            samples,
+            micro_batch_size=size,
+            world=session.world if alike else self.learner.world,
+            staged=stage_for(session.device, self.stage.sequence_length, size),
+        )
+
+    def _score(self, run: Run, own: Sequence[Tensor]) -> Scores:
+        """Score a run's outputs on rank 0. Collective. own: this rank's, of every split."""
+        outputs: list[Tensor | None] = list(own)
+        if self.learner.is_split_by_rank:
+            world = self.session.world
+            of_rank = [to_rank_0(world, part.view(-1), run.rank) for part in own]
+            outputs = [None if it is None else it.view(part.shape) for it, part in zip(of_rank, own, strict=True)]
+
+        def score() -> Scores:
+            assert self.texts is not None, "runs on rank 0"
+            found: dict[str, float] = {}
+            for number, (part, values) in enumerate(zip(self.texts.validations, outputs, strict=True)):
+                assert values is not None, "runs on rank 0"
+                scores = score_outputs(self.data.task, self.stage, part, values.numpy())
+                found |= {name + suffix_of(number): value for name, value in scores.items()}
+            return found
+
+        return on_rank_0(self.session.world, score, has_trained=True)
+
+    def _find_new_best(self, scores: Sequence[Scores]) -> int | None:
+        """Return which of several evaluations is the best so far; None if none is. On rank 0."""
+        values = [self.findings.value(one) for one in scores]
+        number = max(range(len(values)), key=lambda at: (values[at], -at))
+        # The record beside the weights decides, not the reports: after a kill it may be ahead of them.
+        before = find_best(self.session, self.stage)
+        return number if before is None or values[number] > self.findings.value(before.metrics) else None
+
+    def _best(self, run: Run, step: int, scores: Scores) -> Best:
+        texts, task = self.texts, self.data.task
+        return Best(
+            task=task.name,
+            labels=task.labels,
+            metric=self.findings.metric,
+            seed=run.seed,
+            rank=run.rank,
+            epoch=epoch_of(self.plan, step),
+            step=step,
+            metrics=dict(scores),
+            majority=dict(self.majority),
+            train_examples=self.data.num_examples[0],
+            train_rows=len(self.data.train),
+            validation_examples=self.data.num_examples[1],
+            lower_case=True if texts is None else texts.lower_case,
+        )
+
+    def _report(self, runs: Sequence[Run], step: int, scores: Sequence[Scores]) -> None:
+        writer = self.session.writer
+        assert writer is not None, "runs on rank 0"
+        # An attempt that was declared dead must not report what its successor will report as well.
+        writer.folder.check_fence()
+        metric = self.findings.metric
+        for run, found in zip(runs, scores, strict=True):
+            epoch, is_one_of_many = epoch_of(self.plan, step), self.learner.is_split_by_rank
+            who = f"seed {run.seed}" + (f", rank {run.rank}" if is_one_of_many else "")
+            baseline = self.majority.get(metric)
+            writer.metrics.evaluated(
+                stage=self.stage.name,
+                when="during",
+                seed=run.seed,
+                rank=run.rank if is_one_of_many else None,
+                epoch=epoch,
+                step=step,
+                steps=self.plan.total_steps,
+                metric=metric,
+                **found,
+                seconds=self.last_s,
+                message=f"Evaluation in {self.stage.name} ({who}, epoch {shown(epoch)} of "
+                f"{shown(float(self.plan.epochs))}): {describe_scores(found)}"
+                + ("" if baseline is None else f"; majority {shown(baseline)}"),
+            )
+
+
+def suffix_of(number: int) -> str:
+    """Return what the names of a validation split's metrics end in."""
+    return "" if number == 0 else MISMATCHED
+
+
+def score_outputs(task: Task, stage: FinetuneStage, part: TextSplit, outputs: NDArray[np.float32]) -> Scores:
+    """Return a split's metrics.
+
+    Raises:
+        TrainerError: the outputs are not finite.
+    """
+    # scikit-learn, which takes a second to load: on rank 0 alone.
+    from bert_trainer.tasks.scoring import predict, score
+
+    if not np.isfinite(outputs).all():
+        raise TrainerError(
+            f"{stage.name}: the model's outputs for {part.split.name} are not finite",
+            hint="lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32",
+        )
+    found = score(predict(part.rows, part.split, task, outputs, stage), part.split, task)
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+
+
+def majority_of(texts: TaskTexts) -> Scores:
+    """Return the baselines of all validation splits; on rank 0."""
+    from bert_trainer.tasks.scoring import majority_scores
+
+    found: dict[str, float] = {}
+    for number, part in enumerate(texts.validations):
+        scores = majority_scores(texts.examples, part.split)
+        found |= {name + suffix_of(number): float(value) for name, value in scores.items() if math.isfinite(value)}
+    return found

@@ -1,0 +1,63 @@
+"""The head's numbers for every row of a split, without dropout.
+
+A split is cut into the same micro-batches for any number of ranks, which take turns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.model.backends.cpu.linear import cached_weights
+from bert_trainer.model.batch import make_batch
+from bert_trainer.model.task_model import TaskModel
+from bert_trainer.parallel.world import World
+from bert_trainer.training.finetuning.data import Staged
+from bert_trainer.training.session import Session
+
+
+@torch.no_grad()
+def head_outputs(
+    session: Session,
+    model: TaskModel,
+    samples: RaggedSamples,
+    *,
+    micro_batch_size: int,
+    world: World,
+    staged: Staged | None,
+) -> Tensor:
+    """Return the outputs of all rows on every rank of ``world``, fp32 on the CPU. Collective in it.
+
+    Args:
+        session: Device and precision.
+        model: The model.
+        samples: R rows of S tokens together.
+        micro_batch_size: Rows of a pass.
+        world: The ranks that have the same weights.
+        staged: Pads micro-batches for a GPU.
+
+    Returns:
+        (R, L); of spans (S, 2).
+    """
+    by_token = model.head_config.kind == "spans"
+    num_outputs = model.head_config.num_outputs
+    outputs = torch.zeros(len(samples.tokens) if by_token else len(samples), num_outputs)
+    model.eval()
+    with session.autocast(), cached_weights():
+        for number, start in enumerate(range(0, len(samples), micro_batch_size)):
+            if number % world.size != world.rank:
+                continue
+            rows = slice(start, min(start + micro_batch_size, len(samples)))
+            taken = samples.take(rows)
+            batch = make_batch(taken, np.arange(rows.start, rows.stop))
+            if staged is not None:
+                batch = staged(batch)
+            first, count = (int(samples.token_starts[start]), len(taken.tokens)) if by_token else (start, len(taken))
+            # Rows and tokens of padding are behind the real ones.
+            outputs[first : first + count] = model.logits(batch.to(session.device))[:count].float().cpu()
+    model.train()
+    # Each element has one rank's number and zeros from all others: exact in any order of summation.
+    world.all_reduce_(outputs.view(-1))
+    return outputs

@@ -1,0 +1,126 @@
+"""The end of a finetune stage: predictions by the best weights, results of every seed, one record of all that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.system.atomic_files import write_json_atomically
+from bert_trainer.training.finetuning.best import Best, read_best, stage_folder
+from bert_trainer.training.finetuning.data import TextSplit
+from bert_trainer.training.finetuning.evaluations import Evaluations
+from bert_trainer.training.finetuning.results import is_reported, run_documents, shown, spread
+
+RESULTS_FILE = "results.json"
+PREDICTIONS_FOLDER = "predictions"
+
+
+def end_stage(evaluations: Evaluations) -> str:
+    """Write predictions and results, and report them. Collective; doing it again writes the same.
+
+    Returns:
+        The result in words.
+
+    Raises:
+        TrainerError: the best weights are damaged, or the disk is.
+    """
+    session, stage, learner = evaluations.session, evaluations.stage, evaluations.learner
+    kept: list[Best] = []
+
+    def read() -> dict[str, Any]:
+        tensors, best = read_best(session, stage)
+        kept.append(best)
+        return tensors
+
+    # On rank 0 alone: tensors go to the others by a broadcast of their own.
+    tensors: list[dict[str, Any]] = []
+    on_rank_0(session.world, lambda: tensors.append(read()), has_trained=True)
+    learner.load_values(tensors[0] if tensors else None)
+    data = evaluations.data
+    outputs = [evaluations.outputs(samples, alike=True) for samples in (*data.validations, *data.tests)]
+
+    def write() -> str:
+        texts = evaluations.texts
+        assert texts is not None, "runs on rank 0"
+        _write_predictions(evaluations, [*texts.validations, *texts.tests], outputs)
+        return _report(evaluations, kept[0])
+
+    return on_rank_0(session.world, write, has_trained=True)
+
+
+def has_ended(evaluations_folder: Path, stage: str) -> bool:
+    """Return whether the end of a stage was reported; on rank 0."""
+    return is_reported(read_metrics(evaluations_folder), stage)
+
+
+def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs: list[Any]) -> None:
+    from bert_trainer.tasks.scoring import predict
+    from bert_trainer.tasks.submissions import write_predictions
+
+    session, stage, task = evaluations.session, evaluations.stage, evaluations.data.task
+    assert session.writer is not None, "runs on rank 0"
+
+    def fill(folder: Path) -> None:
+        for part, values in zip(parts, outputs, strict=True):
+            predictions = predict(part.rows, part.split, task, values.numpy(), stage)
+            write_predictions(predictions, part.split, task, folder)
+
+    target = stage_folder(session, stage) / PREDICTIONS_FOLDER
+    restore_folder(target)
+    swap_folder(target, fill, before_commit=session.writer.folder.check_fence)
+
+
+def _report(evaluations: Evaluations, best: Best) -> str:
+    session, stage, findings = evaluations.session, evaluations.stage, evaluations.findings
+    writer, majority = session.writer, evaluations.majority
+    assert writer is not None, "runs on rank 0"
+    runs = [run for number in range(evaluations.plan.num_runs) for run in evaluations.runs_of(number)]
+    found = [findings.best_of(run) for run in runs]
+    mean, std = spread(-math.inf if it is None else findings.value(it[1]) for it in found)
+    is_split = evaluations.learner.is_split_by_rank
+    results = {
+        "stage": stage.name,
+        "task": stage.task,
+        "metric": best.metric,
+        "best": {name: value for name, value in asdict(best).items() if name not in ("labels", "majority")},
+        "majority": dict(majority),
+        "mean": mean,
+        "std": std,
+        "runs": run_documents(findings, runs),
+    }
+    message = _describe(stage.name, best, mean, std, len(runs), majority.get(best.metric), is_split=is_split)
+    writer.folder.check_fence()
+    write_json_atomically(stage_folder(session, stage) / RESULTS_FILE, results)
+    writer.metrics.evaluated(
+        stage=stage.name,
+        when="after",
+        task=stage.task,
+        metric=best.metric,
+        **best.metrics,
+        **{f"majority_{name}": value for name, value in majority.items()},
+        mean=mean,
+        std=std,
+        best_seed=best.seed,
+        best_rank=best.rank if is_split else None,
+        best_epoch=best.epoch,
+        runs=len(runs),
+        message=message,
+    )
+    return message
+
+
+def _describe(
+    stage: str, best: Best, mean: float | None, std: float | None, runs: int, majority: float | None, *, is_split: bool
+) -> str:
+    where = f"seed {best.seed}" + (f", rank {best.rank}" if is_split else "") + f", epoch {shown(best.epoch)}"
+    parts = [f"{stage}: best {best.metric} {shown(best.value)} ({where})"]
+    if mean is not None and std is not None:
+        parts.append(f"mean {shown(mean)}, standard deviation {shown(std)} over {runs} runs")
+    if majority is not None:
+        parts.append(f"majority {shown(majority)}")
+    return "; ".join(parts)
