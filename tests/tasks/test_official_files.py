@@ -100,7 +100,7 @@ def test_the_original_files_of_mrpc_with_glues_list_of_ids_are_glues_split(tmp_p
     assert rows(found.train) == rows(official.train)
     assert [row[1:] for row in rows(found.validations[0])] == [row[1:] for row in rows(official.validations[0])]
     assert rows(found.tests[0]) == rows(official.tests[0])
-    assert found.notes == (f"{folder}: the validation set is the 1 pairs of msr_paraphrase_train.txt in dev_ids.tsv",)
+    assert found.notes == (f"{folder}: the validation set is what dev_ids.tsv names of msr_paraphrase_train.txt: 1",)
 
 
 def test_sts_b_is_rated() -> None:
@@ -122,7 +122,7 @@ def test_the_broken_lines_of_qqp_are_skipped_and_counted() -> None:
     ]
     assert rows(found.tests[0])[1] == ("1", "What is a fathom?", "How long is a fathom?", None)
     path = OFFICIAL / "glue/QQP/train.tsv"
-    assert found.notes == (f"{path}: 4 lines skipped that have not one field for each column (4, 5, 6, 7)",)
+    assert found.notes == (f"{path}: lines skipped for other fields than columns: 4 (lines 4, 5, 6, 7)",)
 
 
 def test_columns_of_qqp_are_found_by_name_in_whatever_order(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_mnli_has_two_validation_sets_and_pairs_without_a_gold_label() -> None:
     }
     assert [split.name for split in found.validations] == ["validation", "validation-mismatched"]
     path = OFFICIAL / "glue/MNLI/dev_matched.tsv"
-    assert found.notes == (f"{path}: 1 pairs skipped whose gold label is '-'",)
+    assert found.notes == (f"{path}: pairs skipped for the gold label '-': 1",)
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ def test_what_a_person_should_know_is_noted(tmp_path: Path) -> None:
     found = read(tmp_path, "classification", content, "text\tlabel\nc\tx\n")
     path = tmp_path / "train.tsv"
     assert found.notes == (
-        f"{path}: 2 empty lines skipped",
-        f"{path}: 1 lines have quoted fields; in TSV the marks are part of the text",
+        f"{path}: empty lines skipped: 2",
+        f"{path}: lines with quoted fields: 1; in TSV the marks are part of the text",
     )
     data = TaskData(train=str(path), validation=str(path), columns=TEXT)
     assert read_examples("classification", data).notes[0] == (

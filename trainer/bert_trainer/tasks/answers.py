@@ -11,6 +11,7 @@ from bert_trainer.tasks.delimited import excerpt
 
 _NEAR = 2
 """Characters by which an offset may be wrong."""
+_DISTANCES = sorted(range(-_NEAR, _NEAR + 1), key=abs)
 _SHOWN = 5
 
 
@@ -51,13 +52,13 @@ class AnswerCheck:
         if self._num_lost:
             more = f", and {self._num_lost - len(self._lost)} more" if self._num_lost > len(self._lost) else ""
             raise InputError(
-                f"{shown(self.path)}: {self._num_lost} answers are not in their contexts: "
+                f"{shown(self.path)}: answers that are not in their contexts: {self._num_lost}: "
                 f"{'; '.join(self._lost)}{more}",
                 hint="each answer must be a part of its context, letter by letter, and its start be counted in "
                 "characters from 0; correct these, or take them out: none is skipped silently",
             )
         if self.moved:
-            return [f"{shown(self.path)}: {self.moved} answers stand up to {_NEAR} characters from where the file says"]
+            return [f"{shown(self.path)}: answers up to {_NEAR} characters from where the file says: {self.moved}"]
         return []
 
 
@@ -65,13 +66,14 @@ def _find(context: str, answer: str, start: int | None) -> int | str:
     """Return the offset of an answer, or in words what is wrong with it."""
     if not answer.strip():
         return "an empty answer"
-    elsewhere = context.find(answer)
     if start is None:
-        return elsewhere if elsewhere >= 0 else f"{excerpt(answer)}, which is not there"
+        first = context.find(answer)
+        return first if first >= 0 else f"{excerpt(answer)}, which is not there"
     # Programs that strip a context shift all its offsets; the nearest first.
-    for distance in sorted(range(-_NEAR, _NEAR + 1), key=abs):
+    for distance in _DISTANCES:
         if start + distance >= 0 and context.startswith(answer, start + distance):
             return start + distance
+    elsewhere = context.find(answer)
     there = excerpt(context[start : start + len(answer)]) if 0 <= start < len(context) else "nothing"
     found_at = f"; it stands at {elsewhere}" if elsewhere >= 0 else ""
     return f"{excerpt(answer)} at {start}, where {there} stands{found_at}"

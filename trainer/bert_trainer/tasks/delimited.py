@@ -22,6 +22,9 @@ MAX_ROWS = 5_000_000
 MAX_TEXT_BYTES = 1 << 30
 """Of a file's content; the largest of GLUE, MNLI's, has 78 MB. Python takes one to four bytes for a character."""
 
+MAX_TEXT_CHARACTERS = 1 << 20
+"""Of one text: three hundred times what a model of 512 tokens reads, and 2,000 windows of a context."""
+
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAMES = 12
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -82,7 +85,7 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(
             f"{at(path, number + 1)}: got a line of {LONGEST_LINE_BYTES >> 20} MiB or more, from byte {offset} on; "
             f"allowed: shorter ones",
-            hint="a model reads at most 512 tokens of it: cut long texts, or check where the lines of the file end",
+            hint="a model reads at most 512 tokens of a text: cut it, or check where the lines of the file end",
         )
 
     for number, (offset, line) in enumerate(read_lines(path, refuse_line), start=1):
@@ -163,6 +166,19 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(entry, dict):
             raise InputError(f"{at(path, number)}: got a {type(entry).__name__}; allowed: an object with named values")
         yield number, entry
+
+
+def require_short(text: str, path: Path, place: str) -> None:
+    """Refuse a text that no model reads, and that takes hundreds of megabytes as tokens. place: in the file.
+
+    Raises:
+        InputError: it is too long.
+    """
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise InputError(
+            f"{shown(path)}:{place}: got a text of {len(text):,} characters; allowed: {MAX_TEXT_CHARACTERS:,}",
+            hint="a model reads at most 512 tokens of a text: cut it, or check where the fields of the file end",
+        )
 
 
 def whole_characters(text: str) -> str:

@@ -14,36 +14,46 @@ def find_folder(folder: Path, name: str, choices: list[list[str]]) -> Path:
 
     Args:
         folder: As it was named.
-        name: Of the task's own folder; capital letters do not matter.
+        name: Of the task's own folder; capital letters and hyphens do not matter.
         choices: Sets of file names, of which one suffices.
 
     Raises:
         InputError: there is no such folder, or it lacks the files; names what it has.
     """
+    entries = _names_in(folder, choices)
+    below = [folder / entry for entry in entries if _plain(entry) == _plain(name)]
+    for candidate in (folder, *below):
+        if any(find_files(candidate, choice) for choice in choices):
+            return candidate
+    place = below[0] if below and below[0].is_dir() else folder
+    raise InputError(
+        f"{shown(place)}: has {listed(_names_in(place, choices))}; "
+        f"allowed: the folder of {name} with {_described(choices)}",
+        hint=f"name the folder of {name}'s files, or the one that holds a folder {name}",
+    )
+
+
+def find_files(folder: Path, names: list[str]) -> bool:
+    """Return whether the folder has all of these; what cannot be read counts, to be refused where it is read."""
     try:
-        entries = sorted(entry.name for entry in folder.iterdir())
+        return all((folder / name).exists() for name in names)
+    except OSError:
+        return True
+
+
+def _names_in(folder: Path, choices: list[list[str]]) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
     except (OSError, ValueError) as error:  # the second from a NUL in the path
         raise InputError(
             f"{shown(folder)}: cannot be listed ({getattr(error, 'strerror', None) or error}); "
             f"allowed: the folder with {_described(choices)}",
             hint="name a folder that every rank's machine sees; nothing is downloaded",
         ) from error
-    below = [folder / entry for entry in entries if entry.lower() == name.lower()]
-    for candidate in (folder, *below):
-        if any(find_files(candidate, choice) for choice in choices):
-            return candidate
-    place = below[0] if below and below[0].is_dir() else folder
-    if place != folder:
-        entries = sorted(entry.name for entry in place.iterdir())
-    raise InputError(
-        f"{shown(place)}: has {listed(entries)}; allowed: the folder of {name} with {_described(choices)}",
-        hint=f"name the folder of {name}'s files, or the one that holds a folder {name}",
-    )
 
 
-def find_files(folder: Path, names: list[str]) -> bool:
-    """Return whether the folder has all of these; what is no regular file counts, to be refused where it is read."""
-    return all((folder / name).exists() for name in names)
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _described(choices: list[list[str]]) -> str:

@@ -14,7 +14,7 @@ from bert_trainer.config.finetuning import TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.catalog import TASKS, Task
-from bert_trainer.tasks.delimited import Fields, at, excerpt, listed, read_tsv
+from bert_trainer.tasks.delimited import Fields, at, excerpt, listed, read_tsv, require_short
 from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
 from bert_trainer.tasks.folders import find_files, find_folder
 from bert_trainer.tasks.ratings import parse_rating
@@ -106,7 +106,7 @@ def _read_original_mrpc(task: Task, folder: Path) -> TaskExamples:
         "validation": Split("validation", tuple(row for row, dev in zip(rows, chosen, strict=True) if dev)),
         "test": Split("test", test.read(labelled=False)),
     }
-    note = f"{shown(folder)}: the validation set is the {sum(chosen)} pairs of {_MRPC_ORIGINAL[0]} in {_MRPC_DEV_IDS}"
+    note = f"{shown(folder)}: the validation set is what {_MRPC_DEV_IDS} names of {_MRPC_ORIGINAL[0]}: {sum(chosen)}"
     return _together(task, splits, [*train.notes(), *test.notes(), note])
 
 
@@ -132,15 +132,13 @@ class _FileReader:
 
     def notes(self) -> list[str]:
         """Return what a person should know about lines that were left out."""
+        name = shown(self._path)
         notes = []
         if self._broken:
             first = ", ".join(map(str, self._broken[:5])) + (", …" if len(self._broken) > 5 else "")
-            notes.append(
-                f"{shown(self._path)}: {len(self._broken)} lines skipped that have not one field for each column "
-                f"({first})"
-            )
+            notes.append(f"{name}: lines skipped for other fields than columns: {len(self._broken)} (lines {first})")
         if self._without_gold:
-            notes.append(f"{shown(self._path)}: {self._without_gold} pairs skipped whose gold label is '-'")
+            notes.append(f"{name}: pairs skipped for the gold label {_NO_GOLD_LABEL!r}: {self._without_gold}")
         return notes
 
     def read(self, *, labelled: bool) -> tuple[TextExample, ...]:
@@ -156,9 +154,8 @@ class _FileReader:
         columns, rows = self._columns(first, lines, labelled)
         examples = tuple(self._examples(columns, rows, labelled))
         if not examples:
-            left_out = len(self._broken) + self._without_gold
-            but = f"; its {left_out} lines have other fields than columns" if left_out else ""
-            raise InputError(f"{shown(self._path)}: got no example{but}; allowed: at least one", hint=_COPY)
+            left_out = "".join(f" ({note})" for note in self.notes())
+            raise InputError(f"{shown(self._path)}: got no example{left_out}; allowed: at least one", hint=_COPY)
         return examples
 
     def _columns(self, first: Fields, lines: Iterator[Fields], labelled: bool) -> tuple[list[str], Iterator[Fields]]:
@@ -197,7 +194,10 @@ class _FileReader:
                     self._without_gold += 1
                     continue
                 label = self._label(line, fields[label_at].strip())
-            self.mrpc_ids.append(tuple(fields[place].strip() for place in ids_at))
+            for place in texts:
+                require_short(fields[place], self._path, str(line))
+            if ids_at:
+                self.mrpc_ids.append(tuple(fields[place].strip() for place in ids_at))
             name = str(number) if id_at is None else fields[id_at].strip()
             yield TextExample(name, fields[texts[0]], fields[texts[1]] if layout.second else None, label)
 

@@ -35,7 +35,8 @@ def read_records(path: Path, format: Format, wanted: set[str], notes: list[str])
     format = _format_of(path) if format == "auto" else format
     if format == "jsonLines":
         for line, entry in read_objects(path):
-            _require(wanted, list(entry), at(path, line), "the object")
+            if not wanted <= entry.keys():
+                _require(wanted, list(entry), at(path, line), "the object")
             yield line, entry
         return
     rows = read_tsv(path) if format == "tsv" else read_csv(path)
@@ -52,8 +53,10 @@ def read_records(path: Path, format: Format, wanted: set[str], notes: list[str])
             )
         quoted += format == "tsv" and any(_is_quoted(field) for field in fields)
         yield line, dict(zip(names, fields, strict=True))
-    found = [f"{shown(path)}: {skipped} empty lines skipped"] * bool(skipped)
-    found += [f"{shown(path)}: {quoted} lines have quoted fields; in TSV the marks are part of the text"] * bool(quoted)
+    found = [f"{shown(path)}: empty lines skipped: {skipped}"] * bool(skipped)
+    found += [f"{shown(path)}: lines with quoted fields: {quoted}; in TSV the marks are part of the text"] * bool(
+        quoted
+    )
     notes += [note for note in found if note not in notes]
 
 

@@ -13,7 +13,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.answers import AnswerCheck
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.tasks.delimited import excerpt, require_file, whole_characters
+from bert_trainer.tasks.delimited import excerpt, require_file, require_short, whole_characters
 from bert_trainer.tasks.examples import SpanExample, Split, TaskExamples
 from bert_trainer.tasks.folders import find_folder
 
@@ -47,7 +47,7 @@ def _read_file(path: Path, notes: list[str]) -> tuple[SpanExample, ...]:
     names: dict[str, str] = {}
     for article in document.items("data"):
         for paragraph in article.items("paragraphs"):
-            context = whole_characters(paragraph.get("context", str))
+            context = paragraph.text("context")
             for question in paragraph.items("qas"):
                 example = _example(question, context, check)
                 if example.id in names:
@@ -65,12 +65,12 @@ def _read_file(path: Path, notes: list[str]) -> tuple[SpanExample, ...]:
 
 
 def _example(question: _Node, context: str, check: AnswerCheck) -> SpanExample:
-    name = whole_characters(question.get("id", str))
+    name = question.text("id")
     if question.value.get("is_impossible") is True:
         raise _version_2(question.path, f"is_impossible in the question {excerpt(name)}")
     answers = []
     for answer in question.items("answers"):
-        text, start = whole_characters(answer.get("text", str)), answer.get("answer_start", int)
+        text, start = answer.text("text"), answer.get("answer_start", int)
         place = check.locate(excerpt(name), context, text, start)
         if place is not None:
             answers.append(place)
@@ -79,7 +79,7 @@ def _example(question: _Node, context: str, check: AnswerCheck) -> SpanExample:
             f"{shown(question.path)}: {question.place} ({excerpt(name)}) has no answer; allowed: at least one",
             hint=_OFFICIAL,
         )
-    return SpanExample(name, whole_characters(question.get("question", str)), context, tuple(answers))
+    return SpanExample(name, question.text("question"), context, tuple(answers))
 
 
 def _version_2(path: Path, what: str) -> InputError:
@@ -131,6 +131,12 @@ class _Node:
                 hint=_OFFICIAL,
             )
         return value
+
+    def text(self, key: str) -> str:
+        """Return a text of the object; raises InputError as ``get``, and if it is too long."""
+        text = self.get(key, str)
+        require_short(text, self.path, f" {self._place_of(key)}")
+        return whole_characters(text)
 
     def items(self, key: str) -> Iterator[_Node]:
         """Yield the objects of a list of the object."""

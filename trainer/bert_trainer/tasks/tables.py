@@ -13,7 +13,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.answers import AnswerCheck
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.tasks.delimited import at, excerpt, listed, require_file, whole_characters
+from bert_trainer.tasks.delimited import at, excerpt, listed, require_file, require_short, whole_characters
 from bert_trainer.tasks.examples import SpanExample, Split, TaskExamples, TextExample
 from bert_trainer.tasks.ratings import parse_rating
 from bert_trainer.tasks.records import Record, read_records
@@ -36,17 +36,16 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
     notes = []
     if _is_same(train, validation):
         notes.append(f"{shown(train)}: is trained on and evaluated on: its metrics say nothing about other texts")
-    if task.kind == "spans":
-        splits = {name: Split(name, tuple(table.spans(name != "test"))) for name, table in tables.items()}
-    else:
-        if task.kind == "classification":
-            task = task.with_labels(data.labels or _labels_of(tables["train"]))
-        splits = {name: Split(name, tuple(table.texts(task, name != "test"))) for name, table in tables.items()}
+    if task.kind == "classification":
+        found = _labels_in(tables["train"], task)
+        task = task.with_labels(_given_labels(data.labels) if data.labels else _in_order(found, tables["train"]))
+        unused = sorted(set(task.labels) - found)
+        if unused:
+            notes.append(f"{shown(train)}: labels without a row to learn from: {listed(unused)}")
+    splits = {name: Split(name, tuple(table.examples(task, name != "test"))) for name, table in tables.items()}
     for name, split in splits.items():
         if not split.examples:
-            raise InputError(
-                f"{shown(tables[name].path)}: got no row; allowed: at least one", hint="write the file again"
-            )
+            raise _empty(tables[name])
         if name != "train":
             tables[name].refuse_equal_ids()
     notes += [note for table in tables.values() for note in table.notes]
@@ -81,26 +80,44 @@ def _is_same(first: Path, second: Path) -> bool:
         return False
 
 
-def _labels_of(table: _Table) -> tuple[str, ...]:
-    """Return the labels of a file in order: by number if all are whole numbers, else by character."""
+def _given_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(labels)) < len(labels) or len(labels) < 2 or any(label != label.strip() for label in labels):
+        raise InputError(
+            f"data.labels: got {listed(list(labels))}; allowed: two or more, none twice, without spaces around them",
+            hint="leave it empty to take the labels of the file to train on",
+        )
+    return labels
+
+
+def _labels_in(table: _Table, task: Task) -> set[str]:
     found: set[str] = set()
-    column = str(table.columns.label)
-    for line, record in table.records({column}):
-        found.add(table.label(record[column], line))
+    for line, record in table.records(task, labelled=True):
+        found.add(table.label(record, line))
         if len(found) > MAX_CLASSES:
             raise InputError(
-                f"{at(table.path, line)}: got more than {MAX_CLASSES} labels in the column {column!r}; "
+                f"{at(table.path, line)}: got more than {MAX_CLASSES} labels in the column {table.columns.label!r}; "
                 "allowed: classes, of which each has examples",
                 hint="name the column of the classes, or the task `regression` for numbers",
             )
+    if not found:
+        raise _empty(table)
+    return found
+
+
+def _in_order(found: set[str], table: _Table) -> tuple[str, ...]:
+    """Return labels by number if all are whole numbers, else by character."""
     if len(found) == 1:
         raise InputError(
             f"{shown(table.path)}: got the label {excerpt(min(found))} in every row; allowed: two classes or more",
-            hint=f"name the column of the classes; {column!r} is named now",
+            hint=f"name the column of the classes; {table.columns.label!r} is named now",
         )
-    if all(label.removeprefix("-").isdecimal() and label.isascii() for label in found):
+    if all(label.removeprefix("-").isdecimal() and label.isascii() and len(label) < 20 for label in found):
         return tuple(sorted(found, key=lambda label: (int(label), label)))
     return tuple(sorted(found))
+
+
+def _empty(table: _Table) -> InputError:
+    return InputError(f"{shown(table.path)}: got no row; allowed: at least one", hint="write the file again")
 
 
 @dataclass(slots=True)
@@ -118,29 +135,27 @@ class _Table:
     def columns(self) -> TableColumns:
         return self.data.columns
 
-    def texts(self, task: Task, labelled: bool) -> Iterator[TextExample]:
+    def examples(self, task: Task, labelled: bool) -> Iterator[TextExample] | Iterator[SpanExample]:
+        """Yield what the rows say."""
+        return self._spans(task, labelled) if task.kind == "spans" else self._texts(task, labelled)
+
+    def _texts(self, task: Task, labelled: bool) -> Iterator[TextExample]:
         """Yield the examples of a classification or a regression."""
         columns = self.columns
         numbers = {label: number for number, label in enumerate(task.labels)}
-        wanted = {name for name in (columns.text, columns.text_pair, columns.id) if name}
-        if labelled:
-            wanted.add(str(columns.label))
-        for count, (line, record) in enumerate(self.records(wanted)):
+        for count, (line, record) in enumerate(self.records(task, labelled)):
             label: int | float | None = None
             if labelled:
-                value = record[str(columns.label)]
-                label = self._rating(value, line) if task.kind == "regression" else self._class(value, line, numbers)
+                rated = task.kind == "regression"
+                label = self._rating(record, line) if rated else self._class(record, line, numbers)
             second = self._text(record, columns.text_pair, line) if columns.text_pair else None
             yield TextExample(self._id(record, line, count), self._text(record, columns.text, line), second, label)
 
-    def spans(self, labelled: bool) -> Iterator[SpanExample]:
+    def _spans(self, task: Task, labelled: bool) -> Iterator[SpanExample]:
         """Yield questions; raises InputError at the end if answers are not in their contexts."""
         columns = self.columns
-        wanted = {name for name in (columns.question, columns.context, columns.id) if name}
-        if labelled:
-            wanted |= {name for name in (columns.answer, columns.answer_start) if name}
         check = AnswerCheck(self.path)
-        for count, (line, record) in enumerate(self.records(wanted)):
+        for count, (line, record) in enumerate(self.records(task, labelled)):
             name = self._id(record, line, count)
             context = self._text(record, columns.context, line)
             answers = []
@@ -151,12 +166,19 @@ class _Table:
             yield SpanExample(name, self._text(record, columns.question, line), context, tuple(answers))
         self.notes += check.notes()
 
-    def records(self, wanted: set[str]) -> Iterator[Record]:
-        """Yield the rows, which have the wanted columns."""
-        return read_records(self.path, self.data.format, wanted, self.notes)
+    def records(self, task: Task, labelled: bool) -> Iterator[Record]:
+        """Yield the rows, which have the columns that the stage names."""
+        columns = self.columns
+        names = [columns.id]
+        if task.kind == "spans":
+            names += [columns.question, columns.context, *([columns.answer, columns.answer_start] * labelled)]
+        else:
+            names += [columns.text, columns.text_pair, *([columns.label] * labelled)]
+        return read_records(self.path, self.data.format, {name for name in names if name}, self.notes)
 
-    def label(self, value: object, line: int) -> str:
+    def label(self, record: dict[str, Any], line: int) -> str:
         """Return a class as text: of JSON also a whole number, or true or false."""
+        value = record[str(self.columns.label)]
         text = json.dumps(value) if isinstance(value, int) else value
         if not isinstance(text, str) or not text.strip():
             got = "empty" if isinstance(text, str) else _described(value)
@@ -166,8 +188,8 @@ class _Table:
             )
         return whole_characters(text.strip())
 
-    def _class(self, value: object, line: int, numbers: dict[str, int]) -> int:
-        label = self.label(value, line)
+    def _class(self, record: dict[str, Any], line: int, numbers: dict[str, int]) -> int:
+        label = self.label(record, line)
         if label not in numbers:
             whose = "data.labels" if self.data.labels else "the file to train on"
             raise InputError(
@@ -176,7 +198,8 @@ class _Table:
             )
         return numbers[label]
 
-    def _rating(self, value: object, line: int) -> float:
+    def _rating(self, record: dict[str, Any], line: int) -> float:
+        value = record[str(self.columns.label)]
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             return parse_rating(str(value), self.path, line)
         raise InputError(f"{at(self.path, line)}: got {_described(value)} to predict; allowed: a finite number")
@@ -185,6 +208,7 @@ class _Table:
         value = record[str(column)]
         if not isinstance(value, str):
             raise InputError(f"{at(self.path, line)}: {column!r} is {_described(value)}; allowed: a text")
+        require_short(value, self.path, str(line))
         return whole_characters(value)
 
     def _id(self, record: dict[str, Any], line: int, count: int) -> str:
