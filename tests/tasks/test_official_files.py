@@ -93,14 +93,16 @@ def test_the_original_files_of_mrpc_are_evaluated_on_their_test_set_without_a_li
     )
 
 
-def test_the_original_files_of_mrpc_with_glues_list_of_ids_are_glues_split(tmp_path: Path) -> None:
+# As GLUE's script calls it on disk, and as ``bert-data fetch glue-mrpc`` does.
+@pytest.mark.parametrize("name", ["dev_ids.tsv", "mrpc_dev_ids.tsv"])
+def test_the_original_files_of_mrpc_with_glues_list_of_ids_are_glues_split(tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(OFFICIAL / "mrpc-original", tmp_path / "MRPC")
-    (folder / "dev_ids.tsv").write_text("1355540\t1355592\n")
+    (folder / name).write_text("1355540\t1355592\n")
     found, official = read("mrpc", tmp_path), read("mrpc")
     assert rows(found.train) == rows(official.train)
     assert [row[1:] for row in rows(found.validations[0])] == [row[1:] for row in rows(official.validations[0])]
     assert rows(found.tests[0]) == rows(official.tests[0])
-    assert found.notes == (f"{folder}: the validation set is what dev_ids.tsv names of msr_paraphrase_train.txt: 1",)
+    assert found.notes == (f"{folder}: the validation set is what {name} names of msr_paraphrase_train.txt: 1",)
 
 
 def test_sts_b_is_rated() -> None:
@@ -163,6 +165,15 @@ def test_entailment_of_pairs(task: TaskName, labels: list[int], validation: tupl
     assert [row[3] for row in rows(found.train)] == labels
     assert rows(found.validations[0]) == [validation]
     assert [row[3] for row in rows(found.tests[0])] == [None]
+
+
+def test_a_broken_line_among_a_thousand_is_skipped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood \t1\n")
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "good \t1\n" * 999 + "a\tb\tc\n" + "bad \t0\n")
+    found = read("sst-2", tmp_path)
+    assert len(found.train.examples) == 1000
+    assert found.train.examples[-1] == TextExample("1000", "bad ", None, 0)
+    assert found.notes == (f"{tmp_path}/train.tsv: lines skipped for other fields than columns: 1 (lines 1001)",)
 
 
 def test_a_task_is_read_from_its_own_folder_as_from_the_one_that_holds_all() -> None:
