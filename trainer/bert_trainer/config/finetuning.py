@@ -30,7 +30,8 @@ class TableColumns(Section):
     context: str | None = None
     """Of ``spans``: the text that holds the answer."""
     answer: str | None = None
-    """Of ``spans``: the answer as it stands in the context."""
+    """Of ``spans``: the answer as it stands in the context; JSON Lines may have a list of them, or an object with
+    ``text`` and ``answer_start``. The first is trained on, any is right."""
     answer_start: str | None = None
     """Of ``spans``: offset of the answer's first character in the context; empty: its first occurrence."""
     id: str | None = None
@@ -41,7 +42,8 @@ class TaskData(Section):
     """Where a task's files lie: a folder of official files, or files of one's own."""
 
     folder: str | None = None
-    """Of GLUE and SQuAD: the folder with the official files under their official names."""
+    """Of GLUE and SQuAD: the folder with the official files under their official names, or the one that holds it under
+    the task's name."""
     train: str | None = None
     """Of one's own tables: the file to train on."""
     validation: str | None = None
@@ -49,10 +51,11 @@ class TaskData(Section):
     test: str | None = None
     """A file without labels, of which predictions are written; empty: none."""
     format: Literal["auto", "tsv", "csv", "jsonLines"] = "auto"
-    """``auto``: by the file's suffix."""
+    """``auto``: by the file's suffix, before that of a compressed one. In TSV quotation marks are part of the text."""
     columns: TableColumns = TableColumns()
     labels: tuple[str, ...] = ()
-    """Classes of ``classification`` in the order of their numbers; empty: the sorted ones of the file to train on."""
+    """Classes of ``classification`` in the order of their numbers; empty: those of the file to train on, whole
+    numbers by value, others by character."""
 
 
 class EarlyStopping(Section):
