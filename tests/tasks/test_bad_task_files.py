@@ -303,7 +303,7 @@ def test_a_column_of_texts_is_no_column_of_labels(tmp_path: Path, monkeypatch: p
     assert table_refusal(tmp_path, content).startswith("train.tsv:5: got more than 3 labels in the column 'label'")
 
 
-@pytest.mark.parametrize("value", ["", "NaN", "inf", "high"])
+@pytest.mark.parametrize("value", ["", "NaN", "inf", "high", "1e39", "-3.5e38"])
 def test_a_regression_predicts_finite_numbers(tmp_path: Path, value: str) -> None:
     content = f"text\tlabel\none\t1\ntwo\t{value}\n".encode()
     assert table_refusal(tmp_path, content, task="regression").startswith(f"train.tsv:3: got {value!r} to predict")

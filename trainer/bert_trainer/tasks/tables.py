@@ -202,7 +202,7 @@ class _Table:
         value = record[str(self.columns.label)]
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             return parse_rating(str(value), self.path, line)
-        raise InputError(f"{at(self.path, line)}: got {_described(value)} to predict; allowed: a finite number")
+        raise InputError(f"{at(self.path, line)}: got {_described(value)} to predict; allowed: a finite number of fp32")
 
     def _text(self, record: dict[str, Any], column: str | None, line: int) -> str:
         value = record[str(column)]
