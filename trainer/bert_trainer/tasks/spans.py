@@ -135,24 +135,25 @@ def decode_spans(
     ``max_answer_length`` tokens of the context; the earliest and shortest of equals. All pairs are looked at, not those
     of some best starts and ends. Without any (no token, no number): (0, 0).
     """
-    # Letters: M context tokens of all windows, end to end.
+    # Letters: M context tokens of all windows, end to end; G the same with gaps between the windows.
     counts = samples.token_counts - samples.first_segment_counts - 1
     places_M = ragged_indexes(samples.token_starts + samples.first_segment_counts, counts)
-    ends = np.cumsum(counts)
     scores_M2 = np.nan_to_num(outputs[places_M], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    left_M = np.repeat(ends, counts) - np.arange(len(places_M))
-    best_M = np.full(len(places_M), -np.inf, dtype=scores_M2.dtype)
-    more_M = np.zeros(len(places_M), dtype=np.int64)
-    # One pass over all tokens for each length.
-    for more in range(min(max_answer_length, int(counts.max(initial=0)))):
-        stop = len(places_M) - more
-        with np.errstate(invalid="ignore"):  # of infinities
-            sums = scores_M2[:stop, 0] + scores_M2[more:, 1]
-        is_better = (left_M[:stop] > more) & (sums > best_M[:stop])
-        best_M[:stop][is_better] = sums[is_better]
-        more_M[:stop][is_better] = more
-    # Where each row's tokens lie among the C of the contexts.
-    bounds_M2 = contexts.character_bounds[ragged_indexes(contexts.first_of_row, counts)]
+    longest = min(max_answer_length, int(counts.max(initial=1)))
+    gap_places_M = np.arange(len(places_M)) + np.repeat(np.arange(len(counts)), counts) * (longest - 1)
+    ends_G = np.full(len(places_M) + len(counts) * (longest - 1), -np.inf, dtype=scores_M2.dtype)
+    ends_G[gap_places_M] = scores_M2[:, 1]
+    # The best last token for every first one: a running maximum, whose reach doubles with every pass.
+    best_ends_G = ends_G.copy()
+    reach = 1
+    while reach < longest:
+        more = min(reach, longest - reach)
+        np.maximum(best_ends_G[:-more], best_ends_G[more:], out=best_ends_G[:-more])
+        reach += more
+    with np.errstate(invalid="ignore"):  # of infinities
+        best_M = np.nan_to_num(scores_M2[:, 0] + best_ends_G[gap_places_M], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    # Where each token lies among the C of the contexts.
+    context_places_M = ragged_indexes(contexts.first_of_row, counts)
     num_examples = int(example_of_row[-1]) + 1 if len(example_of_row) else 0
     tokens_of_example = np.bincount(example_of_row, weights=counts, minlength=num_examples).astype(np.int64)
     found = np.zeros((num_examples, 2), dtype=np.int64)
@@ -162,7 +163,10 @@ def decode_spans(
         if tokens:
             first = start + int(best_M[start:stop].argmax())
             if best_M[first] > -np.inf:
-                found[example] = bounds_M2[first, 0], bounds_M2[first + more_M[first], 1]
+                place = int(gap_places_M[first])
+                last = first + int(ends_G[place : place + longest].argmax())
+                first_bounds, last_bounds = contexts.character_bounds[context_places_M[[first, last]]]
+                found[example] = first_bounds[0], last_bounds[1]
     return found
 
 
