@@ -188,8 +188,8 @@ FROM_BERT_SCRIPTS: dict[str, Mistake] = {
     "evaluation only": Mistake(
         lambda spec: spec.update(stages=[spec["stages"][PREPARE], spec["stages"][EVALUATE], spec["stages"][PHASE1]]),
         "spec.stages[1].evaluate",
-        ("evaluate and export only after a pretrain stage", "move them behind it"),
-        ("evaluate before any pretrain stage",),
+        ("evaluate only after a pretrain stage", "move them behind it"),
+        ("evaluate before any stage that trains",),
         server_path="spec.stages",
     ),
     "phases with one name": Mistake(
@@ -204,7 +204,7 @@ FROM_BERT_SCRIPTS: dict[str, Mistake] = {
             "sequenceLength": 512, "globalBatchSize": 64, "learningRate": 0.004, "length": {"steps": 10},
         }),
         "spec.stages[2]",
-        ("exactly one of prepare, pretrain, evaluate, export", "one stage for each"),
+        ("exactly one of prepare, pretrain, evaluate, finetune, export", "one stage for each"),
         ("got pretrain and evaluate",),
     ),
 }  # fmt: skip

@@ -57,6 +57,9 @@ _MAY_BE_TRAINED_ON_BEFORE = re.compile(
 )
 
 
+_IS_A_LABEL = re.compile(r"spec\.stages\[\d+\]\.finetune\.data\.labels\[\d+\]: got .* again;", re.DOTALL)
+
+
 def is_for_the_controller(problems: list[str]) -> bool:
     """Tell whether all that is wrong is what the API server cannot see, or cannot judge."""
     return all(
@@ -64,6 +67,7 @@ def is_for_the_controller(problems: list[str]) -> bool:
         or problem.startswith("spec.slotsPerWorker: got 1; allowed: a multiple of cpu.")
         or _MAY_COME_FROM_A_PROFILE.match(problem)
         or _MAY_BE_TRAINED_ON_BEFORE.match(problem)
+        or _IS_A_LABEL.match(problem)
         for problem in problems
     )
 

@@ -35,8 +35,11 @@ def job(api: Api) -> Iterator[str]:
     """A stored job that has begun, and its name."""
     api.create(sample_document(), NAMESPACE).expect()
     status = {"phase": "Running", "stage": "phase1", "attempt": 2, "progress": {"step": 7, "loss": "6.25"}}
-    metrics = [[{"name": "samples", "value": "9"}, {"name": "mlm_accuracy", "value": at}] for at in ("0.25", "0.5")]
-    status["results"] = [{"stage": f"phase{number}", "metrics": each} for number, each in enumerate(metrics, start=1)]
+    found = {"phase1": {"mlm_accuracy": "0.25", "samples": "9"}, "mrpc": {"f1": "0.5", "accuracy": "0.75"}}
+    status["results"] = [
+        {"stage": stage, "metrics": [{"name": name, "value": value} for name, value in metrics.items()]}
+        for stage, metrics in found.items()
+    ]
     api.patch(JOBS, "demo", {"status": status}, NAMESPACE, subresource="status").expect()
     yield "demo"
     api.delete(JOBS, "demo", NAMESPACE).expect()

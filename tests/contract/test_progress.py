@@ -83,6 +83,25 @@ def test_an_evaluation_that_the_trainer_reports_becomes_a_result(tmp_path: Path)
     }
 
 
+def test_what_the_trainer_reports_of_fine_tuning_becomes_a_result(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    writer = MetricsWriter(tmp_path, logging_settings(tensorboard=False), trainer.Reporter("uid-1", 2, stream))
+    found = {"f1": 0.889, "accuracy": 0.842, "majority_f1": 0.812, "majority_accuracy": 0.684}
+    spread = {"mean": 0.871, "std": 0.012, "best_seed": 44, "best_epoch": 3.0, "runs": 5}
+    message = "mrpc: best f1 0.889 (seed 44, epoch 3); majority 0.812"
+    writer.evaluated(
+        stage="mrpc", when="after", task="mrpc", metric="f1", best_rank=None, message=message, **found, **spread
+    )
+    writer.close()
+    (record,) = [parse_progress_line(line) for line in stream.getvalue().splitlines()]
+    assert record is not None
+    result = read_result(record)
+    assert result is not None
+    assert (result.stage, result.message, result.metrics[0].name) == ("mrpc", message, "f1")
+    values = {metric.name: float(metric.value) for metric in result.metrics}
+    assert values == {**found, **spread}
+
+
 @pytest.mark.parametrize(
     "line",
     [

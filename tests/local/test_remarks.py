@@ -93,6 +93,24 @@ def test_records_other_than_progress_become_sentences() -> None:
     assert {text: describe_record(record(text)) for text in sentences} == sentences
 
 
+def test_fine_tuning_is_told_by_its_runs_and_its_end() -> None:
+    sentences = {
+        "event=evaluated stage=mrpc when=during seed=43 epoch=1.5 step=40 f1=0.8893 accuracy=0.84 seconds=2.5": (
+            "Evaluation in mrpc, seed 43, epoch 1.5: f1 0.889, accuracy 0.840"
+        ),
+        "event=evaluated stage=mnli when=during seed=1 rank=0 epoch=3 accuracy=0.5 accuracy_mismatched=0.25": (
+            "Evaluation in mnli, seed 1, rank 0, epoch 3: accuracy 0.500, accuracy_mismatched 0.250"
+        ),
+        'event=evaluated stage=mrpc when=after f1=0.889 message="mrpc: best f1 0.889"': None,
+        'event=stage_finished stage=mrpc seconds=60 message="mrpc: best f1 0.889 (seed 43, epoch 3)"': (
+            "Finished stage mrpc in 1:00 min: best f1 0.889 (seed 43, epoch 3)"
+        ),
+    }
+    assert {text: describe_record(record(text)) for text in sentences} == sentences
+    progress = record("event=progress stage=mrpc step=40 steps=100 seed=43 epoch=1.25 loss=0.5 sequences_per_s=99")
+    assert render_figures(progress) == "seed 43  epoch 1.25  loss 0.500  99 seq/s"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (187, "3:07 min"), (3600, "1:00 h"), (7500, "2:05 h")]
 )
@@ -187,6 +205,53 @@ def test_the_summary_shows_stages_accuracy_and_paths(tmp_path: Path) -> None:
         "loss.png",
     ):
         assert words in shown
+
+
+RESULT = {
+    "task": "mrpc",
+    "metric": "f1",
+    "metrics": {"accuracy": 0.8424, "f1": 0.889},
+    "majority": {"f1": 0.8122, "accuracy": 0.6838},
+    "mean": 0.8712,
+    "std": 0.0123,
+    "runs": 5,
+    "bestSeed": 44,
+    "bestRank": None,
+    "bestEpoch": 2.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param(
+            {},
+            "f1 0.889, accuracy 0.842 (best of 5 runs: mean 0.871, standard deviation 0.012; seed 44, epoch 2.5); "
+            "most frequent class alone: f1 0.812, accuracy 0.684",
+            id="several runs",
+        ),
+        pytest.param(
+            {"runs": 1, "mean": None, "std": None, "majority": None, "bestRank": 1},
+            "mrpc: f1 0.889, accuracy 0.842 (seed 44, rank 1, epoch 2.5)",
+            id="one run",
+        ),
+        pytest.param(
+            {"bestSeed": "x", "bestEpoch": [], "runs": {}}, "mrpc: f1 0.889, accuracy 0.842;", id="half of it"
+        ),
+    ],
+)
+def test_the_summary_shows_what_fine_tuning_came_to(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    console, stream = terminal()
+    stage = {"name": "mrpc", "kind": "finetune", "steps": 345, "result": {**RESULT, **changes}}
+    print_summary(console, {"stages": [stage]}, tmp_path)
+    assert words in " ".join(stream.getvalue().split())
+
+
+@pytest.mark.parametrize("result", [None, 3, {}, {"metrics": []}, {"metrics": {"f1": "high"}, "metric": ["f1"]}])
+def test_a_result_that_says_nothing_is_left_out_of_the_summary(tmp_path: Path, result: object) -> None:
+    console, stream = terminal()
+    print_summary(console, {"stages": [{"name": "mrpc", "result": result}]}, tmp_path)
+    assert "mrpc:" not in stream.getvalue()
 
 
 def test_the_summary_of_an_earlier_release_shows_its_one_export(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.state.observed import Child, Observed
 from bert_operator.state.plan import plan
 from bert_operator.state.progress import parse_progress_line
-from bert_operator.state.results import add_results, describe_targets, read_result
+from bert_operator.state.results import add_results, describe_results, read_result
 from sample_job import PHASE1, sample_job
 
 NOW_S = 1_700_000_000.0
@@ -149,9 +149,9 @@ def test_a_message_stays_on_its_line() -> None:
     told = line(8, 0.75, more=r'target_met=true message="met\nPhase: Failed\r\u2028Reason:\tnone"')
     (result,) = read(told).results
     assert result.message == "met Phase: Failed Reason: none"
-    assert describe_targets([result]) == " phase1: met Phase: Failed Reason: none."
+    assert describe_results([result]) == " phase1: met Phase: Failed Reason: none."
     # As a status may have it that was written before.
-    assert describe_targets([result.model_copy(update={"message": "met\nPhase: Failed"})]) == (
+    assert describe_results([result.model_copy(update={"message": "met\nPhase: Failed"})]) == (
         " phase1: met Phase: Failed."
     )
 

@@ -48,8 +48,8 @@ _KEYS = CelRule(
     describe("keys as Kubernetes writes labels, such as example.com/pool", "correct the key"),
 )
 
-# The newest result stands last.
-_ACCURACY = '.status.results[-1:].metrics[?(@.name=="mlm_accuracy")].value'
+# The newest result stands last, and in it the main figure first.
+_ACCURACY = ".status.results[-1:].metrics[0].value"
 
 _COLUMNS = (
     ("Stage", "string", ".status.stage", "What is being done", 0),
@@ -62,7 +62,13 @@ _COLUMNS = (
     ("Steps", "integer", ".status.progress.totalSteps", "Optimizer steps that the stage has", 1),
     ("Attempt", "integer", ".status.attempt", "Attempts so far", 1),
     ("Workers", "integer", ".spec.workers", "Pods that train", 1),
-    ("Accuracy", "string", _ACCURACY, "Masked-LM accuracy of the latest evaluation, of any stage", 1),
+    (
+        "Accuracy",
+        "string",
+        _ACCURACY,
+        "Masked-LM accuracy, or the metric of a task, in the latest evaluation of any stage",
+        1,
+    ),
     ("Reason", "string", ".status.reason", "Why the job is in its phase", 1),
     ("Message", "string", ".status.message", "The same in a sentence", 1),
     ("Logs", "string", ".status.logs", "Command that follows the newest attempt's log", 1),

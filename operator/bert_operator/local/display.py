@@ -17,11 +17,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
+from bert_operator.api.schema.finetuning import TASK_METRICS
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
 
 # (key of the record, label, format), in display order.
 _FIGURES = (
+    ("seed", "seed", "{:.0f}"),
+    ("epoch", "epoch", "{:.2f}"),
     ("loss", "loss", "{:.3f}"),
     ("mlm_accuracy", "masked-LM", "{:.1%}"),
     ("sequences_per_s", "", "{:.0f} seq/s"),
@@ -32,6 +35,7 @@ _EVALUATION_FIGURES = (
     ("unigram_baseline", "most frequent token alone"),
     ("nsp_accuracy", "next-sentence accuracy"),
 )
+_TASK_METRICS = frozenset(metric for metrics in TASK_METRICS.values() for metric in metrics)
 
 
 class Display(Protocol):
@@ -181,10 +185,12 @@ def describe_record(record: ProgressRecord) -> str | None:
             where = f"Resumed {record.stage or 'the run'} at step {record.text('step') or '?'}"
             message = record.text("message")
             return f"{where}: {message}" if message else where
-        case "initialized":
+        case "initialized" | "learning_rate" | "task_read":
             return record.text("message")
         case "stage_finished":
             seconds, message = record.number("seconds"), record.text("message")
+            # Of fine-tuning it stands by itself elsewhere, and names the stage.
+            message = message.removeprefix(f"{record.stage}: ") if message else None
             took = f" in {render_duration(seconds)}" if seconds is not None else ""
             return f"Finished stage {record.stage}{took}" + (f": {message}" if message else "")
         case "evaluated":
@@ -199,7 +205,9 @@ def describe_record(record: ProgressRecord) -> str | None:
 _WHEN: Mapping[str | None, str] = MappingProxyType({"before": " before training", "after": " after training"})
 
 
-def _describe_evaluation(record: ProgressRecord) -> str:
+def _describe_evaluation(record: ProgressRecord) -> str | None:
+    if not _TASK_METRICS.isdisjoint(record.fields):
+        return _describe_task(record)
     figures = [
         f"{label} {value:.1%}" for key, label in _EVALUATION_FIGURES if (value := record.number(key)) is not None
     ]
@@ -207,6 +215,20 @@ def _describe_evaluation(record: ProgressRecord) -> str:
     if record.text("when") == "during":
         when = f" in {record.stage} at step {record.text('step') or '?'}"
     return f"Evaluation{when}: {', '.join(figures)}"
+
+
+def _describe_task(record: ProgressRecord) -> str | None:
+    """Return what an evaluation of a finetune stage found; None at the stage's end, whose own record says it."""
+    if record.text("when") == "after":
+        return None
+    runs = [f"{name} {record.text(name)}" for name in ("seed", "rank", "epoch") if record.text(name)]
+    # In the order of the record, the deciding one first.
+    figures = [
+        f"{name} {value:.3f}"
+        for name in record.fields
+        if name.removesuffix("_mismatched") in _TASK_METRICS and (value := record.number(name)) is not None
+    ]
+    return f"Evaluation in {', '.join([record.stage or '?', *runs])}: {', '.join(figures)}"
 
 
 def _write(stream: TextIO | None, line: str) -> TextIO | None:

@@ -17,6 +17,7 @@ from rich.text import Text
 from bert_operator.timestamps import render_duration
 
 _MAX_REPORT_BYTES = 4_194_304
+_RUN = (("seed", "bestSeed"), ("rank", "bestRank"), ("epoch", "bestEpoch"))
 
 Report = Mapping[str, Any]
 
@@ -64,6 +65,7 @@ def _stages(report: Report) -> Table:
 def _results(report: Report) -> Iterator[Text]:
     for stage in report.get("stages") or ():
         yield from _evaluations(stage)
+        yield from _finetuning(stage)
     held_out = report.get("heldOut")
     if isinstance(held_out, dict):
         accuracy, before = _number(held_out, "maskedLmAccuracy"), _number(held_out, "maskedLmAccuracyBefore")
@@ -95,6 +97,39 @@ def _evaluations(stage: Report) -> Iterator[Text]:
     if isinstance(target, dict) and isinstance(target.get("message"), str):
         line.append(f"; {target['message']}")
     yield line
+
+
+def _finetuning(stage: Report) -> Iterator[Text]:
+    """Yield what the best run of a finetune stage reached, how far all of them are apart, and the baseline."""
+    result = stage.get("result")
+    if not isinstance(result, dict) or not (figures := _metrics(result, "metrics")):
+        return
+    line = Text(f"{stage.get('name', '')}: ").append(figures[0], style="bold")
+    line.append("".join(f", {figure}" for figure in figures[1:]))
+    kept = ", ".join(f"{label} {_form(result, key, '.10g')}" for label, key in _RUN if _number(result, key) is not None)
+    about = "; ".join(part for part in (_spread(result), kept) if part)
+    line.append(f" ({about})" if about else "")
+    baseline = _metrics(result, "majority")
+    line.append(f"; most frequent class alone: {', '.join(baseline)}" if baseline else "")
+    yield line
+
+
+def _spread(result: Mapping[str, Any]) -> str:
+    """Return how far several runs are apart; empty for one."""
+    runs, mean, std = (_number(result, key) for key in ("runs", "mean", "std"))
+    if runs is None or runs <= 1:
+        return ""
+    spread = "" if mean is None or std is None else f": mean {mean:.3f}, standard deviation {std:.3f}"
+    return f"best of {runs:.0f} runs{spread}"
+
+
+def _metrics(result: Mapping[str, Any], key: str) -> list[str]:
+    """Return the metrics of a result as words, the deciding one first."""
+    found, first = result.get(key), result.get("metric")
+    if not isinstance(found, dict):
+        return []
+    names = sorted((name for name in found if _number(found, name) is not None), key=lambda name: name != first)
+    return [f"{name} {_form(found, name, '.3f')}" for name in names]
 
 
 def _paths(report: Report, folder: Path) -> Iterator[tuple[str, str]]:

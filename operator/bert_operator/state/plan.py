@@ -16,7 +16,7 @@ from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, 
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
-from bert_operator.state.results import add_results, describe_targets
+from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
@@ -261,8 +261,8 @@ def _reason_to_stop(
 def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdict | None:
     """Return the job's final verdict, whatever is still running; None if it goes on."""
     if run is None:
-        targets = describe_targets(facts.results)
-        message = f"{Reason.ALL_STAGES_DONE.sentence}{targets}" if targets else ""
+        results = describe_results(facts.results)
+        message = f"{Reason.ALL_STAGES_DONE.sentence}{results}" if results else ""
         return Verdict(phase="Succeeded", reason=Reason.ALL_STAGES_DONE, message=message)
     # Budgets are per run: failures of data preparation do not use up those of training.
     failures = [failure for failure in facts.failures if failure.run == run.name]

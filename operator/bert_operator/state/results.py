@@ -6,25 +6,62 @@ fixed list, its texts are cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
-from bert_operator.api.schema.status import MAX_RESULTS, Metric, StageResult
+from bert_operator.api.schema.finetuning import TASK_METRICS
+from bert_operator.api.schema.status import MAX_METRICS, MAX_RESULTS, Metric, StageResult
 from bert_operator.state.progress import ProgressRecord
 
 # "result": an evaluation that was reported before, repeated at the end of a run for those who read the end alone.
 _EVENTS = ("evaluated", "result")
-_METRICS = (
-    "mlm_accuracy",
-    "nsp_accuracy",
-    "mlm_loss",
-    "unigram_baseline",
-    "samples",
-    "trained_samples",
-    "seconds",
-    "target",
-)
+Bounds = tuple[float, float]
+_ANY: Bounds = (-math.inf, math.inf)
+_FRACTION: Bounds = (0, 1)
+_CORRELATION: Bounds = (-1, 1)
+_COUNT: Bounds = (0, math.inf)
 
-_FRACTIONS = frozenset({"mlm_accuracy", "nsp_accuracy", "unigram_baseline", "target"})
+_CORRELATIONS = ("matthews_correlation", "pearson", "spearman")
+_TASK_METRICS = tuple(dict.fromkeys(metric for metrics in TASK_METRICS.values() for metric in metrics))
+# MNLI has two validation sets.
+_MEASURED = (*_TASK_METRICS, *(f"{metric}_mismatched" for metric in _TASK_METRICS))
+
+
+def _bounds(metric: str) -> Bounds:
+    return _CORRELATION if metric.removesuffix("_mismatched") in _CORRELATIONS else _FRACTION
+
+
+_PRETRAINING: Mapping[str, Bounds] = MappingProxyType(
+    {
+        "mlm_accuracy": _FRACTION,
+        "nsp_accuracy": _FRACTION,
+        "mlm_loss": _ANY,
+        "unigram_baseline": _FRACTION,
+        "samples": _ANY,
+        "trained_samples": _ANY,
+        "seconds": _ANY,
+        "target": _FRACTION,
+    }
+)
+_FINETUNING: Mapping[str, Bounds] = MappingProxyType(
+    {
+        **{metric: _bounds(metric) for metric in _MEASURED},
+        **{f"majority_{metric}": _bounds(metric) for metric in _MEASURED},
+        "mean": _CORRELATION,
+        # Of two correlations, -1 and 1, which are the furthest apart.
+        "std": (0, math.sqrt(2)),
+        "runs": _COUNT,
+        "best_seed": _COUNT,
+        "best_rank": _COUNT,
+        "best_epoch": _COUNT,
+        "seed": _COUNT,
+        "rank": _COUNT,
+        "epoch": _COUNT,
+    }
+)
+_FIGURES: Mapping[str, Bounds] = MappingProxyType({**_PRETRAINING, **_FINETUNING})
+"""All that a result may hold, in the order in which it does, and what each can be."""
 _LONGEST_STAGE = 63
 """As the definition has it."""
 
@@ -36,7 +73,7 @@ def read_result(record: ProgressRecord) -> StageResult | None:
     # The status would cut it, to the name of another stage perhaps.
     if len(record.stage) > _LONGEST_STAGE:
         return None
-    figures = ((name, _read_figure(record, name)) for name in _METRICS)
+    figures = ((name, _read_figure(record, name)) for name in _in_order(record))
     metrics = tuple(Metric(name=name, value=_render(value)) for name, value in figures if value is not None)
     if not metrics:
         return None
@@ -44,7 +81,7 @@ def read_result(record: ProgressRecord) -> StageResult | None:
     return StageResult(
         stage=record.stage,
         step=step,
-        metrics=metrics,
+        metrics=metrics[:MAX_METRICS],
         target_met={"true": True, "false": False}.get(record.text("target_met") or ""),
         message=None if message is None else _on_one_line(message),
     )
@@ -70,18 +107,35 @@ def add_results(
     return tuple(merged.values())[-MAX_RESULTS:]
 
 
-def describe_targets(results: Iterable[StageResult]) -> str:
-    """Return what became of targets, in words; empty where there were none."""
+def describe_results(results: Iterable[StageResult]) -> str:
+    """Return what became of targets and of fine-tuning, in words; empty where there was neither."""
     return "".join(
-        f" {result.stage}: {_on_one_line(result.message)}."
+        f" {_with_stage(result.stage, _on_one_line(result.message))}."
         for result in results
-        if result.target_met is not None and result.message is not None
+        if result.message is not None and (result.target_met is not None or _is_of_task(result))
     )
 
 
+def _is_of_task(result: StageResult) -> bool:
+    return any(metric.name in _TASK_METRICS for metric in result.metrics)
+
+
+def _with_stage(stage: str, message: str) -> str:
+    return message if message.startswith(f"{stage}: ") else f"{stage}: {message}"
+
+
+def _in_order(record: ProgressRecord) -> list[str]:
+    """Return the names of all figures; of several metrics of a task the one that decides which model is kept first."""
+    # The trainer names it; without that, it writes the task's main one first.
+    named = record.text("metric")
+    written = [name for name in record.fields if name in _TASK_METRICS]
+    first = [named] if named in written else written[:1]
+    return [*first, *(name for name in _FIGURES if name not in first)]
+
+
 def _read_figure(record: ProgressRecord, name: str) -> float | None:
-    value = record.number(name)
-    return None if value is not None and name in _FRACTIONS and not 0 <= value <= 1 else value
+    value, (low, high) = record.number(name), _FIGURES[name]
+    return None if value is not None and not low <= value <= high else value
 
 
 def _on_one_line(text: str) -> str:

@@ -26,6 +26,8 @@ MAX_MESSAGE = 1024
 """Characters of any message in the status; longer ones are cut."""
 MAX_RESULTS = 32
 """As many as a job may have stages."""
+MAX_METRICS = 16
+"""Of one result."""
 MAX_FAILURES = 512
 """More than all retry budgets together allow."""
 
@@ -163,17 +165,23 @@ class StageResult(_Part):
     """What the latest evaluation of a stage found."""
 
     stage: Quoted
-    """The stage: one that was evaluated while it trained, or an evaluate stage."""
+    """The stage: one that was evaluated while it trained, a finetune stage, or an evaluate stage."""
     step: Annotated[int, Field(ge=0)] | None = None
-    """Optimizer step of the stage that was evaluated; empty for an evaluate stage."""
-    metrics: Annotated[tuple[Metric, ...], Field(max_length=16)] = ()
-    """The figures: accuracies as fractions, losses in nats, ``samples`` that were measured on, ``trained_samples`` of
-    the stage before, and the ``target`` if there is one."""
+    """Optimizer step that was evaluated, of the stage or of the run of a finetune stage; empty for an evaluate stage
+    and once a finetune stage has ended."""
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=MAX_METRICS)] = ()
+    """The figures. Of pretraining: accuracies as fractions, losses in nats, ``samples`` that were measured on,
+    ``trained_samples`` of the stage before, and the ``target`` if there is one. Of fine-tuning: the metrics of the task
+    as fractions, the one that decides first, and with ``_mismatched`` those of MNLI's second validation set;
+    ``majority_`` and a metric: the same for always the most frequent class. While it trains they are those of the
+    latest evaluation, with its ``seed`` and ``epoch``; at the end those of the best one, with ``best_seed``,
+    ``best_epoch``, the number of ``runs``, and ``mean`` and ``std`` (sample standard deviation) of the deciding metric
+    over them; ``rank`` and ``best_rank`` where every rank trained a model of its own."""
     target_met: bool | None = None
     """Whether the accuracy reaches the stage's target; empty without one."""
     message: Annotated[str, BeforeValidator(_fit(256)), Field(max_length=256)] | None = None
     """What became of the target, once that is decided: the step that met it, or the best one when the stage reached its
-    length."""
+    length. Of a finetune stage: the figures in a sentence."""
 
 
 class CheckpointStatus(_Part):
