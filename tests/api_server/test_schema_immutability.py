@@ -15,8 +15,8 @@ from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api
 from control_plane import ControlPlane, namespace_of
 from job_documents import as_kubectl_sends_it, draw_value
-from rule_cases import CLAIM
 from sample_job import Document, sample_document
+from section_cases import CLAIM
 
 JOBS, NAMESPACE = "bert-operator.dev/v1alpha1/bertpretrainjobs", "immutability"
 FIELDS = [str(field.alias) for field in JobSpec.model_fields.values()]
