@@ -18,6 +18,7 @@ from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import PretrainStage
 from bert_trainer.optim.schedule import learning_rate
@@ -27,7 +28,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def resolve(example: str) -> dict[str, Any]:
-    job = parse_job(read_job_document(EXAMPLES / example / "job.yaml"))
+    return render(read_job_document(EXAMPLES / example / "job.yaml"))
+
+
+def render(document: dict[str, Any]) -> dict[str, Any]:
+    job = parse_job(document)
     return render_run_config(
         job, uid="uid-1", ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=job.spec.output.path
     )
@@ -113,6 +118,66 @@ def test_mlperf_starts_from_its_checkpoint_and_is_evaluated_by_its_rule() -> Non
     assert (evaluation.every_samples, evaluation.start_samples, evaluation.max_samples) == (every, None, 10_000)
     assert (stage.global_batch_size, stage.micro_batch_size * config.world.ranks) == (448, 448)
     assert (stage.schedule.learning_rate, stage.schedule.warmup.steps, stage.length.steps) == (4.25e-4, 0, 6700)
+
+
+def finetune_stage(config: RunConfig) -> FinetuneStage:
+    (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
+    return stage
+
+
+def test_intel_s_two_processes_keep_their_learning_rate_and_their_own_models() -> None:
+    config = parse_run_config(resolve("14-intel-mrpc"))
+    stage = finetune_stage(config)
+    assert (config.world.ranks, config.precision) == (2, "bf16")
+    # The script multiplies 2e-5 by the square root of its two processes, whose gradients it does not synchronize.
+    assert (stage.schedule.learning_rate, stage.learning_rate_scaling) == (2e-5, "sqrtRanks")
+    assert (stage.synchronize_gradients, stage.global_batch_size) == (False, 32)
+    assert (stage.task, stage.epochs, stage.sequence_length) == ("mrpc", 3, 128)
+    assert (stage.schedule.warmup.proportion, stage.schedule.decay, stage.schedule.after_warmup) == (
+        0.1,
+        "linear",
+        "published",
+    )
+    assert (stage.optimizer.epsilon, stage.optimizer.bias_correction) == (1e-6, False)
+
+
+def test_squad_is_trained_by_intel_s_numbers() -> None:
+    config = parse_run_config(resolve("15-squad"))
+    stage = finetune_stage(config)
+    assert (stage.task, stage.sequence_length, stage.doc_stride) == ("squad", 384, 128)
+    assert (stage.global_batch_size, stage.schedule.learning_rate, stage.epochs) == (24, 3e-5, 2)
+    assert (stage.max_query_length, stage.max_answer_length, stage.lower_case) == (64, 30, True)
+    assert (stage.learning_rate_scaling, stage.synchronize_gradients) == ("none", True)
+
+
+@pytest.mark.parametrize(
+    ("preset", "micro_batch_size", "accumulation", "partitioning", "steps_per_epoch"),
+    [("large", 93, 1, "zero1", 6), ("base", 532, 1, "none", 2), ("distilbert", 512, 2, "none", 1)],
+)
+def test_azure_s_numbers_are_those_of_its_three_models(
+    preset: str, micro_batch_size: int, accumulation: int, partitioning: str, steps_per_epoch: int
+) -> None:
+    document = read_job_document(EXAMPLES / "16-azure-cola" / "job.yaml")
+    text = (EXAMPLES / "16-azure-cola" / "README.md").read_text()
+    rows = micro_batch_size * accumulation * 16
+    (row,) = (line for line in text.splitlines() if f"| `{preset}` |" in line)
+    assert f"| {micro_batch_size} | {rows} = " in row
+    assert f"| `{partitioning}` |" in row
+    if preset != "large":
+        document["spec"]["model"] = {"preset": preset}
+        document["spec"]["optimizer"] = {"partitioning": partitioning}
+        document["spec"]["stages"][0]["finetune"] |= {"globalBatchSize": rows, "microBatchSize": micro_batch_size}
+    config = parse_run_config(render(document))
+    stage = finetune_stage(config)
+    assert (config.world.ranks, config.world.hosts, config.precision) == (16, 2, "fp16")
+    assert (stage.task, stage.start_from, config.initial_checkpoint) == ("cola", "random", None)
+    assert (stage.global_batch_size, stage.micro_batch_size) == (rows, micro_batch_size)
+    assert num_micro_batches(stage.global_batch_size, stage.micro_batch_size, 16) == accumulation * 16
+    assert -(-8551 // stage.global_batch_size) == steps_per_epoch  # CoLA's sentences
+    assert (stage.schedule.learning_rate, stage.schedule.warmup.steps, stage.epochs) == (3e-5, 500, 100)
+    optimizer = stage.optimizer
+    assert (optimizer.name, optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == ("adamw", 0.8, 0.999, 3e-7)
+    assert (optimizer.partitioning, stage.evaluate_every_epochs) == (partitioning, 1)
 
 
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml")))

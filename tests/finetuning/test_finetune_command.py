@@ -18,33 +18,12 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.finetune_command import make_run_config
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
-SIZES = {
-    "model_type": "bert",
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-    "vocab_size": len(WORDS),
-}
+from described_weights import SIZES, describe_weights
 
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A folder as Hugging Face's; the tensors are not looked at before the run."""
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(SIZES))
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (folder / "model.safetensors").touch()
-    return folder
+    return describe_weights(tmp_path / "weights")
 
 
 @pytest.fixture
