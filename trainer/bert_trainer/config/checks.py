@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bert_trainer.config.finetune_checks import find_finetune_problems
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import (
@@ -125,6 +126,7 @@ def find_problems(config: RunConfig) -> list[str]:
         *_stage_problems(config),
         *_trained_on_problems(config.stages),
         *_profile_problems(config),
+        *find_finetune_problems(config),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +16,29 @@ TaskName = Literal[
     "classification", "regression", "spans",
 ]  # fmt: skip
 """Nine of GLUE (Wang et al. 2019), SQuAD 1.1 (Rajpurkar et al. 2016), and three kinds of tables of one's own."""
+
+OWN_TABLES: tuple[TaskName, ...] = ("classification", "regression", "spans")
+SPAN_TASKS: tuple[TaskName, ...] = ("squad", "spans")
+# As GLUE's papers and leaderboard report them. A published MRPC of 68.4 is the majority class: f1 comes first, and the
+# majority's is printed beside it.
+TASK_METRICS: Mapping[TaskName, tuple[str, ...]] = MappingProxyType(
+    {
+        "cola": ("matthews_correlation", "accuracy"),
+        "sst-2": ("accuracy",),
+        "mrpc": ("f1", "accuracy"),
+        "sts-b": ("spearman", "pearson"),
+        "qqp": ("accuracy", "f1"),
+        "mnli": ("accuracy",),
+        "qnli": ("accuracy",),
+        "rte": ("accuracy",),
+        "wnli": ("accuracy",),
+        "squad": ("f1", "exact_match"),
+        "classification": ("accuracy", "f1"),
+        "regression": ("spearman", "pearson"),
+        "spans": ("f1", "exact_match"),
+    }
+)
+"""Of every task, the main one first; higher is better."""
 
 
 class TableColumns(Section):

@@ -33,7 +33,8 @@ Record = dict[str, Value]
 
 _GAUGES = {
     "step": "Optimizer steps taken in the current stage.",
-    "loss": "Masked-LM plus next-sentence loss of the last logging interval, in nats.",
+    "epoch": "Passes over the training rows in the current run of a finetune stage.",
+    "loss": "Loss of the last logging interval: masked-LM plus next-sentence, or the task's, in nats or squared error.",
     "mlm_accuracy": "Share of masked tokens predicted correctly in the last logging interval.",
     "nsp_accuracy": "Share of sentence pairs classified correctly in the last logging interval.",
     "learning_rate": "Learning rate of the last step.",
@@ -51,6 +52,13 @@ _GAUGES = {
     "evaluation_nsp_accuracy": "Share of sentence pairs classified correctly in the latest evaluation.",
     "evaluation_mlm_loss": "Masked-LM loss of the latest evaluation, in nats.",
     "evaluation_seconds": "Seconds that the latest evaluation took.",
+    "evaluation_accuracy": "Accuracy of a fine-tuned model in the latest evaluation.",
+    "evaluation_f1": "F1 of a fine-tuned model in the latest evaluation.",
+    "evaluation_matthews_correlation": "Matthews correlation of a fine-tuned model in the latest evaluation.",
+    "evaluation_spearman": "Spearman correlation of a fine-tuned model in the latest evaluation.",
+    "evaluation_pearson": "Pearson correlation of a fine-tuned model in the latest evaluation.",
+    "evaluation_exact_match": "Share of exact answers of a fine-tuned model in the latest evaluation.",
+    "evaluation_accuracy_mismatched": "Accuracy on a second validation set in the latest evaluation.",
 }
 
 # The progress line stays short enough to read; everything else is in metrics.jsonl.
@@ -58,6 +66,8 @@ _ON_THE_LINE = [
     "stage",
     "step",
     "steps",
+    "seed",
+    "epoch",
     "loss",
     "mlm_accuracy",
     "nsp_accuracy",
@@ -118,11 +128,13 @@ class MetricsWriter:
         self._publish(str(record["stage"]), int(record["step"] or 0), record)
 
     def evaluated(self, **fields: Value) -> None:
-        """Publish an evaluation; ``fields`` has at least stage and mlm_accuracy, and a step while that stage trains."""
+        """Publish an evaluation; ``fields`` has at least the stage, and a step while that stage trains."""
         self.event("evaluated", **fields)
-        step = fields.get("step")
+        step, rank = fields.get("step"), fields.get("rank")
         figures = {f"evaluation_{name}": value for name, value in fields.items()}
-        self._publish(str(fields["stage"]), None if step is None else int(step), figures)
+        # Ranks that each train a model of their own have a curve each.
+        curve = str(fields["stage"]) if rank is None else f"{fields['stage']}/rank{rank}"
+        self._publish(str(fields["stage"]), None if step is None else int(step), figures, curve=curve)
 
     def repeat_results(self) -> None:
         """Print the latest evaluation of every stage once more: who reads the end of the log then has all of them."""
@@ -134,10 +146,10 @@ class MetricsWriter:
         for record in latest.values():
             self.reporter.report("result", **{key: record[key] for key in record if key not in _OF_EVERY_RECORD})
 
-    def _publish(self, stage: str, step: int | None, figures: Record) -> None:
+    def _publish(self, stage: str, step: int | None, figures: Record, *, curve: str | None = None) -> None:
         for name, value in figures.items():
             if isinstance(value, float) and self._tensorboard is not None and step is not None:
-                self._tensorboard.add_scalar(f"{stage}/{name}", value, step)
+                self._tensorboard.add_scalar(f"{curve or stage}/{name}", value, step)
             if isinstance(value, int | float) and name in self._gauges:
                 self._gauges[name].labels(stage).set(value)
 

@@ -10,12 +10,16 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bert_trainer.config.finetuning import TASK_METRICS, FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 REPORT_FILE = "report.json"
 PLOT_FILE = "loss.png"
@@ -40,7 +44,7 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
         "stages": [
             {**_stage_report(stage, _by_step(records, stage.name)), **_evaluation_report(stage, records)}
             for stage in config.stages
-            if isinstance(stage, PretrainStage)
+            if isinstance(stage, PretrainStage | FinetuneStage)
         ],
         "heldOut": _held_out_report(config, records),
         "checkpoint": _last(records, "checkpoint", "path"),
@@ -92,8 +96,10 @@ def _by_step(records: list[Record], stage: str, event: str = "progress") -> list
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _evaluation_report(stage: PretrainStage, records: list[Record]) -> dict[str, Any]:
+def _evaluation_report(stage: PretrainStage | FinetuneStage, records: list[Record]) -> dict[str, Any]:
     """Return what a stage's evaluations found, and what became of its target; nothing for a stage without them."""
+    if isinstance(stage, FinetuneStage):
+        return _finetune_report(stage, records)
     if stage.evaluation is None:
         return {}
     evaluated = _by_step(records, stage.name, "evaluated")
@@ -121,7 +127,30 @@ def _evaluation_report(stage: PretrainStage, records: list[Record]) -> dict[str,
     return report
 
 
-def _stage_report(stage: PretrainStage, intervals: list[Record]) -> dict[str, Any]:
+def _finetune_report(stage: FinetuneStage, records: list[Record]) -> dict[str, Any]:
+    """Return what a finetune stage came to, once it has ended."""
+    wanted = ("evaluated", stage.name, "after")
+    found = [it for it in records if (it["event"], it.get("stage"), it.get("when")) == wanted]
+    if not found:
+        return {}
+    last, names = found[-1], [name + end for name in TASK_METRICS[stage.task] for end in ("", "_mismatched")]
+    return {
+        "result": {
+            "task": stage.task,
+            "metric": last.get("metric"),
+            "metrics": {name: last[name] for name in names if name in last},
+            "majority": {name: last[f"majority_{name}"] for name in names if f"majority_{name}" in last},
+            "mean": last.get("mean"),
+            "std": last.get("std"),
+            "runs": last.get("runs"),
+            "bestSeed": last.get("best_seed"),
+            "bestRank": last.get("best_rank"),
+            "bestEpoch": last.get("best_epoch"),
+        }
+    }
+
+
+def _stage_report(stage: PretrainStage | FinetuneStage, intervals: list[Record]) -> dict[str, Any]:
     def total(key: str) -> float:
         return sum(float(record[key] or 0) for record in intervals)
 
@@ -167,7 +196,7 @@ def _last(records: list[Record], event: str, key: str) -> Any:
 
 
 def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
-    """Draw loss and masked-LM accuracy over all stages, one after another, on a shared step axis."""
+    """Draw loss and what was evaluated over all stages, one after another, on a shared step axis."""
     # The object interface: pyplot would keep global state and look for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -179,13 +208,17 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
     loss_axes, accuracy_axes = figure.subplots(2, sharex=True, gridspec_kw=margins)
     offset = 0
     for stage in config.stages:
-        intervals = _by_step(records, stage.name) if isinstance(stage, PretrainStage) else []
+        trains = isinstance(stage, PretrainStage | FinetuneStage)
+        intervals = _by_step(records, stage.name) if trains else []
         if not intervals:
             continue
         steps = [offset + int(record["step"] or 0) for record in intervals]
         loss_axes.plot(steps, _column(intervals, "loss"), label=stage.name)
-        accuracy_axes.plot(steps, _column(intervals, "mlm_accuracy", percent=True), label=stage.name)
-        if evaluated := _by_step(records, stage.name, "evaluated"):
+        if isinstance(stage, FinetuneStage):
+            _plot_task(stage, records, offset, accuracy_axes)
+        else:
+            accuracy_axes.plot(steps, _column(intervals, "mlm_accuracy", percent=True), label=stage.name)
+        if isinstance(stage, PretrainStage) and (evaluated := _by_step(records, stage.name, "evaluated")):
             steps_evaluated = [offset + int(record["step"] or 0) for record in evaluated]
             accuracies = _column(evaluated, "mlm_accuracy", percent=True)
             accuracy_axes.plot(steps_evaluated, accuracies, "o", markersize=4, label=f"{stage.name}: evaluated")
@@ -201,13 +234,28 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
         accuracy, baseline = 100 * held_out["maskedLmAccuracy"], 100 * held_out["unigramBaseline"]
         accuracy_axes.plot([offset], [accuracy], "k*", label=f"held out: {accuracy:.1f} %")
         accuracy_axes.axhline(baseline, color="0.5", linestyle="--", label=f"unigram baseline: {baseline:.1f} %")
-    loss_axes.set(title=f"{config.job.name}: pretraining", ylabel="loss, nats")
-    accuracy_axes.set(xlabel="optimizer step", ylabel="masked-LM accuracy, %", ylim=(0, None))
+    has_tasks = any(isinstance(stage, FinetuneStage) for stage in config.stages)
+    pretrains = not has_tasks or any(isinstance(stage, PretrainStage) for stage in config.stages)
+    what = ["pretraining"] * pretrains + ["fine-tuning"] * has_tasks
+    measured = ["masked-LM accuracy"] * pretrains + ["task's metric"] * has_tasks
+    loss_axes.set(title=f"{config.job.name}: {' and '.join(what)}", ylabel="loss, nats")
+    accuracy_axes.set(xlabel="optimizer step", ylabel=f"{', '.join(measured)}, %", ylim=(0, None))
     for axes, place in ((loss_axes, "upper right"), (accuracy_axes, "lower right")):
         axes.legend(loc=place)
         axes.grid(alpha=0.3)
     with disk_errors(target):
         figure.savefig(target, dpi=120)
+
+
+def _plot_task(stage: FinetuneStage, records: list[Record], offset: int, axes: Axes) -> None:
+    """Draw the deciding metric of a finetune stage's evaluations, and its baseline."""
+    of_stage = [it for it in records if (it["event"], it.get("stage")) == ("evaluated", stage.name)]
+    metric = stage.metric or TASK_METRICS[stage.task][0]
+    during = [it for it in of_stage if it.get("when") == "during"]
+    steps = [offset + int(record["step"] or 0) for record in during]
+    axes.plot(steps, _column(during, metric, percent=True), "o", markersize=4, label=f"{stage.name}: {metric}")
+    if of_stage and (baseline := of_stage[-1].get(f"majority_{metric}")) is not None:
+        axes.plot(steps, [100 * float(baseline)] * len(steps), "k:", label=f"{stage.name}: majority")
 
 
 def _column(records: list[Record], key: str, *, percent: bool = False) -> list[float]:

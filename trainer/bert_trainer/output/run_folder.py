@@ -252,7 +252,7 @@ def _with_defaults(frozen: dict[str, Any]) -> dict[str, Any]:
 def _may_change(key: str) -> bool:
     """Return whether a setting may change between attempts."""
     match key.split("."):
-        case ["stages", _, "checkpoint", *_]:
+        case ["stages", _, "checkpoint", *_] | ["stages", _, "optimizer", "partitioning"]:
             return True
     # With the dots: another setting's name may begin in the same way.
     return any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from bert_trainer.config.finetuning import TaskName
+from bert_trainer.config.finetuning import TASK_METRICS, TaskName
 
 Kind = Literal["classification", "regression", "spans"]
 
@@ -38,29 +38,28 @@ class Task:
         return replace(self, labels=labels)
 
 
-def _classes(name: TaskName, labels: tuple[str, ...], *metrics: str) -> Task:
-    return Task(name, "classification", labels, metrics or ("accuracy",))
+def _task(name: TaskName, kind: Kind, labels: tuple[str, ...] = ()) -> Task:
+    return Task(name, kind, labels, TASK_METRICS[name])
 
 
-# Classes in the order of GLUE's own number of them; metrics as its papers and leaderboard report them. A published MRPC
-# of 68.4 is the majority class: f1 comes first, and the majority's is printed beside it.
+# Classes in the order of GLUE's own number of them.
 TASKS: Mapping[TaskName, Task] = MappingProxyType(
     {
         task.name: task
         for task in (
-            _classes("cola", ("0", "1"), "matthews_correlation", "accuracy"),
-            _classes("sst-2", ("0", "1")),
-            _classes("mrpc", ("0", "1"), "f1", "accuracy"),
-            Task("sts-b", "regression", (), ("spearman", "pearson")),
-            _classes("qqp", ("0", "1"), "accuracy", "f1"),
-            _classes("mnli", ("contradiction", "entailment", "neutral")),
-            _classes("qnli", ("entailment", "not_entailment")),
-            _classes("rte", ("entailment", "not_entailment")),
-            _classes("wnli", ("0", "1")),
-            Task("squad", "spans", (), ("f1", "exact_match")),
-            _classes("classification", (), "accuracy", "f1"),
-            Task("regression", "regression", (), ("spearman", "pearson")),
-            Task("spans", "spans", (), ("f1", "exact_match")),
+            _task("cola", "classification", ("0", "1")),
+            _task("sst-2", "classification", ("0", "1")),
+            _task("mrpc", "classification", ("0", "1")),
+            _task("sts-b", "regression"),
+            _task("qqp", "classification", ("0", "1")),
+            _task("mnli", "classification", ("contradiction", "entailment", "neutral")),
+            _task("qnli", "classification", ("entailment", "not_entailment")),
+            _task("rte", "classification", ("entailment", "not_entailment")),
+            _task("wnli", "classification", ("0", "1")),
+            _task("squad", "spans"),
+            _task("classification", "classification"),
+            _task("regression", "regression"),
+            _task("spans", "spans"),
         )
     }
 )

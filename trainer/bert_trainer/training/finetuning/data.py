@@ -142,12 +142,14 @@ def _report_data(session: Session, stage: FinetuneStage, examples: TaskExamples,
     assert session.writer is not None, "runs on rank 0"
     counts = [f"{len(examples.train.examples):,} examples to train on ({plan.num_rows:,} rows)"]
     counts += [f"{len(it.examples):,} in {it.name}" for it in (*examples.validations, *examples.tests)]
+    session.writer.metrics.event("task_read", stage=stage.name, message=", ".join(counts))
     notes = [*examples.notes]
     warmup = stage.schedule.warmup.steps or 0
     if warmup >= plan.steps_per_run:
         # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
         notes.append(f"the warm-up of {warmup} steps is no shorter than a run, of {plan.steps_per_run} steps")
-    session.writer.metrics.event("task_read", stage=stage.name, message="; ".join([", ".join(counts), *notes]))
+    for note in notes:
+        session.writer.metrics.event("task_note", stage=stage.name, message=note)
 
 
 def make_task_batch(

@@ -1,0 +1,101 @@
+"""What cannot work is refused when the configuration is read, by the path of its field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.errors import InputError
+from tiny_finetune import finetune_document, finetune_stage
+from tiny_run import pretrain_stage
+from whole_configs import whole_stage
+
+Document = dict[str, Any]
+FOLDER = Path("task")
+SPANS = {
+    "train": "a.csv",
+    "validation": "b.csv",
+    "columns": {"question": "question", "context": "context", "answer": "answer"},
+}
+
+
+def refused(*stages: Document, **changes: Any) -> str:
+    with pytest.raises(InputError) as raised:
+        parse_run_config(finetune_document(Path("out"), FOLDER, *stages, **changes))
+    (_, *problems) = str(raised.value).splitlines()
+    return "\n".join(problem.strip() for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"name": "start"}, "stages.0.name: got 'start'"),
+        ({"start_from": "pretrained"}, "stages.0.start_from: got 'pretrained' with neither a pretrain stage"),
+        (
+            {"sequence_length": 65},
+            "stages.0.sequence_length: got 65; allowed: at most model.max_position_embeddings 64",
+        ),
+        ({"schedule": {"learning_rate": 1e-3, "warmup": {}, "decay": "linear"}}, "stages.0.schedule.warmup: got []"),
+        ({"seeds": [1, 2, 1]}, "stages.0.seeds: got [1, 2, 1]; allowed: every seed once"),
+        ({"metric": "f2"}, "stages.0.metric: got 'f2'; allowed for classification: 'accuracy' or 'f1'"),
+        ({"task": "mrpc", "data": {}}, "stages.0.data.folder: got none; allowed for mrpc"),
+        (
+            {"task": "mrpc", "data": {"folder": "MRPC", "train": "a.tsv", "columns": {"text": "a"}}},
+            "stages.0.data: got train, columns.text; allowed for mrpc: folder alone",
+        ),
+        (
+            {"data": {"folder": "x", "train": "a", "validation": "b", "columns": {"text": "a", "label": "b"}}},
+            "stages.0.data.folder: got 'x'; allowed for classification",
+        ),
+        ({"data": {"train": "a", "columns": {"text": "a", "label": "b"}}}, "stages.0.data.validation: got none"),
+        (
+            {"data": {"train": "a", "validation": "b", "columns": {"text": "a"}}},
+            "stages.0.data.columns.label: got none",
+        ),
+        (
+            {"data": {"train": "a", "validation": "b", "columns": {"text": "a", "label": "b", "context": "c"}}},
+            "stages.0.data.columns.context: got 'c'; allowed for classification: text, text_pair, label, id",
+        ),
+        (
+            {"task": "spans", "data": SPANS, "doc_stride": 20, "max_query_length": 40, "sequence_length": 60},
+            "stages.0.doc_stride: got 20; allowed: at most sequence_length - max_query_length - 3 = 17",
+        ),
+        (
+            {"synchronize_gradients": False, "optimizer": {"partitioning": "zero1"}},
+            "stages.0.optimizer.partitioning: got 'zero1'; allowed without synchronize_gradients: 'none'",
+        ),
+    ],
+)
+def test_a_stage_that_cannot_work_is_refused(changes: Document, problem: str) -> None:
+    stage = finetune_stage(FOLDER)
+    optimizer = {**stage["optimizer"], **changes.pop("optimizer", {})}
+    found = refused({**stage, **changes, "optimizer": optimizer})
+    assert found.startswith(problem)
+    assert "\n" not in found
+
+
+def test_a_model_that_was_fine_tuned_is_fine_tuned_again_or_exported() -> None:
+    stages = [finetune_stage(FOLDER), pretrain_stage(), whole_stage({"kind": "export", "format": "tensorflow"})]
+    first, second = refused(*stages).splitlines()
+    assert first.startswith("stages.1: got pretrain after the finetune stage 'rule'")
+    assert second.startswith("stages.2.format: got 'tensorflow' after the finetune stage 'rule'")
+
+
+def test_ranks_that_train_one_model_need_a_row_each() -> None:
+    world = {"ranks": 12, "hosts": 1}
+    assert refused(finetune_stage(FOLDER), world=world).startswith("stages.0.global_batch_size: got 11")
+    alone = finetune_stage(FOLDER, synchronize_gradients=False)
+    parse_run_config(finetune_document(Path("out"), FOLDER, alone, world=world))
+
+
+@pytest.mark.parametrize("loaded", ["weights", "weights_and_optimizer"])
+def test_pretrained_weights_come_from_a_stage_or_an_initial_checkpoint(loaded: str) -> None:
+    pretrained = finetune_stage(FOLDER, start_from="pretrained")
+    start = {"path": "run", "load": loaded}
+    parse_run_config(finetune_document(Path("out"), FOLDER, pretrained, initial_checkpoint=start))
+    parse_run_config(finetune_document(Path("out"), FOLDER, pretrain_stage(), pretrained))
+    only_verified = {"path": "run", "load": "none"}
+    assert "start_from" in refused(pretrained, initial_checkpoint=only_verified)
