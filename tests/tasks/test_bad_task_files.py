@@ -258,6 +258,7 @@ def test_a_file_that_the_stage_does_not_name_is_asked_for(tmp_path: Path, name: 
         ("text\tlabel\none\tx\n".encode("utf-16-le"), ".tsv", "train.tsv:1: got a NUL byte; allowed: UTF-8 text"),
         (b"text\tlabel\none\tx\ntwo\t\0\n", ".tsv", "train.tsv:3: got a NUL byte"),
         (b"text\tlabel\none\tx\ntwo\n", ".tsv", "train.tsv:3: got 1 fields; allowed: 2, one for each column"),
+        (b"text\tlabel\none\tx\tmore\n", ".tsv", "train.tsv:2: got 3 fields; allowed: 2, one for each column"),
         (b"text\tlabel\ttext\none\tx\ttwo\n", ".tsv", "train.tsv:1: got the column 'text' more than once"),
         (b"text\tlabel\rone\tx\r", ".tsv", "train.tsv:1: its lines end with carriage returns alone"),
         (b"text;label\none;x\n", ".csv", "no column 'label', 'text'; the file has 'text;label'"),
@@ -342,6 +343,30 @@ def test_a_start_is_a_whole_number(tmp_path: Path, start: str) -> None:
     assert table_refusal(tmp_path, content, task="spans", columns=columns).startswith(
         f"train.tsv:2: got {start!r} for an answer's start; allowed: a whole number"
     )
+
+
+def test_answers_and_their_starts_are_as_many(tmp_path: Path) -> None:
+    columns = SPANS.model_copy(update={"answer_start": "start"})
+    row = {"id": 1, "question": "Who?", "context": "Ann left.", "answer": ["Ann", "Ann left"], "start": [0]}
+    content = json.dumps(row).encode()
+    assert table_refusal(tmp_path, content, task="spans", columns=columns, suffix=".jsonl").startswith(
+        "train.jsonl:1: got 2 answers and 1 starts; allowed: as many"
+    )
+
+
+@pytest.mark.parametrize("answer", ["null", "[]", "[1]", "7", '{"start": 0}'])
+def test_an_answer_is_a_text(tmp_path: Path, answer: str) -> None:
+    content = f'{{"id": 1, "question": "Who?", "context": "Ann left.", "answer": {answer}}}'.encode()
+    message = table_refusal(tmp_path, content, task="spans", columns=SPANS, suffix=".jsonl")
+    assert message.startswith("train.jsonl:1: 'answer' is ")
+    assert "allowed: a text, or a list of texts" in message
+
+
+@pytest.mark.parametrize("value", ["true", "null", '""', "1.5"])
+def test_an_identifier_is_a_text_or_a_whole_number(tmp_path: Path, value: str) -> None:
+    content = f'{{"id": {value}, "text": "a", "label": "x"}}\n{{"id": 1, "text": "b", "label": "y"}}\n'.encode()
+    columns = TEXT.model_copy(update={"id": "id"})
+    assert table_refusal(tmp_path, content, columns=columns, suffix=".jsonl").startswith("train.jsonl:1: 'id' is ")
 
 
 # Hostile files

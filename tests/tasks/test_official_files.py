@@ -43,6 +43,12 @@ def test_cola_has_no_line_of_names_and_quotation_marks_are_characters() -> None:
     assert found.notes == ()
 
 
+def test_a_test_set_of_cola_may_be_a_labelled_file(tmp_path: Path) -> None:
+    for name in ("train.tsv", "dev.tsv", "test.tsv"):
+        shutil.copy(OFFICIAL / "glue/CoLA/dev.tsv", tmp_path / name)
+    assert rows(read("cola", tmp_path).tests[0])[1] == ("1", "The bridge crossed itself slow.", None, None)
+
+
 def test_sst_2_has_numbers_of_rows_in_its_test_set_alone() -> None:
     found = read("sst-2")
     assert rows(found.train) == [
@@ -97,12 +103,18 @@ def test_the_original_files_of_mrpc_are_evaluated_on_their_test_set_without_a_li
 @pytest.mark.parametrize("name", ["dev_ids.tsv", "mrpc_dev_ids.tsv"])
 def test_the_original_files_of_mrpc_with_glues_list_of_ids_are_glues_split(tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(OFFICIAL / "mrpc-original", tmp_path / "MRPC")
-    (folder / name).write_text("1355540\t1355592\n")
+    (folder / name).write_text("1355540\t1355592\tmore\n\n")
     found, official = read("mrpc", tmp_path), read("mrpc")
     assert rows(found.train) == rows(official.train)
     assert [row[1:] for row in rows(found.validations[0])] == [row[1:] for row in rows(official.validations[0])]
     assert rows(found.tests[0]) == rows(official.tests[0])
     assert found.notes == (f"{folder}: the validation set is what {name} names of msr_paraphrase_train.txt: 1",)
+
+
+def test_glues_files_of_mrpc_win_over_the_originals_beside_them(tmp_path: Path) -> None:
+    folder = shutil.copytree(OFFICIAL / "mrpc-original", tmp_path / "MRPC")
+    shutil.copytree(OFFICIAL / "glue/MRPC", folder, dirs_exist_ok=True)
+    assert read("mrpc", tmp_path) == read("mrpc")
 
 
 def test_sts_b_is_rated() -> None:
@@ -125,6 +137,15 @@ def test_the_broken_lines_of_qqp_are_skipped_and_counted() -> None:
     assert rows(found.tests[0])[1] == ("1", "What is a fathom?", "How long is a fathom?", None)
     path = OFFICIAL / "glue/QQP/train.tsv"
     assert found.notes == (f"{path}: lines skipped for other fields than columns: 4 (lines 4, 5, 6, 7)",)
+
+
+def test_an_empty_line_of_qqp_is_a_broken_one(tmp_path: Path) -> None:
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text(f"{header}1\t2\t3\tWhy is the sea\n\nsalt?\tWhy?\t1\n4\t5\t6\tHow?\tWhat?\t0\n")
+    found = read("qqp", tmp_path)
+    assert rows(found.train) == [("4", "How?", "What?", 0)]
+    assert found.notes[0].endswith("lines skipped for other fields than columns: 3 (lines 2, 3, 4)")
 
 
 def test_columns_of_qqp_are_found_by_name_in_whatever_order(tmp_path: Path) -> None:
@@ -180,6 +201,11 @@ def test_a_task_is_read_from_its_own_folder_as_from_the_one_that_holds_all() -> 
     assert read("rte", OFFICIAL / "glue/RTE") == read("rte", OFFICIAL / "glue")
 
 
+def test_hyphens_and_capitals_of_a_tasks_folder_do_not_matter(tmp_path: Path) -> None:
+    shutil.copytree(OFFICIAL / "glue/SST-2", tmp_path / "sst2")
+    assert read("sst-2", tmp_path) == read("sst-2")
+
+
 def test_no_test_set_is_no_error(tmp_path: Path) -> None:
     for name in ("train.tsv", "dev.tsv"):
         shutil.copy(OFFICIAL / "glue/SST-2" / name, tmp_path)
@@ -212,3 +238,9 @@ def test_every_answer_of_a_squad_question_is_kept_with_its_place() -> None:
     )
     assert found.tests == ()
     assert found.notes == ()
+
+
+def test_squad_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (OFFICIAL / "squad" / name).read_bytes())
+    assert read("squad", tmp_path) == read("squad", OFFICIAL / "squad")

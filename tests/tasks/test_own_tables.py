@@ -96,6 +96,25 @@ def test_json_lines_may_have_numbers_for_labels_and_identifiers(tmp_path: Path) 
     )
 
 
+def test_labels_of_json_may_be_true_and_false(tmp_path: Path) -> None:
+    content = '{"text": "a", "label": true}\n{"text": "b", "label": false}\n'
+    assert read(tmp_path, "classification", content, suffix=".jsonl").task.labels == ("false", "true")
+
+
+def test_an_empty_text_is_one(tmp_path: Path) -> None:
+    columns = TableColumns(text="text", text_pair="second", label="label")
+    found = read(tmp_path, "classification", "text\tsecond\tlabel\n\t\tx\na\tb\ty\n", columns=columns)
+    assert found.train.examples[0] == TextExample("0", "", "", 0)
+    found = read(
+        tmp_path,
+        "classification",
+        "text\tsecond\tlabel\na\tb\tx\nc\td\ty\n",
+        columns=columns,
+        test="text\tsecond\n\t\n",
+    )
+    assert found.tests[0].examples == (TextExample("0", "", "", None),)
+
+
 def test_ratings_are_numbers(tmp_path: Path) -> None:
     found = read(tmp_path, "regression", "text\tlabel\na\t-1.5\nb\t2e1\n")
     assert [row.label for row in found.train.examples if isinstance(row, TextExample)] == [-1.5, 20.0]
@@ -130,6 +149,14 @@ def test_a_start_chooses_among_occurrences(tmp_path: Path) -> None:
     found = read(tmp_path, "spans", content, columns=columns)
     assert found.train.examples == (SpanExample("0", "Who?", "Ann met Ann.", (("Ann", 8),)),)
     assert found.notes[1:] == ()
+
+
+@pytest.mark.parametrize(("start", "found_at"), [(1, 1), (-1, 0), (-2, 0), (5, 4), (6, 4)])
+def test_the_occurrence_nearest_to_a_start_is_taken(tmp_path: Path, start: int, found_at: int) -> None:
+    columns = SPANS.model_copy(update={"answer_start": "start"})
+    content = json.dumps({"question": "Who?", "context": "nnn n", "answer": "n", "start": start}) + "\n"
+    found = read(tmp_path, "spans", content, columns=columns, suffix=".jsonl")
+    assert found.train.examples == (SpanExample("0", "Who?", "nnn n", (("n", found_at),)),)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _in_order(found: set[str], table: _Table) -> tuple[str, ...]:
             f"{shown(table.path)}: got the label {excerpt(min(found))} in every row; allowed: two classes or more",
             hint=f"name the column of the classes; {table.columns.label!r} is named now",
         )
-    if all(label.removeprefix("-").isdecimal() and label.isascii() and len(label) < 20 for label in found):
+    if all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in found):
         return tuple(sorted(found, key=lambda label: (int(label), label)))
     return tuple(sorted(found))
 
@@ -262,7 +262,7 @@ class _Table:
             return None
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() and len(value) < 20:
+        if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
             return int(value)
         raise InputError(
             f"{at(self.path, line)}: got {_described(value)} for an answer's start; allowed: a whole number",
