@@ -224,11 +224,15 @@ def prepare_has_a_reader(spec: JobSpec) -> Iterator[Violation]:
         yield Violation(f"stages[{prepares[0]}].prepare", "no stage in the job that trains")
 
 
+def _on_held_out_documents(measured: str) -> str:
+    """Return whether what measures is there and measures on the dataset's held-out documents."""
+    return f"(has({measured}) && !has({measured}.shards) && !has({measured}.dataRange))"
+
+
 _NAMES_DATA = (
     f"(has(self.dataset) && has(self.dataset.path)) || {PREPARES} || "
     "!self.stages.exists(stage, (has(stage.pretrain) && (!has(stage.pretrain.shards) || "
-    "has(stage.pretrain.evaluation) && !has(stage.pretrain.evaluation.shards) && "
-    "!has(stage.pretrain.evaluation.dataRange))) || "
+    f"{_on_held_out_documents('stage.pretrain.evaluation')})) || "
     "(has(stage.evaluate) && !has(stage.evaluate.shards)))"
 )
 
@@ -317,9 +321,8 @@ def masks_are_somewhere(spec: JobSpec) -> Iterator[Violation]:
     Cel(
         JobSpec,
         "!self.stages.exists(stage, has(stage.prepare) && stage.prepare.heldOutFraction == 0.0) || "
-        "self.stages.all(stage, (!has(stage.evaluate) || has(stage.evaluate.shards) || has(stage.evaluate.dataRange)) "
-        "&& (!has(stage.pretrain) || !has(stage.pretrain.evaluation) || has(stage.pretrain.evaluation.shards) "
-        "|| has(stage.pretrain.evaluation.dataRange)))",
+        f"!self.stages.exists(stage, {_on_held_out_documents('stage.evaluate')} || "
+        f"(has(stage.pretrain) && {_on_held_out_documents('stage.pretrain.evaluation')}))",
         subject="stages[].evaluate.shards",
     ),
     allowed="a folder of held-out shards, or a dataRange of the training samples, since the prepare stage's "
