@@ -152,7 +152,7 @@ def describe_results(config: RunConfig, environment: Mapping[str, str] = os.envi
     folder = Path(config.output_folder)
     (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
     results = folder / "finetune" / stage.name
-    records = read_metrics(folder)
+    records = [*read_metrics(folder)]
     said = [
         str(record["message"])
         for record in records
