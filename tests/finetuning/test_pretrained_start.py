@@ -1,0 +1,132 @@
+"""Fine-tuning starts from the weights that pretraining has left, or from the initial checkpoint, in every attempt.
+
+Inputs: the toy data set of pretraining and the toy task over the same vocabulary. Observed: the kept weights, the
+messages, what a stopped run goes on with. Nothing is mocked.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.errors import InputError, Stopped
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training.session import Session
+from finetune_runs import Document, assert_same_run, run
+from tiny_finetune import finetune_stage, write_task
+from tiny_run import pretrain_stage, run_document, write_dataset
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_task(folder)  # the same vocabulary
+    return write_dataset(folder)
+
+
+def document(folder: Path, data: Path, **changes: object) -> Document:
+    """Six steps of pretraining, then two tasks of one epoch, the second from random weights."""
+    first = finetune_stage(data, epochs=1, seeds=[1, 2], start_from="pretrained")
+    second = finetune_stage(data, "other", epochs=1)
+    settings: Document = {"stages": [pretrain_stage(), first, second], "checkpoint": {"every_steps": 2, "keep": 2}}
+    return run_document(folder, data, **{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    run(document(folder, data))
+    return folder
+
+
+def test_what_pretraining_has_left_is_kept_beside_the_checkpoints(whole: Path) -> None:
+    kept = load_file(whole / "finetune/start/model.safetensors")
+    pretrained = load_file(whole / "checkpoints/phase1-00000006/model.safetensors")
+    assert kept.keys() == pretrained.keys()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in pretrained.items())
+    assert json.loads((whole / "finetune/start/start.json").read_text())["source"] == "phase1"
+
+
+def test_every_seed_starts_from_them_with_a_head_of_its_own(data: Path, tmp_path: Path) -> None:
+    """At a learning rate at which nothing moves by more than a hair, the encoder stays that of pretraining."""
+    still = finetune_stage(data, epochs=1, seeds=[1, 2], start_from="pretrained")
+    still["schedule"]["learning_rate"] = 1e-9
+    run(document(tmp_path / "out", data, stages=[pretrain_stage(), still], checkpoint={"keep": 9}))
+    kept = load_file(tmp_path / "out/finetune/start/model.safetensors")
+    ends = [load_file(tmp_path / f"out/checkpoints/rule-{step:08d}/model.safetensors") for step in (5, 10)]
+    for end in ends:
+        for name in ("embeddings.tokens.weight", "layers.1.ffn_out.weight", "pooler.weight"):
+            torch.testing.assert_close(end[name], kept[name], rtol=0, atol=1e-6)
+    assert not torch.allclose(ends[0]["head.weight"], ends[1]["head.weight"], atol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [6, 8, 11, 13, 18])
+def test_stopped_in_any_stage_it_goes_on_bit_identically(whole: Path, data: Path, tmp_path: Path, steps: int) -> None:
+    with pytest.raises(Stopped):
+        run(document(tmp_path / "out", data), stop_after=steps)
+    # Of pretraining nothing is left but the weights that were kept.
+    for path in (tmp_path / "out/checkpoints").glob("phase1-*"):
+        if steps > 6:
+            shutil.rmtree(path)
+    run(document(tmp_path / "out", data), attempt=2)
+    assert_same_run(whole, tmp_path / "out")
+
+
+def test_an_initial_checkpoint_is_read_once(whole: Path, data: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole / "checkpoints/phase1-00000006", tmp_path / "start")
+    stage = finetune_stage(data, epochs=1, seeds=[1, 2], start_from="pretrained")
+    changes: Document = {"stages": [stage], "initial_checkpoint": {"path": str(tmp_path / "start")}}
+    run(document(tmp_path / "whole", data, **changes))
+    with pytest.raises(Stopped):
+        run(document(tmp_path / "out", data, **changes), stop_after=3)
+    shutil.rmtree(tmp_path / "start")
+    run(document(tmp_path / "out", data, **changes), attempt=2)
+    assert_same_run(tmp_path / "whole", tmp_path / "out")
+
+
+def test_damaged_start_weights_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        run(document(tmp_path / "out", data), stop_after=8)
+    path = tmp_path / "out/finetune/start/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"start/model.safetensors: its SHA-256 is not the one in start.json"):
+        run(document(tmp_path / "out", data), attempt=2)
+
+
+def test_a_wrong_label_is_found_before_pretraining(data: Path, tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task")
+    with (task / "validation.tsv").open("a") as file:
+        file.write("w1 w2\tperhaps\n")
+    with pytest.raises(InputError, match=r"validation.tsv.*perhaps"):
+        run(document(tmp_path / "out", data, stages=[pretrain_stage(), finetune_stage(task)]))
+    assert not [record for record in read_metrics(tmp_path / "out") if record["event"] == "progress"]
+
+
+def test_without_a_data_set_the_vocabulary_is_the_one_beside_the_weights(
+    whole: Path, data: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole / "checkpoints/phase1-00000006", tmp_path / "start")
+    shutil.copy(data / "vocab.txt", tmp_path / "start")
+    stage = finetune_stage(data, start_from="pretrained")
+    start = {"path": str(tmp_path / "start")}
+    alone = run_document(tmp_path / "out", tmp_path / "none", stages=[stage], initial_checkpoint=start)
+    session = Session.open(parse_run_config(alone), Alone(), attempt=1)
+    session.close()
+    assert session.vocabulary.size == 61
+
+
+def test_pretraining_lets_go_of_its_moments_and_gradients(data: Path, tmp_path: Path) -> None:
+    session = Session.open(parse_run_config(document(tmp_path / "out", data)), Alone(), attempt=1)
+    session.let_go_of_pretraining()
+    session.let_go_of_pretraining()  # again by a second stage
+    session.close()
+    held = (session.parameters.gradients, session.optimizer.first_moment, session.optimizer.second_moment)
+    assert [tensor.untyped_storage().nbytes() for tensor in held] == [0, 0, 0]
+    assert session.parameters.values.abs().sum() > 0
