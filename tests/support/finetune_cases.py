@@ -115,17 +115,17 @@ FINETUNE_CASES: dict[str, RuleCase] = {
         f"{FT}.metric",
         ('got "exact_match"', "for mrpc f1 or accuracy"),
     ),
-    "windows that meet": RuleCase(
-        finetune(SPANS, sequenceLength=195),
-        finetune(SPANS, sequenceLength=194),
-        f"{FT}.docStride",
-        ("got 128", "at most 127"),
+    "room beside a question": RuleCase(
+        finetune(SPANS, maxQueryLength=380),
+        finetune(SPANS, maxQueryLength=381),
+        f"{FT}.maxQueryLength",
+        ("got 381", "less than 381: sequenceLength 384"),
     ),
-    "windows with room": RuleCase(
-        finetune(SPANS, docStride=1, maxQueryLength=380),
-        finetune(SPANS, docStride=1, maxQueryLength=381),
-        f"{FT}.docStride",
-        ("at most 0", "lower maxQueryLength"),
+    "room beside a question in short rows": RuleCase(
+        finetune(SPANS, sequenceLength=68),
+        finetune(SPANS, sequenceLength=67),
+        f"{FT}.maxQueryLength",
+        ("got 64", "less than 64"),
     ),
     "a folder of official files": RuleCase(
         data(MRPC, folder="other"),

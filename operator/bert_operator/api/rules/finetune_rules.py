@@ -206,26 +206,23 @@ def metric_is_of_task(view: StageView) -> Iterator[Violation]:
 @rule(
     Cel(
         FinetuneSpec,
-        f"!({_IS_SPANS}) || self.docStride <= (has(self.sequenceLength) ? self.sequenceLength : {DEFAULT_SPAN_LENGTH}) "
-        f"- self.maxQueryLength - {_SPECIAL_TOKENS}",
-        "docStride",
+        f"!({_IS_SPANS}) || self.maxQueryLength < (has(self.sequenceLength) ? self.sequenceLength : "
+        f"{DEFAULT_SPAN_LENGTH}) - {_SPECIAL_TOKENS}",
+        "maxQueryLength",
     ),
-    allowed="at most sequenceLength less maxQueryLength, [CLS] and two [SEP]: text between two windows is read by none",
-    next_step="lower docStride or maxQueryLength, or raise sequenceLength",
-    reads=(_TASK, *(("finetune", name) for name in ("sequenceLength", "docStride", "maxQueryLength"))),
+    allowed="less than sequenceLength without [CLS] and two [SEP], so that a row has room for a context",
+    next_step="lower it, or raise sequenceLength",
+    reads=(_TASK, ("finetune", "sequenceLength"), ("finetune", "maxQueryLength")),
 )
-def windows_meet(view: StageView) -> Iterator[Violation]:
-    """Refuse windows of a context with a gap between them, and those without room for a context."""
+def questions_leave_room(view: StageView) -> Iterator[Violation]:
+    """Refuse questions that may fill a row."""
     stage = view.stage.finetune
     if stage is None or stage.task not in SPAN_TASKS:
         return
-    length = resolve_length(stage)
-    room = length - stage.max_query_length - _SPECIAL_TOKENS
-    if stage.doc_stride > room:
-        why = f"sequenceLength {length} less maxQueryLength {stage.max_query_length}, [CLS] and two [SEP]"
-        # Without any room docStride, which is 1 at least, cannot be lowered.
-        step = "" if room > 0 else "lower maxQueryLength, or raise sequenceLength"
-        yield Violation("finetune.docStride", str(stage.doc_stride), allowed=f"at most {room}: {why}", next_step=step)
+    room = resolve_length(stage) - _SPECIAL_TOKENS
+    if stage.max_query_length >= room:
+        less = f"less than {room}: sequenceLength {room + _SPECIAL_TOKENS} without [CLS] and two [SEP]"
+        yield Violation("finetune.maxQueryLength", str(stage.max_query_length), allowed=less)
 
 
 @rule(
@@ -332,7 +329,7 @@ FINETUNE_STAGE_RULES: tuple[Rule[StageView], ...] = (
     rows_reach_every_rank,
     pass_fits_batch,
     metric_is_of_task,
-    windows_meet,
+    questions_leave_room,
     official_files_are_in_a_folder,
     own_table_has_files,
     columns_fit_task,

@@ -151,8 +151,8 @@ class FinetuneSpec(Section):
     longer text of a pair is cut first; a context of spans is split into windows. Empty: 128; 384 for squad and spans,
     as published."""
     doc_stride: Annotated[int, Field(ge=1, le=4096)] = 128
-    """For squad and spans: tokens from the start of one window of a context to that of the next. Default: 128, as
-    published."""
+    """For squad and spans: tokens from the start of one window of a context to that of the next, at most a whole
+    window, so that none is left out. Default: 128, as published."""
     max_query_length: Annotated[int, Field(ge=1, le=4096)] = 64
     """For squad and spans: tokens of a question, whose rest is cut off. Default: 64, as published."""
     max_answer_length: Annotated[int, Field(ge=1, le=4096)] = 30
