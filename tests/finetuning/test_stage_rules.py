@@ -60,8 +60,8 @@ def refused(*stages: Document, **changes: Any) -> str:
             "stages.0.data.columns.context: got 'c'; allowed for classification: text, text_pair, label, id",
         ),
         (
-            {"task": "spans", "data": SPANS, "doc_stride": 20, "max_query_length": 40, "sequence_length": 60},
-            "stages.0.doc_stride: got 20; allowed: at most sequence_length - max_query_length - 3 = 17",
+            {"task": "spans", "data": SPANS, "max_query_length": 57, "sequence_length": 60},
+            "stages.0.max_query_length: got 57; allowed: less than sequence_length - 3 = 57",
         ),
         (
             {"synchronize_gradients": False, "optimizer": {"partitioning": "zero1"}},

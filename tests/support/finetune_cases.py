@@ -88,6 +88,9 @@ FINETUNE_CASES: dict[str, RuleCase] = {
         "spec.stages[0].prepare",
         ("with finetune stages",),
     ),
+    "a name of its own": RuleCase(
+        finetune(name="start-here"), finetune(name="start"), "spec.stages[3].name", ("another name than start",)
+    ),
     "positions of rows": RuleCase(
         finetune(sequenceLength=512), finetune(sequenceLength=513), f"{FT}.sequenceLength", ("got 513",)
     ),

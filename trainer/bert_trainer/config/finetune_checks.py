@@ -70,11 +70,11 @@ def _length_problems(path: str, stage: FinetuneStage, config: RunConfig) -> Iter
             f"{path}.sequence_length: got {stage.sequence_length}; "
             f"allowed: at most model.max_position_embeddings {longest}"
         )
-    most = stage.sequence_length - stage.max_query_length - _SPECIAL_TOKENS
-    if stage.task in SPAN_TASKS and stage.doc_stride > most:
+    room = stage.sequence_length - _SPECIAL_TOKENS
+    if stage.task in SPAN_TASKS and stage.max_query_length >= room:
         yield (
-            f"{path}.doc_stride: got {stage.doc_stride}; allowed: at most sequence_length - max_query_length - "
-            f"{_SPECIAL_TOKENS} = {most}, since text between two windows is read by none"
+            f"{path}.max_query_length: got {stage.max_query_length}; allowed: less than sequence_length - "
+            f"{_SPECIAL_TOKENS} = {room}, so that a row has room for a context"
         )
 
 

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from bert_operator.api.rules.cel import RANKS_PER_WORKER, Cel
 from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.rules.stage_rules import StageView
-from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.api.schema.bert_pretrain_job import JobSpec, Stage
 from bert_operator.api.schema.finetuning import (
     DEFAULT_LENGTH,
     DEFAULT_SPAN_LENGTH,
@@ -32,6 +32,7 @@ _DATA: Path = ("finetune", "data")
 _TASK: Path = ("finetune", "task")
 _BATCH: Path = ("finetune", "globalBatchSize")
 
+_TAKEN_NAME = "start"
 _FILES_OF_ONE_S_OWN = ("train", "validation", "test", "format", "columns", "labels")
 _TEXT_COLUMNS = ("text", "text_pair", "label")
 _SPAN_COLUMNS = ("question", "context", "answer", "answer_start")
@@ -123,6 +124,19 @@ def finetuning_has_weights(spec: JobSpec) -> Iterator[Violation]:
             yield Violation(
                 f"stages[{number}].finetune.startFrom", f'"pretrained", with no pretrain stage and {without}'
             )
+
+
+@rule(
+    Cel(Stage, f"!has(self.finetune) || self.name != '{_TAKEN_NAME}'", "name"),
+    allowed=f"another name than {_TAKEN_NAME}: finetune/{_TAKEN_NAME} holds the weights that all finetune stages start "
+    "from",
+    next_step="name the stage after its task",
+    reads=(("name",),),
+)
+def name_is_free(view: StageView) -> Iterator[Violation]:
+    """Refuse a stage in whose folder something else lies."""
+    if view.stage.finetune is not None and view.stage.name == _TAKEN_NAME:
+        yield Violation("name", render_value(_TAKEN_NAME))
 
 
 @rule(
@@ -325,6 +339,7 @@ def labels_differ(view: StageView) -> Iterator[Violation]:
 
 FINETUNE_JOB_RULES: tuple[Rule[JobSpec], ...] = (tasks_come_last, export_fits_task, finetuning_has_weights)
 FINETUNE_STAGE_RULES: tuple[Rule[StageView], ...] = (
+    name_is_free,
     rows_fit_model,
     rows_reach_every_rank,
     pass_fits_batch,
