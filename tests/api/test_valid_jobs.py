@@ -10,6 +10,8 @@ from bert_operator.api.schema import presets
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import ConditionType, FailureReason, Reason
 from bert_operator.errors import InvalidJob
+from finetune_cases import MODEL, alone, finetune
+from job_changes import both, put
 from sample_job import PHASE1, sample_document, sample_job
 
 
@@ -107,6 +109,15 @@ def test_a_remark_is_made_on_what_is_seldom_meant() -> None:
         f"spec.stages[{PHASE1}].pretrain.globalBatchSize",
     ]
     assert advise(sample_job()) == []
+
+
+def test_an_optimizer_that_nothing_uses_is_remarked_on() -> None:
+    given = put("optimizer", value={"name": "adamw", "weightDecay": 0.1, "partitioning": "zero1"})
+    assert advise(sample_job(both(alone(MODEL), given))) == [
+        "spec.optimizer: name, weightDecay are for pretrain stages; a finetune stage has finetune.optimizer"
+    ]
+    assert advise(sample_job(both(finetune(), given))) == []
+    assert advise(sample_job(both(alone(MODEL), put("optimizer", value={"partitioning": "zero1"})))) == []
 
 
 def test_every_field_is_documented() -> None:

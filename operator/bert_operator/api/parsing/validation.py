@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import normalise
@@ -82,6 +83,11 @@ def advise(job: BertPretrainJob) -> list[str]:
         remarks.append("spec.precision: fp64 is for exact comparisons; fp32 trains as well and far faster")
     if job.spec.precision == "tf32":
         remarks.append("spec.precision: tf32 acts on NVIDIA GPUs from Ampere on only; elsewhere it is fp32")
+    # partitioning is of both.
+    unused = sorted(job.spec.optimizer.model_fields_set - {"partitioning"})
+    if unused and all(stage.pretrain is None for stage in job.spec.stages):
+        fields = ", ".join(map(to_camel, unused))
+        remarks.append(f"spec.optimizer: {fields} are for pretrain stages; a finetune stage has finetune.optimizer")
     for number, stage in enumerate(job.spec.stages):
         batch = stage.pretrain.global_batch_size if stage.pretrain else 0
         if batch % job.spec.ranks:

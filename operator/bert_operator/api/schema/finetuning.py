@@ -134,9 +134,9 @@ class FinetuneSpec(Section):
     """
 
     task: TaskName
-    """Of GLUE: ``cola``, ``sst-2``, ``mrpc``, ``sts-b``, ``qqp``, ``mnli`` (with both validation sets), ``qnli``,
-    ``rte``, ``wnli``; ``squad``: SQuAD 1.1; and for one's own files ``classification`` of one text or a pair,
-    ``regression``, and ``spans``: answers that stand in a context."""
+    """The task. Of GLUE: ``cola``, ``sst-2``, ``mrpc``, ``sts-b``, ``qqp``, ``mnli`` (with both validation sets),
+    ``qnli``, ``rte``, ``wnli``; ``squad``: SQuAD 1.1; and for one's own files ``classification`` of one text or a
+    pair, ``regression``, and ``spans``: answers that stand in a context."""
     data: TaskDataSpec
     """Where the task's files are."""
     start_from: Literal["pretrained", "random"] = "pretrained"
