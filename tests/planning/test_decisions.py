@@ -12,6 +12,7 @@ from bert_operator.state.observed import Observed
 from bert_operator.state.plan import plan
 from bert_operator.state.runs import ChildSpec, list_runs
 from bert_operator.timestamps import render_time
+from finetune_cases import MODEL, alone, finetune
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of
 from sample_job import sample_job
 
@@ -28,6 +29,13 @@ def test_data_is_prepared_by_one_process_and_the_rest_done_in_all_ranks() -> Non
 
 def test_a_job_without_a_prepare_stage_has_one_run() -> None:
     assert [run.name for run in list_runs(TRAINING_ONLY)] == ["training"]
+
+
+def test_fine_tuning_is_part_of_training() -> None:
+    _, training = list_runs(sample_job(finetune()))
+    assert (training.stages, training.ranks) == (("phase1", "evaluate", "task", "export"), 2)
+    (only,) = list_runs(sample_job(alone(MODEL)))
+    assert (only.name, only.stages) == ("training", ("task", "export"))
 
 
 def test_a_new_job_starts_with_its_first_run() -> None:

@@ -110,7 +110,7 @@ def _finetuning(stage: Report) -> Iterator[Text]:
     about = "; ".join(part for part in (_spread(result), kept) if part)
     line.append(f" ({about})" if about else "")
     baseline = _metrics(result, "majority")
-    line.append(f"; most frequent class alone: {', '.join(baseline)}" if baseline else "")
+    line.append(f"; majority: {', '.join(baseline)}" if baseline else "")
     yield line
 
 
