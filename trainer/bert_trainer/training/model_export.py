@@ -1,23 +1,31 @@
-"""Export stages: where an export goes, what its model card says, and the writing on rank 0.
+"""Export stages: what is exported, where it goes, what its model card says, and the writing on rank 0.
 
-The card states what the output folder and the data set know: nothing is measured or counted here again. Machines and
-paths stay out of it.
+An export stage writes what the training stage before it has left: the pretrained model, or the best weights of a
+finetune stage. The card states what the output folder and the data set know: nothing is measured or counted here
+again. Machines and paths stay out of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 
-from bert_trainer.checkpoints.checkpoint import Checkpoint, list_checkpoints, read_checkpoint, sha256_of
+from bert_trainer.checkpoints.checkpoint import MODEL_FILE, Checkpoint, list_checkpoints, read_checkpoint, sha256_of
+from bert_trainer.checkpoints.fine_tuned_card import render_fine_tuned_card
 from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
 from bert_trainer.checkpoints.model_export import export_model
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.stages import EvaluateStage, Evaluation, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
+from bert_trainer.model.bert import Bert
+from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.training.fine_tuned_facts import started_pretrained, task_facts
+from bert_trainer.training.finetuning.best import best_folder, load_finetuned, read_best
 from bert_trainer.training.letter_case import dataset_of, lower_case_of
 from bert_trainer.training.session import Session
 
@@ -35,19 +43,51 @@ def export_and_report(session: Session, index: int, stage: ExportStage) -> None:
         writer.store.wait()
         writer.folder.check_fence()
         target = writer.folder.path / _EXPORT_FOLDER / export_name(session.config.stages, index)
-        dataset = dataset_of(session)
+        exported = _trained_model(session, index, stage)
         export_model(
             stage.format,
-            session.model,
+            exported.model,
             session.vocabulary,
             target,
-            lower_case=lower_case_of(session),
-            card=render_card(_facts(session, index, stage, dataset)),
+            lower_case=exported.lower_case,
+            labels=exported.labels,
+            card=exported.card,
             before_commit=writer.folder.check_fence,
         )
         writer.metrics.event("exported", stage=stage.name, format=stage.format, path=str(target))
 
     on_rank_0(session.world, write, has_trained=session.has_trained)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exported:
+    model: Bert | TaskModel
+    lower_case: bool
+    labels: Sequence[str]
+    """Classes by number, of a fine-tuned model."""
+    card: str
+
+
+def _trained_model(session: Session, index: int, stage: ExportStage) -> _Exported:
+    """Return what the last training stage before an export stage has left. Rank 0 only.
+
+    Raises:
+        InputError: a finetune stage's weights are missing or damaged.
+    """
+    stages = session.config.stages
+    before = [number for number in range(index) if isinstance(stages[number], PretrainStage | FinetuneStage)]
+    trained = stages[before[-1]] if before else None
+    records = list(read_metrics(Path(session.config.output_folder)))
+    if not isinstance(trained, FinetuneStage):
+        facts = _facts(session, index, stage, session.model, lower_case_of(session), records)
+        return _Exported(session.model, facts.lower_case, (), render_card(facts))
+    model, best = load_finetuned(session, before[-1]), read_best(session, trained)[1]
+    facts = _facts(session, index, stage, model, best.lower_case, records)
+    facts = replace(facts, run=list(_fine_tuned_run(session, trained)), measurements=[])
+    if not started_pretrained(stages, trained):
+        facts = replace(facts, stages=[])
+    task = task_facts(session.config, trained, model.head_config, best, records, session.world.size)
+    return _Exported(model, best.lower_case, best.labels, render_fine_tuned_card(facts, task))
 
 
 def export_name(stages: Sequence[Stage], index: int) -> str:
@@ -62,16 +102,18 @@ def export_name(stages: Sequence[Stage], index: int) -> str:
     return f"{stage.format}-{stage.name}" if any(other.format == stage.format for other in later) else stage.format
 
 
-def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInfo | None) -> ModelFacts:
-    config, records = session.config, list(read_metrics(Path(session.config.output_folder)))
+def _facts(
+    session: Session, index: int, stage: ExportStage, model: Bert | TaskModel, lower_case: bool, records: list[Record]
+) -> ModelFacts:
+    config, dataset = session.config, dataset_of(session)
     prepare = next((it for it in config.stages if isinstance(it, PrepareStage)), None)
     return ModelFacts(
         name=config.job.name,
         form=stage.format,
-        architecture=session.model.config.architecture,
-        objective=session.model.config.objective,
-        lower_case=lower_case_of(session),
-        sizes=list(_sizes(session)),
+        architecture=model.config.architecture,
+        objective=model.config.objective,
+        lower_case=lower_case,
+        sizes=list(_sizes(session, model)),
         data_name=_data_name(session, prepare, dataset),
         languages=[corpus.language for corpus in prepare.all_corpora] if prepare else [],
         data=list(_data(session, index, dataset)),
@@ -81,9 +123,9 @@ def _facts(session: Session, index: int, stage: ExportStage, dataset: DatasetInf
     )
 
 
-def _sizes(session: Session) -> Iterator[Row]:
-    config = session.model.config
-    yield "parameters", f"{sum(tensor.numel() for tensor in session.model.unpadded_weights().values()):,}"
+def _sizes(session: Session, model: Bert | TaskModel) -> Iterator[Row]:
+    config = model.config
+    yield "parameters", f"{sum(tensor.numel() for tensor in model.unpadded_weights().values()):,}"
     yield "layers", str(config.num_hidden_layers)
     yield "hidden size", str(config.hidden_size)
     yield "attention heads", str(config.num_attention_heads)
@@ -194,13 +236,9 @@ def _measurement(
 
 
 def _run(session: Session) -> Iterator[Row]:
-    writer = session.writer
+    writer, config = session.writer, session.config
     assert writer is not None, "runs on rank 0"
-    config, environment = session.config, writer.store.environment
-    yield "run configuration, SHA-256", sha256_of(writer.folder.path / CONFIG_FILE)
-    start = config.initial_checkpoint
-    if start is not None and start.load != "none":
-        yield "started from", f"{PurePath(start.path).name or 'unnamed'}, format {start.format}"
+    yield from _frozen(session)
     checkpoint = _newest_checkpoint(writer.store.root)
     if checkpoint is not None:
         yield "checkpoint", checkpoint.path.name
@@ -208,6 +246,27 @@ def _run(session: Session) -> Iterator[Row]:
     yield "precision", config.precision
     yield "optimizer", config.optimizer.name
     yield "seed", str(config.seed)
+    yield from _environment(session)
+
+
+def _fine_tuned_run(session: Session, stage: FinetuneStage) -> Iterator[Row]:
+    yield from _frozen(session)
+    yield "best weights, SHA-256", sha256_of(best_folder(session, stage) / MODEL_FILE)
+    yield "precision", session.config.precision
+    yield from _environment(session)
+
+
+def _frozen(session: Session) -> Iterator[Row]:
+    assert session.writer is not None, "runs on rank 0"
+    yield "run configuration, SHA-256", sha256_of(session.writer.folder.path / CONFIG_FILE)
+    start = session.config.initial_checkpoint
+    if start is not None and start.load != "none":
+        yield "started from", f"{PurePath(start.path).name or 'unnamed'}, format {start.format}"
+
+
+def _environment(session: Session) -> Iterator[Row]:
+    assert session.writer is not None, "runs on rank 0"
+    environment = session.writer.store.environment
     yield "ranks", f"{environment.world_size:,}"
     for name, found in (("bert-pretrain-operator", _own_version()), *environment.versions.items()):
         if found not in (None, "not installed"):

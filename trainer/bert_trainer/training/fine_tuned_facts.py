@@ -1,0 +1,89 @@
+"""What the card of a fine-tuned model states: its stage, and what the stage's records say of it. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from bert_trainer.checkpoints.fine_tuned_card import Runs, Score, TaskFacts
+from bert_trainer.checkpoints.model_card import Row
+from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.stages import PretrainStage, Stage
+from bert_trainer.model.task_model import Head
+from bert_trainer.output.metrics import Record
+from bert_trainer.training.finetuning.best import Best
+from bert_trainer.training.finetuning.task_learner import scaled_schedule
+
+
+def task_facts(
+    config: RunConfig, stage: FinetuneStage, head: Head, best: Best, records: Sequence[Record], ranks: int
+) -> TaskFacts:
+    """Return a stage's facts. records: the run's; ranks: that it was trained on."""
+    ends = [it for it in records if it["event"] == "evaluated" and it.get("stage") == stage.name]
+    end: Record = next((it for it in reversed(ends) if it.get("when") == "after"), {})
+    return TaskFacts(
+        name=stage.task,
+        kind=head.kind,
+        labels=best.labels,
+        data_name=_data_name(stage),
+        started_from=_start(config, stage),
+        settings=list(_settings(stage, head, ranks)),
+        data=list(_data(best)),
+        scores=[Score(name, value, best.majority.get(name)) for name, value in best.metrics.items()],
+        runs=Runs(
+            metric=best.metric,
+            best_seed=best.seed,
+            best_epoch=best.epoch,
+            count=int(end.get("runs") or 1),
+            mean=_number(end.get("mean")),
+            deviation=_number(end.get("std")),
+        ),
+    )
+
+
+def started_pretrained(stages: Sequence[Stage], stage: FinetuneStage) -> bool:
+    """Return whether a stage began with what this run has pretrained."""
+    before = stages[: list(stages).index(stage)]
+    return stage.start_from == "pretrained" and any(isinstance(it, PretrainStage) for it in before)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _data_name(stage: FinetuneStage) -> str:
+    # The last part of a path alone, since the rest is about somebody's volume.
+    return PurePath(stage.data.folder or stage.data.train or "").name or "unnamed data"
+
+
+def _start(config: RunConfig, stage: FinetuneStage) -> str:
+    if stage.start_from == "random":
+        return "random weights"
+    if started_pretrained(config.stages, stage):
+        return "the pretraining below"
+    start = config.initial_checkpoint
+    if start is None:
+        return "random weights"
+    return f"{PurePath(start.path).name or 'unnamed weights'} (format {start.format})"
+
+
+def _settings(stage: FinetuneStage, head: Head, ranks: int) -> Iterator[Row]:
+    yield "tokens per row, at most", str(stage.sequence_length)
+    if head.kind == "spans":
+        yield "tokens between windows of a context", str(stage.doc_stride)
+        yield "tokens of a question, at most", str(stage.max_query_length)
+        yield "tokens of an answer, at most", str(stage.max_answer_length)
+    alone = "" if stage.synchronize_gradients or ranks == 1 else f", on each of {ranks} ranks with a model of its own"
+    yield "rows per step", f"{stage.global_batch_size:,}{alone}"
+    yield "epochs, at most", f"{stage.epochs:g}"
+    schedule, optimizer = scaled_schedule(stage, ranks), stage.optimizer
+    yield "peak learning rate", f"{schedule.learning_rate:g}, {schedule.decay} decay"
+    yield "optimizer", f"{optimizer.name}, weight decay {optimizer.weight_decay:g}"
+    yield "dropout before the head", f"{head.dropout:g}"
+    yield "seeds", ", ".join(map(str, stage.seeds))
+
+
+def _data(best: Best) -> Iterator[Row]:
+    yield "examples to train on", f"{best.train_examples:,} in {best.train_rows:,} rows"
+    yield "examples measured on", f"{best.validation_examples:,}"
