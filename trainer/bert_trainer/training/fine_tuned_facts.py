@@ -12,6 +12,7 @@ from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.model.task_model import Head
 from bert_trainer.output.metrics import Record
+from bert_trainer.system.files import shown
 from bert_trainer.training.finetuning.best import Best
 from bert_trainer.training.finetuning.task_learner import scaled_schedule
 
@@ -65,7 +66,7 @@ def _start(config: RunConfig, stage: FinetuneStage) -> str:
     start = config.initial_checkpoint
     if start is None:
         return "random weights"
-    return f"{PurePath(start.path).name or 'unnamed weights'} (format {start.format})"
+    return f"{shown(PurePath(start.path).name) or 'unnamed weights'} (format {start.format})"
 
 
 def _settings(stage: FinetuneStage, head: Head, ranks: int) -> Iterator[Row]:

@@ -24,6 +24,7 @@ from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.system.files import shown
 from bert_trainer.training.fine_tuned_facts import started_pretrained, task_facts
 from bert_trainer.training.finetuning.best import best_folder, load_finetuned, read_best
 from bert_trainer.training.letter_case import dataset_of, lower_case_of
@@ -261,7 +262,7 @@ def _frozen(session: Session) -> Iterator[Row]:
     yield "run configuration, SHA-256", sha256_of(session.writer.folder.path / CONFIG_FILE)
     start = session.config.initial_checkpoint
     if start is not None and start.load != "none":
-        yield "started from", f"{PurePath(start.path).name or 'unnamed'}, format {start.format}"
+        yield "started from", f"{shown(PurePath(start.path).name) or 'unnamed'}, format {start.format}"
 
 
 def _environment(session: Session) -> Iterator[Row]:
