@@ -25,4 +25,5 @@ class Section(BaseModel):
     """
 
     # Forbidden: a trainer that passed over a setting which only a newer operator knows would train something else.
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # Neither infinity nor NaN: JSON has no such numbers, and Python's reader makes one of 1e400.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
