@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from bert_trainer.checkpoints.description import MAX_PADDING_ROWS
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
@@ -36,8 +38,6 @@ _HEADS: Mapping[str, Sequence[str]] = MappingProxyType(
 """What the source may lack, and with it what else it may not have: the encoder is what is expensive to train, but
 numbers that were drawn at random inside a head that was trained make nonsense of the rest."""
 _TOKEN_TABLE = "embeddings.tokens.weight"
-_MAX_ROWS = 2 << 20
-"""Of a token table: twice what the longest vocabulary has. A sparse file may claim any number."""
 _ROWS_AT_ONCE = 8192
 _MOST_NAMED = 5
 """Tensors of one kind that a message names; the rest are counted."""
@@ -87,10 +87,12 @@ def fit_weights(source: Source, model: Bert, vocabulary: Vocabulary) -> Fitted:
         InputError: they are of other vocabularies, or tensors do not fit; the message lists those.
     """
     table_VD = source.tensors.get(_TOKEN_TABLE)
-    if table_VD is not None and len(table_VD.shape) == 2 and len(table_VD) > _MAX_ROWS:
+    most = model.vocabulary_size + MAX_PADDING_ROWS
+    if table_VD is not None and table_VD.ndim == 2 and len(table_VD) > most:
         raise InputError(
-            f"{source.path}: {source.spell(_TOKEN_TABLE)}: got {len(table_VD)} rows; allowed: at most {_MAX_ROWS}",
-            hint="check that these are the weights of a BERT",
+            f"{source.path}: {source.spell(_TOKEN_TABLE)}: got {len(table_VD)} rows; allowed: "
+            f"{model.vocabulary_size}, as in this run's vocabulary, and at most {MAX_PADDING_ROWS} of padding",
+            hint="use the vocabulary that these weights were trained with",
         )
     if not _has_same_vocabulary(source.vocabulary_file, vocabulary):
         _check_entries(source, model)
@@ -129,12 +131,41 @@ def fit_tensors(source: Source, tensors: Mapping[str, Tensor], model: Bert) -> F
             fitted[name] = tensor
     beyond = sorted(tensors.keys() - dict(model.named_parameters()).keys())
     unused = [name for name in beyond if name in NEXT_SENTENCE]
+    misshapen += [
+        f"{source.spell(name)}: got {list(tensors[name].shape)}; allowed: {_next_sentence_shape(name, model)}"
+        for name in unused
+        if list(tensors[name].shape) != _next_sentence_shape(name, model)
+    ]
     left_over = [name for name in beyond if name not in NEXT_SENTENCE]
     _refuse_misfits(
         source,
         {"missing": missing, "of another shape": misshapen, "not finite numbers": broken, "left over": left_over},
     )
     return Fitted(fitted, fresh, unused)
+
+
+def max_elements(model: Bert) -> int:
+    """Return how many elements a tensor of the model's has at most, with as many rows of padding as are taken."""
+    largest = max(parameter.numel() for parameter in model.parameters())
+    return max(largest, (model.vocabulary_size + MAX_PADDING_ROWS) * model.config.hidden_size)
+
+
+def is_of_size(tensors: Mapping[str, Tensor], model: Bert) -> bool:
+    """Return whether every tensor is one of the model's, by our names, and claims no more elements than that has.
+
+    False for weights that will be refused: nothing that is done with them before may depend on what they claim.
+    """
+    shapes = {name: _next_sentence_shape(name, model) for name in NEXT_SENTENCE}
+    shapes |= {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    for name in shapes.keys() & BY_ENTRY:
+        shapes[name][0] = model.vocabulary_size + MAX_PADDING_ROWS
+    return all(name in shapes and tensor.numel() <= prod(shapes[name]) for name, tensor in tensors.items())
+
+
+def _next_sentence_shape(name: str, model: Bert) -> list[int]:
+    """Return the shape of one of ``NEXT_SENTENCE``."""
+    outputs = model.config.hidden_size if name in _POOLER else 2
+    return [outputs, model.config.hidden_size] if name.endswith(".weight") else [outputs]
 
 
 def _num_rows(tensor: Tensor | None) -> int:
@@ -224,7 +255,7 @@ def _check_entries(source: Source, model: Bert) -> None:
         InputError: the numbers of entries differ.
     """
     table_VD = source.tensors.get(_TOKEN_TABLE)
-    if table_VD is None or table_VD.ndim != 2:
+    if table_VD is None or list(table_VD.shape[1:]) != [model.config.hidden_size]:
         return  # refused below, by name
     multiple = source.row_multiple
     if multiple is not None and len(table_VD) == -(-model.vocabulary_size // multiple) * multiple:

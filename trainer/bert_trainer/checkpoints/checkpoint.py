@@ -27,6 +27,7 @@ from torch import Tensor
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.backends.cpu import library
+from bert_trainer.system.files import bytes_in_holes
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 OWN_SUM_KEY = "manifest_sha256"
+_MOST_HOLES = 64 << 20
+"""Bytes that a sparse copy may leave out of another run's file."""
 _MAX_MANIFEST_BYTES = 1 << 20
 """Ours have 2 kB; of a larger one the beginning is read, which is no JSON."""
 
@@ -162,7 +165,7 @@ def find_latest_valid(root: Path) -> Checkpoint | None:
         logger.warning("Skipped a checkpoint: %s", error)
     for path in listed:
         try:
-            return read_checkpoint(path)
+            return read_checkpoint(path, is_own=False)
         except TrainerError as error:
             logger.warning("Skipped a checkpoint: %s", error)
     return None
@@ -184,8 +187,13 @@ def list_checkpoints(root: Path) -> tuple[dict[Path, Position], list[tuple[Path,
     return {path: found[path] for path in newest}, unreadable
 
 
-def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
-    """Read a checkpoint's manifest and verify its files against it. with_sums: read the large files as well.
+def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) -> Checkpoint:
+    """Read a checkpoint's manifest and verify its files against it.
+
+    Args:
+        path: The checkpoint.
+        with_sums: Read the large files as well.
+        is_own: Whether the run that reads it has written it. The size of another's files is no more than a claim.
 
     Raises:
         TrainerError: a file is missing, damaged or of another contract version.
@@ -205,6 +213,8 @@ def read_checkpoint(path: Path, *, with_sums: bool = True) -> Checkpoint:
             wanted = manifest["sha256"][name]
             if with_sums:
                 _check_regular(path / name)
+            if with_sums and not is_own and bytes_in_holes(path / name, _MOST_HOLES) > _MOST_HOLES:
+                raise TrainerError(f"{path / name}: got bytes that were never written; allowed: a whole file")
             if with_sums and sha256_of(path / name) != wanted:
                 raise TrainerError(f"{path / name}: its SHA-256 is not the one in {MANIFEST_FILE}")
         position = Position(**manifest["position"])

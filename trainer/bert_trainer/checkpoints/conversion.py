@@ -28,8 +28,11 @@ from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.files import shown
 
 _MOST_NAMED = 8
+_LONGEST_NAME = 200
+"""Characters of a tensor's name: whoever wrote the file chose it."""
 
 
 def import_weights(
@@ -122,5 +125,7 @@ def _render_account(
     for what, names in (("not used", fitted.unused), ("ignored", source.ignored)):
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            lines.append(f"  {what}: {', '.join(names[:_MOST_NAMED])}{more}")
-    return "\n".join([*lines, f"Wrote {output}, for initialCheckpoint.format: huggingface"])
+            lines.append(f"  {what}: {', '.join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_NAMED])}{more}")
+    lines.append(f"Wrote {output}, for initialCheckpoint.format: huggingface")
+    # Names of files may hold what cannot be printed as well.
+    return "\n".join(map(shown, lines))

@@ -11,13 +11,13 @@ from typing import get_args
 
 from bert_trainer.checkpoints.foreign_formats import check_format, find_formats
 from bert_trainer.config.checks import find_model_problems, load_run_config, resolve_model
-from bert_trainer.config.model_file import read_model_file
+from bert_trainer.config.model_file import find_size_problems, read_model_file
 from bert_trainer.config.run_config import InitialCheckpoint, ModelConfig, ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 
 MAX_PADDING_ROWS = 4096
-"""Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128."""
+"""Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128. A file may claim any number."""
 _FORMATS = get_args(InitialCheckpoint.model_fields["format"].annotation)
 _MODEL_FILES = ("bert_config.json", "config.json")
 _RUN_FILE = "run-config.json"
@@ -78,7 +78,7 @@ def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path 
 
 def check_description(described: Described, vocabulary: Vocabulary) -> None:
     """Refuse what describes no model, or one of another vocabulary; raises InputError."""
-    problems = find_model_problems(described.model)
+    problems = [*find_size_problems(described.model), *find_model_problems(described.model)]
     wanted, least = described.model.vocab_size, vocabulary.size
     # Some programs count the rows of padding as entries.
     if wanted is not None and not least <= wanted <= least + MAX_PADDING_ROWS:

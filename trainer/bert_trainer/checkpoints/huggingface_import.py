@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names
+from bert_trainer.checkpoints.accounting import NEXT_SENTENCE, by_our_names, max_elements
 from bert_trainer.checkpoints.foreign_formats import HUGGINGFACE_FILES
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name
 from bert_trainer.checkpoints.tensor_files import read_pickled_tensors, read_safetensors
@@ -54,7 +54,7 @@ def read_model_folder(path: Path, model: Bert) -> tuple[dict[str, Tensor], Calla
         InputError: no such folder, an unreadable file, or settings that are not this model's.
     """
     check_settings(path / "config.json", model)
-    return translate(without_copies(path, _read_tensors(path)), model)
+    return translate(without_copies(path, _read_tensors(path), model), model)
 
 
 def translate(tensors: Mapping[str, Tensor], model: Bert) -> tuple[dict[str, Tensor], Callable[[str], str]]:
@@ -135,9 +135,9 @@ def _read_parts(folder: Path, index_file: Path) -> dict[str, Tensor]:
         held = _READERS[suffix](folder / part)
         listed = {name for name, place in places.items() if place == part}
         if strays := sorted(held.keys() ^ listed):
+            named = ", ".join(shown(name)[:200] for name in strays[:5])
             raise InputError(
-                f"{folder / part}: holds other tensors than {index_file.name} says: {', '.join(strays[:5])} "
-                f"({len(strays)} in all)",
+                f"{folder / part}: holds other tensors than {index_file.name} says: {named} ({len(strays)} in all)",
                 hint="copy the folder again: its files are not of one model",
             )
         tensors |= held
@@ -156,8 +156,10 @@ def todays_name(name: str) -> str:
     return stem + _OLD_ENDINGS.get(dot + ending, dot + ending) if is_norm else name
 
 
-def without_copies(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_copies(path: Path, tensors: Mapping[str, Tensor], model: Bert) -> dict[str, Tensor]:
     """Return the tensors under today's names, without the copies of tied ones.
+
+    What is larger than the model's own is not compared with its copy: it fits no model of these sizes.
 
     Raises:
         InputError: what this model ties together is not the same, or one tensor stands there under both names.
@@ -176,7 +178,10 @@ def without_copies(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
         if copy not in renamed:
             continue
         tensor = renamed.pop(copy)
-        if not torch.equal(renamed.setdefault(original, tensor), tensor):
+        first = renamed.setdefault(original, tensor)
+        if first.shape == tensor.shape and first.numel() > max_elements(model):
+            continue
+        if not torch.equal(first, tensor):
             raise InputError(
                 f"{path}: {copy}: got other values than {original}; allowed: the same, "
                 "which this trainer's model holds once",

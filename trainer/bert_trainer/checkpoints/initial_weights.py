@@ -23,7 +23,7 @@ from bert_trainer.checkpoints.checkpoint import (
 from bert_trainer.checkpoints.foreign_formats import check_format
 from bert_trainer.checkpoints.huggingface_import import read_model_folder
 from bert_trainer.checkpoints.nvidia_import import read_nvidia_checkpoint
-from bert_trainer.checkpoints.tensor_files import check_header
+from bert_trainer.checkpoints.tensor_files import check_header, tensors_by_name
 from bert_trainer.checkpoints.tensorflow_import import list_optimizer_state, read_tensorflow_checkpoint
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.run_config import InitialCheckpoint
@@ -96,10 +96,11 @@ def _read_own(path: Path, model: Bert, what: str) -> Source:
         # Its checksums are right, but whoever wrote the file wrote them as well.
         check_header(checkpoint.path / name)
     loaded = checkpoint.load()
+    tensors = tensors_by_name(checkpoint.path / MODEL_FILE, loaded.pop("model"))
     return Source(
         path=checkpoint.path,
-        tensors=loaded.pop("model"),
-        moments=loaded,
+        tensors=tensors,
+        moments={part: tensors_by_name(checkpoint.path / OPTIMIZER_FILE, held, part) for part, held in loaded.items()},
         moment_steps=checkpoint.position.moment_steps or checkpoint.position.num_applied,
     )
 
@@ -131,7 +132,7 @@ def _find_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint at a path, or the latest valid one of a run or of its checkpoints folder."""
     if (path / "manifest.json").exists():
         try:
-            return read_checkpoint(path)
+            return read_checkpoint(path, is_own=False)
         except TrainerError as error:
             raise InputError(str(error), hint="name another checkpoint, or the output folder of its run") from error
     for root in (path / "checkpoints", path):

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.accounting import Source
+from bert_trainer.checkpoints.accounting import Source, is_of_size
 from bert_trainer.checkpoints.foreign_formats import newest_nvidia_file
 from bert_trainer.checkpoints.huggingface_import import todays_name, translate, without_copies
-from bert_trainer.checkpoints.tensor_files import read_pickled, tensors_by_name
+from bert_trainer.checkpoints.tensor_files import read_pickled, scalar, tensors_by_name
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
+from bert_trainer.system.files import shown
 
 _ROW_MULTIPLE = 8
 """NVIDIA's models round the rows of the token table up to this; they do not mask the rest, which is trained."""
@@ -64,16 +65,18 @@ def read_nvidia_checkpoint(path: Path, model: Bert, what: str = "weights") -> So
     if len(renamed) != len(held):
         raise InputError(f"{file}: model: got two tensors of one name; allowed: one", hint="save one model alone")
     # In the order of the optimizer: tied copies come after their originals and are no parameters of their own.
-    weights = without_copies(file, renamed)
+    weights = without_copies(file, renamed, model)
     optimizer = {} if bare else content.get("optimizer")
-    if not bare and content.get("master params") is not None:
+    # Those that fit no model of these sizes are refused by name, together; nothing is computed with them before.
+    is_sound = is_of_size(translate(weights, model)[0], model)
+    if is_sound and not bare and content.get("master params") is not None:
         masters = _from_masters(file, weights, plain, content["master params"], _groups(optimizer))
         if any(not _is_same(masters[name], tensor) for name, tensor in weights.items()):
             note = f"{note}; " * bool(note) + "with the fp32 master weights"
         weights = masters
     moments: dict[str, dict[str, Tensor]] = {}
     steps = 0
-    if what == "weights_and_optimizer":
+    if is_sound and what == "weights_and_optimizer":
         moments, steps = _read_moments(file, weights, plain, optimizer)
     architecture = model.config.architecture
     tensors, spell = translate(weights, model)
@@ -211,15 +214,16 @@ def _read_moments(
             got = list(moment.shape) if isinstance(moment, Tensor) else type(moment).__name__
             if got != list(weights[name].shape):
                 raise InputError(
-                    f"{file}: optimizer.state: {theirs} of {name}: got {got}; allowed: {list(weights[name].shape)}, "
-                    "the weight's shape",
+                    f"{file}: optimizer.state: {theirs} of {shown(name)[:200]}: got {got}; allowed: "
+                    f"{list(weights[name].shape)}, the weight's shape",
                     hint=_WEIGHTS_ALONE,
                 )
         moments[part] = tensors_by_name(file, held, f"optimizer.state: {theirs}")
     for name, squares in moments["second_moment"].items():
         if squares.is_floating_point() and squares.numel() and (least := squares.float().min().item()) < 0:
             raise InputError(
-                f"{file}: optimizer.state: exp_avg_sq of {name}: got {least:g}; allowed: 0 or more, as of squares",
+                f"{file}: optimizer.state: exp_avg_sq of {shown(name)[:200]}: got {least:g}; allowed: 0 or more, "
+                "as of squares",
                 hint=_WEIGHTS_ALONE,
             )
     # apex counts by group, PyTorch's own optimizers by parameter.
@@ -237,8 +241,7 @@ def _read_moments(
 
 
 def _num_steps(file: Path, steps: Any) -> int:
-    if isinstance(steps, Tensor) and steps.numel() == 1:
-        steps = steps.item()
+    steps = scalar(f"{file}: optimizer: step", steps)
     if isinstance(steps, float) and steps.is_integer():
         steps = int(steps)
     if type(steps) is not int or not 0 <= steps < 2**53:

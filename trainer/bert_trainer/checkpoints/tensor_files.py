@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 import re
 import stat
 import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Parameter
 
+from bert_trainer.checkpoints.pickle_scan import RefusedPickle, scan_pickles
 from bert_trainer.errors import InputError
-from bert_trainer.system.files import shown
+from bert_trainer.system.files import bytes_in_holes, shown
 
 MAX_HEADER_BYTES = 4 << 20
 """Of a safetensors file; BERT-large's has 40 kB. The format itself allows 100 MB, a million Python objects."""
 MAX_PICKLE_BYTES = 4 << 20
 """Of the pickle inside a file of ``torch.save``, which holds everything but the tensors' elements: of BERT-large with
 its optimizer's state and master weights, 0.2 MB."""
-MAX_PICKLE_OPERATIONS = 500_000
-"""Of which each may make an object of some 200 bytes from a single byte; BERT-large's have some 50,000."""
+_LONGEST_NAME = 200
+"""Characters of a tensor's name that a message shows: whoever wrote the file chose it."""
+MAX_DIRECTORY_BYTES = 1 << 20
+"""Of a file of ``torch.save``, which lists its storages at its end; BERT-large's with its optimizer's state, 0.2 MB. An
+entry takes ten times as much memory as room in the file."""
 # PyTorch's file before version 1.6: a magic number, a version, the machine, the content, the names of the storages.
 _LEGACY_PICKLES = 5
 
@@ -43,6 +45,14 @@ _UNREADABLE = (
     *(OSError, RuntimeError, EOFError, MemoryError, RecursionError, AssertionError, ArithmeticError),
     *(ValueError, TypeError, LookupError, AttributeError, SafetensorError, pickle.UnpicklingError, struct.error),
 )
+_ALLOWED_CONTENT = "tensors, numbers, text, and lists and maps of them"
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Of weights: others need scales, which stand in no tensor of their name."""
+_INTEGERS = (torch.int64, torch.int32)
+_NUMBERS = "position_ids"
+"""The last word of the names of tensors that count, which some programs store."""
+_MOST_HOLES = 64 << 20
+"""Bytes of a file that no disk holds: a sparse copy leaves out pages of zeros, of which weights have few."""
 _COPY_AGAIN = "copy it again, or have it written anew by the program that made it"
 
 
@@ -50,7 +60,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, by name; raises InputError where it is none."""
     try:
         check_header(path)
-        return load_file(path)
+        return {name: _plain(f"{path}: ", name, tensor) for name, tensor in load_file(path).items()}
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
 
@@ -117,10 +127,37 @@ def tensors_by_name(path: Path, content: Any, place: str = "") -> dict[str, Tens
     where = f"{path}: {place}: " if place else f"{path}: "
     if not isinstance(content, Mapping) or not content:
         raise InputError(f"{where}got something other than tensors by name", hint=_COPY_AGAIN)
-    return {str(name): _plain(f"{where}{name}", tensor) for name, tensor in content.items()}
+    if not all(isinstance(name, str | int) for name in content):
+        raise InputError(f"{where}got a tensor whose name is neither text nor a number", hint=_COPY_AGAIN)
+    return {str(name): _plain(where, str(name), tensor) for name, tensor in content.items()}
 
 
-def _plain(where: str, tensor: object) -> Tensor:
+def scalar(where: str, value: object) -> object:
+    """Return what a tensor of one number holds, or anything else as it is.
+
+    Raises:
+        InputError: a tensor without a number, such as one on no device.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    _check_kind(where, value)
+    if value.dtype not in _DTYPES + _INTEGERS or value.numel() != 1:
+        raise InputError(f"{where}: got {value.numel()} of {_say(value.dtype)}; allowed: a number")
+    return value.item()
+
+
+def _plain(where: str, name: str, tensor: object) -> Tensor:
+    place = f"{where}{shown(name)[:_LONGEST_NAME]}"
+    tensor = _check_kind(place, tensor)
+    if tensor.dtype not in _DTYPES + (_INTEGERS if name.endswith(_NUMBERS) else ()):
+        raise InputError(
+            f"{place}: got {_say(tensor.dtype)}; allowed: {', '.join(map(_say, _DTYPES))}",
+            hint="save the model anew in one of them, without quantization",
+        )
+    return tensor.detach()
+
+
+def _check_kind(where: str, tensor: object) -> Tensor:
     if (
         not isinstance(tensor, Tensor)
         or type(tensor) not in (Tensor, Parameter)
@@ -131,42 +168,60 @@ def _plain(where: str, tensor: object) -> Tensor:
     # A step of 0 lets a few bytes pass for a tensor of any size, which the first computation would then fill.
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise InputError(f"{where}: claims the shape {list(tensor.shape)}; allowed: as many elements as are stored")
-    return tensor.detach()
+    return tensor
+
+
+def _say(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_regular(path: Path) -> None:
-    """Refuse pipes and devices, which never end or never begin; raises OSError where there is nothing."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    """Refuse pipes and devices, which never end or never begin, and files of holes; raises OSError where nothing is."""
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode):
         raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a file", hint="name a file")
+    if state.st_size > _MOST_HOLES and (num_bytes := bytes_in_holes(path, _MOST_HOLES)) > _MOST_HOLES:
+        raise InputError(
+            f"{path}: got {num_bytes} bytes that were never written, of {state.st_size}; allowed: a whole file",
+            hint=_COPY_AGAIN,
+        )
 
 
-def _stated_directories(path: Path) -> set[int]:
-    """Return where a zip file's end records say that its directory begins: one place in a file of ``torch.save``.
+def _stated_directory(path: Path) -> tuple[int, int] | None:
+    """Return where a zip file's end records say that its directory begins and how long it is; None where they differ.
 
-    Records by APPNOTE.TXT 6.3: the end record, its offset at byte 16, is the last 22 bytes without a comment; before
-    it, where a file has ZIP64's, a locator of 20 bytes and a record of 56 with the offset at byte 48.
+    Records by APPNOTE.TXT 6.3: the end record, size and offset at bytes 12 and 16, is the last 22 bytes without a
+    comment; before it, where a file has ZIP64's, a locator of 20 bytes and a record of 56 with them at bytes 40 and 48.
     """
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 98))
         tail = file.read()
     end, locator, end_64 = tail[-22:], tail[-42:-22], tail[:-42]
     if len(end) < 22 or not end.startswith(b"PK\5\6"):
-        return set()
-    found = {int.from_bytes(end[16:20], "little")}
+        return None
+    sizes, offsets = {int.from_bytes(end[12:16], "little")}, {int.from_bytes(end[16:20], "little")}
     if locator.startswith(b"PK\6\7"):
+        record = end_64[-56:]
         # All ones: only ZIP64's record can hold it.
-        found = (found - {2**32 - 1}) | {int.from_bytes(end_64[-56:][48:], "little")}
-    return found
+        sizes = (sizes - {2**32 - 1}) | {int.from_bytes(record[40:48], "little")}
+        offsets = (offsets - {2**32 - 1}) | {int.from_bytes(record[48:], "little")}
+    return (offsets.pop(), sizes.pop()) if len(offsets) == len(sizes) == 1 else None
 
 
 def _check_archive(path: Path) -> None:
     """Refuse a zip file that unpacks to more than itself; ``torch.save`` stores without compression."""
-    size = path.stat().st_size
+    size, stated = path.stat().st_size, _stated_directory(path)
+    if stated is not None and max(size - stated[0], stated[1]) > MAX_DIRECTORY_BYTES:
+        raise InputError(
+            f"{path}: cannot be read (its directory claims {max(size - stated[0], stated[1])} bytes; allowed: at most "
+            f"{MAX_DIRECTORY_BYTES})",
+            hint=_save_anew(path),
+        )
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         # Python looks for the directory right before its end record, PyTorch where that record says: a file with two
         # directories would show each its own.
-        if _stated_directories(path) != {archive.start_dir}:
+        if stated is None or stated[0] != archive.start_dir:
             raise InputError(f"{path}: cannot be read (two directories of entries)", hint=_COPY_AGAIN)
         if any(
             entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries
@@ -187,41 +242,30 @@ def _check_archive(path: Path) -> None:
                     f"{MAX_PICKLE_BYTES}, since tensors lie outside it",
                     hint=_save_anew(path),
                 )
-            _check_operations(path, io.BytesIO(archive.read(entry)))
+            _check_pickles(path, archive.read(entry))
 
 
 def _check_legacy(path: Path) -> None:
-    """Refuse a file whose pickles, all of them at its beginning, are too large.
-
-    Raises:
-        InputError: they are.
-        ValueError: no such pickles.
-    """
+    """Refuse a file whose pickles, all of them at its beginning, are too large, or none of tensors; raises as below."""
     with path.open("rb") as file:
-        _check_operations(path, io.BytesIO(file.read(MAX_PICKLE_BYTES)), _LEGACY_PICKLES)
+        _check_pickles(path, file.read(MAX_PICKLE_BYTES), _LEGACY_PICKLES)
 
 
-def _check_operations(path: Path, pickles: io.BytesIO, count: int = 1) -> None:
-    """Refuse pickles that would make much more of their bytes; nothing in them is carried out.
+def _check_pickles(path: Path, content: bytes, count: int = 1) -> None:
+    """Refuse pickles that are not of tensors by name, or would make much more of their bytes.
 
     Raises:
         InputError: they would.
         ValueError: there are not that many.
+        LookupError: they are damaged.
     """
-    operations = chain.from_iterable(pickletools.genops(pickles) for _ in range(count))
-    for number, (operation, argument, _) in enumerate(operations):
-        if number >= MAX_PICKLE_OPERATIONS:
-            raise InputError(
-                f"{path}: got more than {MAX_PICKLE_OPERATIONS} operations of pickle; allowed: those of one model, "
-                "whose tensors lie outside",
-                hint=_save_anew(path),
-            )
-        if operation.name == "GLOBAL" and str(argument).endswith(" bytearray"):
-            raise InputError(
-                f"{path}: cannot be read (it holds a pickled bytearray, which takes the memory that it claims); "
-                "allowed: tensors, numbers, text, and lists and maps of them",
-                hint=_save_anew(path),
-            )
+    try:
+        scan_pickles(io.BytesIO(content), count)
+    except RefusedPickle as error:
+        raise InputError(
+            f"{path}: cannot be read (it holds {shown(str(error))[:300]}); allowed: {_ALLOWED_CONTENT}",
+            hint=_save_anew(path),
+        ) from error
 
 
 def _refused_object(path: Path, error: pickle.UnpicklingError) -> InputError:
@@ -230,7 +274,7 @@ def _refused_object(path: Path, error: pickle.UnpicklingError) -> InputError:
         return _unreadable(path, error)
     return InputError(
         f"{path}: cannot be read (it holds a pickled {found[1]}, which would run code when it is loaded); allowed: "
-        "tensors, numbers, text, and lists and maps of them",
+        f"{_ALLOWED_CONTENT}",
         hint=_save_anew(path),
     )
 

@@ -65,7 +65,7 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
     try:
         config = RunConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{_field(item['loc'])}: got {item['input']!r}; {item['msg']}" for item in error.errors()]
+        lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()]
     else:
         lines = find_problems(config)
         if not lines:

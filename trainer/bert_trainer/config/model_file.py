@@ -85,7 +85,19 @@ FIXED: Mapping[str, object] = MappingProxyType(
     {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 )
 """Settings of Hugging Face under which the same tensors would compute something that this trainer does not."""
+_PADDING = _Number(1, 4096)
 _EPSILON = _Number(1e-20, 1e-2, whole=False)
+
+
+def find_size_problems(model: ModelConfig) -> list[str]:
+    """Return what of a model's sizes no such file may hold: of a run that another has written."""
+    numbers = dict(_BERT_KEYS.values()) | {"vocab_pad_multiple": _PADDING}
+    given = {field: getattr(model, field) for field in numbers}
+    return [
+        f"model.{field}: got {given[field]!r:.100}; allowed: {number.allowed}"
+        for field, number in sorted(numbers.items())
+        if given[field] is not None and not number.holds(given[field])
+    ]
 
 
 def read_model_file(described: ModelFile) -> ModelConfig:

@@ -5,6 +5,7 @@ A folder that cannot be read is an error: skipping it would silently leave data 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -121,3 +122,27 @@ def digest_file(path: Path, algorithm: str, advance: Callable[[int], None] = lam
             digest.update(piece)
             advance(len(piece))
     return digest.hexdigest()
+
+
+def bytes_in_holes(path: Path, enough: int) -> int:
+    """Return how much of a file reads as zeros without being stored; 0 where the file system does not tell.
+
+    A file of a few kilobytes may claim any size that way. Counting ends where more than ``enough`` are found.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    found, at, size = 0, 0, path.stat().st_size
+    with path.open("rb", buffering=0) as file:
+        while at < size and found <= enough:
+            hole = os.lseek(file.fileno(), at, os.SEEK_HOLE)
+            if hole >= size:
+                break
+            try:
+                at = os.lseek(file.fileno(), hole, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # nothing but a hole up to the end
+                    raise
+                at = size
+            found += at - hole
+    return found
