@@ -44,6 +44,15 @@ bench-data: setup ## The data benchmarks one after the other: text to shards, to
 bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled (15 minutes)
 	@$(BIN)/python benchmarks/trainer/run.py $(BENCH_ARGS)
 
+bench-finetune: setup ## What fine-tuning learns: docstrings from pretrained and random weights, a planted rule, questions (25 minutes)
+	@$(BIN)/python benchmarks/finetuning/run.py $(BENCH_ARGS)
+
+bench-finetune-speed: setup ## Fine-tuning BERT-base beside transformers' Trainer on this processor (15 minutes)
+	@$(BIN)/python benchmarks/finetuning/speed.py $(BENCH_ARGS)
+
+bench-recipes: setup ## Azure ML's recipe on this machine: samples/s of large, base and distil (BENCH_ARGS="--models base")
+	@$(BIN)/python benchmarks/finetuning/recipes.py $(BENCH_ARGS)
+
 bench-gpu: setup ## One GPU beside Hugging Face, BERT-large (BENCH_ARGS="--device cpu --preset tiny --sequences 8" is a check)
 	@$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
 
@@ -114,4 +123,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-tensorflow test-manifests check lint types layers structure generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-finetune bench-finetune-speed bench-recipes bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-tensorflow test-manifests check lint types layers structure generated generate format lock clean bench-gpu
