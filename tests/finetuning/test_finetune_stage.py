@@ -123,6 +123,33 @@ def test_a_finished_stage_is_not_trained_again(two_seeds: Path, task: Path, tmp_
     assert len(evaluated(tmp_path / "out", "after")) == 1
 
 
+def test_killed_behind_its_last_step_it_only_writes_its_results(two_seeds: Path, task: Path, tmp_path: Path) -> None:
+    shutil.copytree(two_seeds, tmp_path / "out")
+    (tmp_path / "out/run.json").unlink()
+    records = (tmp_path / "out/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "out/metrics.jsonl").write_text("".join(it for it in records if json.loads(it).get("when") != "after"))
+    # As a kill leaves it while one version takes the place of another.
+    stage = tmp_path / "out/finetune/rule"
+    stage.joinpath("predictions").rename(stage / ".predictions.before")
+    stage.joinpath("best").rename(stage / ".best.before")
+    shutil.copytree(stage / ".best.before", stage / ".best.aside")
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43])), attempt=2)
+    assert_same_run(two_seeds, tmp_path / "out")
+    assert len(evaluated(tmp_path / "out", "after")) == 1
+    assert sorted(path.name for path in stage.iterdir()) == ["best", "predictions", "results.json"]
+    assert len(progress_records(tmp_path / "out")) == len(progress_records(two_seeds))
+
+
+def test_a_rank_without_a_row_in_the_last_step_of_an_epoch(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task", train=12, validation=4)
+    stage = finetune_stage(task, epochs=1)
+    run(finetune_document(tmp_path / "one", task, stage))
+    run(finetune_document(tmp_path / "two", task, stage), ranks=2)
+    assert [it["interval_sequences"] for it in progress_records(tmp_path / "two")] == [11, 1]
+    one, two = ([it["loss"] for it in progress_records(tmp_path / name)] for name in ("one", "two"))
+    assert two == pytest.approx(one, rel=1e-5)
+
+
 def test_two_ranks_train_what_one_does(two_seeds: Path, task: Path, tmp_path: Path) -> None:
     document = finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43]))
     run(document, ranks=2)

@@ -56,6 +56,8 @@ class Evaluations:
     findings: Findings
     majority: Scores
     """The baselines by the names of the metrics."""
+    kept: Best | None
+    """What the best weights so far are; on rank 0."""
     last_s: float = field(default=0.0, init=False)
     """What the last evaluation took."""
 
@@ -70,17 +72,18 @@ class Evaluations:
         learner: TaskLearner,
     ) -> Evaluations:
         """Find what was evaluated before. Collective."""
+        kept: list[Best | None] = [None]
 
         def find() -> tuple[dict[tuple[int, int], Scores], Scores]:
             assert session.writer is not None, "runs on rank 0"
             assert texts is not None, "runs on rank 0"
-            find_best(session, stage)  # cleans up behind a kill, and refuses what is damaged
+            kept[0] = find_best(session, stage)
             records = read_metrics(session.writer.folder.path)
             return read_findings(records, stage.name, data.task.metrics), majority_of(texts)
 
         found, majority = on_rank_0(session.world, find, has_trained=session.has_trained)
         findings = Findings(deciding_metric(stage, data.task), plan, found)
-        return cls(session, stage, data, texts, plan, learner, findings, majority)
+        return cls(session, stage, data, texts, plan, learner, findings, majority, kept[0])
 
     def runs_of(self, number: int) -> list[Run]:
         """Return the runs that go on at the same time: one, or without synchronised gradients one on every rank."""
@@ -115,6 +118,7 @@ class Evaluations:
             def keep() -> None:
                 assert tensors is not None, "runs on rank 0"
                 keep_best(self.session, self.stage, best, tensors)
+                self.kept = best
 
             on_rank_0(self.session.world, keep, has_trained=True)
         on_rank_0(self.session.world, lambda: self._report(missing, step, scores), has_trained=True)
@@ -156,8 +160,7 @@ class Evaluations:
         values = [self.findings.value(one) for one in scores]
         number = max(range(len(values)), key=lambda at: (values[at], -at))
         # The record beside the weights decides, not the reports: after a kill it may be ahead of them.
-        before = find_best(self.session, self.stage)
-        return number if before is None or values[number] > self.findings.value(before.metrics) else None
+        return number if self.kept is None or values[number] > self.findings.value(self.kept.metrics) else None
 
     def _best(self, run: Run, step: int, scores: Scores) -> Best:
         texts, task = self.texts, self.data.task
