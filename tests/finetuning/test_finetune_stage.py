@@ -84,7 +84,7 @@ def test_results_have_mean_spread_and_best_over_the_seeds(two_seeds: Path) -> No
     assert report["attempts"] == 1
 
 
-@pytest.mark.parametrize("steps", [3, 5, 10, 13, 19])
+@pytest.mark.parametrize("steps", [3, 10, 13])
 def test_stopped_at_any_step_it_goes_on_bit_identically(
     two_seeds: Path, task: Path, tmp_path: Path, steps: int
 ) -> None:

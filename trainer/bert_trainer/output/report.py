@@ -248,14 +248,24 @@ def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
 
 
 def _plot_task(stage: FinetuneStage, records: list[Record], offset: int, axes: Axes) -> None:
-    """Draw the deciding metric of a finetune stage's evaluations, and its baseline."""
+    """Draw the deciding metric of a finetune stage's evaluations, a line for each seed, and its baseline."""
     of_stage = [it for it in records if (it["event"], it.get("stage")) == ("evaluated", stage.name)]
     metric = stage.metric or TASK_METRICS[stage.task][0]
-    during = [it for it in of_stage if it.get("when") == "during"]
-    steps = [offset + int(record["step"] or 0) for record in during]
-    axes.plot(steps, _column(during, metric, percent=True), "o", markersize=4, label=f"{stage.name}: {metric}")
+    by_seed: dict[object, list[Record]] = {}
+    for record in of_stage:
+        if record.get("when") == "during":
+            by_seed.setdefault(record.get("seed"), []).append(record)
+    color = None
+    for found in by_seed.values():
+        steps = [offset + int(record["step"] or 0) for record in found]
+        label = f"{stage.name}: {metric}" if color is None else None
+        (line,) = axes.plot(
+            steps, _column(found, metric, percent=True), "o-", color=color, markersize=4, linewidth=1, label=label
+        )
+        color = line.get_color()
     if of_stage and (baseline := of_stage[-1].get(f"majority_{metric}")) is not None:
-        axes.plot(steps, [100 * float(baseline)] * len(steps), "k:", label=f"{stage.name}: majority")
+        first, *_, last = [offset, *(offset + int(it["step"] or 0) for found in by_seed.values() for it in found)]
+        axes.plot([first, last], [100 * float(baseline)] * 2, "k:", label=f"{stage.name}: majority")
 
 
 def _column(records: list[Record], key: str, *, percent: bool = False) -> list[float]:

@@ -124,7 +124,7 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
             for splits in (examples.validations, examples.tests)
         )
         texts.append(TaskTexts(examples, validations, tests, lower_case))
-        _report_data(session, stage, examples, RunPlan.of(stage, len(train.samples)))
+        _report_data(session, stage, examples, RunPlan.of(stage, len(train.samples)), train.num_lost_answers)
         return StageRows(
             task=examples.task,
             train=train.samples,
@@ -138,12 +138,16 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
     return rows, texts[0] if texts else None
 
 
-def _report_data(session: Session, stage: FinetuneStage, examples: TaskExamples, plan: RunPlan) -> None:
+def _report_data(
+    session: Session, stage: FinetuneStage, examples: TaskExamples, plan: RunPlan, num_lost_answers: int
+) -> None:
     assert session.writer is not None, "runs on rank 0"
     counts = [f"{len(examples.train.examples):,} examples to train on ({plan.num_rows:,} rows)"]
     counts += [f"{len(it.examples):,} in {it.name}" for it in (*examples.validations, *examples.tests)]
     session.writer.metrics.event("task_read", stage=stage.name, message=", ".join(counts))
     notes = [*examples.notes]
+    if num_lost_answers:
+        notes.append(f"of {num_lost_answers:,} examples to train on no row holds the whole answer")
     warmup = stage.schedule.warmup.steps or 0
     if warmup >= plan.steps_per_run:
         # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
