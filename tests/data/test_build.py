@@ -388,6 +388,20 @@ def test_lengths_must_be_possible(tmp_path: Path, write_corpus: Callable[..., Pa
     dataset = DatasetConfig(folder=str(tmp_path / "data"))
     with pytest.raises(InputError, match="length 32:30: allowed are 8 to 32768 tokens and 1 to 29 predictions"):
         build_dataset(stage_of(write_corpus()), dataset, [(32, 30)], Silent())
-    with pytest.raises(InputError, match="no sequence length"):
-        build_dataset(stage_of(tmp_path / "text"), dataset, [], Silent())
     assert not (tmp_path / "data").exists()
+
+
+def test_without_lengths_the_vocabulary_alone_is_built_and_shards_may_follow(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    dataset = DatasetConfig(folder=str(root))
+    info = build_dataset(stage_of(text), dataset, [], Silent())
+    assert (info.complete, info.lengths) == (True, ())
+    assert sorted(contents(root)) == ["vocab.txt"]
+    built_at = (root / "dataset.json").stat().st_mtime_ns
+    assert build_dataset(stage_of(text), dataset, [], Silent()) == info
+    assert (root / "dataset.json").stat().st_mtime_ns == built_at
+    build(text, tmp_path / "at once")
+    build(text, root)
+    assert contents(root) == contents(tmp_path / "at once")

@@ -14,11 +14,13 @@ import h5py
 import numpy as np
 import pytest
 
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.commands.build import wanted_lengths
 from relayout import relayout
 from small_dumps import multistream, page
+from tiny_finetune import finetune_stage
 from whole_configs import whole_document
 
 SMALL = ["--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
@@ -244,6 +246,9 @@ def test_lengths_come_from_the_stages_that_read_the_dataset(tmp_path: Path) -> N
     ready = config.stages[1].model_copy(update={"shards": "elsewhere", "sequence_length": 64})
     assert wanted_lengths(config.model_copy(update={"stages": (*config.stages, ready)})) == [(32, 5)]
     assert wanted_lengths(config.model_copy(update={"stages": config.stages[:1]})) == [(128, 20), (512, 80)]
+    task = FinetuneStage.model_validate(finetune_stage(tmp_path))
+    assert wanted_lengths(config.model_copy(update={"stages": (*config.stages, task)})) == [(32, 5)]
+    assert wanted_lengths(config.model_copy(update={"stages": (config.stages[0], task)})) == []
 
 
 def test_a_job_s_child_reports_and_leaves_a_last_word(tmp_path: Path, write_corpus: Callable[..., Path]) -> None:

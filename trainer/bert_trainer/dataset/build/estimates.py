@@ -81,7 +81,7 @@ def estimate_build(
     ]
     document_bytes = _COPIES_OF_TOKENS * _id_bytes(vocabulary_size) * _TOKENS_PER_BYTE * text_bytes * draws / shards
     # Scratch files and memory of each process: while shards are built from text, and while they are resharded.
-    steps = []
+    steps = [(0.0, document_bytes)]
     for rows, length in zip(num_rows, lengths, strict=True):
         in_memory = _PAIR_BYTES * rows / shards + _rows_in_memory(rows / shards, length)
         # Layouts written in several passes have their rows twice on disk: in buckets, then in shuffled order.

@@ -57,7 +57,8 @@ def build_dataset(
     Args:
         stage: the text and the settings.
         dataset: the folder, and the vocabulary where one is given.
-        lengths: one folder of shards each; lengths that an earlier build made stay.
+        lengths: one folder of shards each; lengths that an earlier build made stay. None: the vocabulary alone, for
+            stages that read texts of their own.
         reporter: receives the progress.
         check: called between shards and several times a second while they are made. What it raises stops the
             build, which can be resumed.
@@ -199,8 +200,6 @@ def _encode_corpus(
 
 
 def _check_lengths(lengths: list[Length]) -> None:
-    if not lengths:
-        raise InputError("no sequence length to build: no stage needs shards of the dataset")
     for sequence_length, max_predictions in lengths:
         most = sequence_length - NUM_SPECIAL_TOKENS
         if not 8 <= sequence_length <= MAX_ROW_TOKENS or not 1 <= max_predictions <= most:

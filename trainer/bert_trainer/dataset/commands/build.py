@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.config.checks import load_run_config
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import DatasetConfig, RunConfig
 from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.dataset.build.pipeline import OpenPool, build_dataset
@@ -160,11 +161,13 @@ def _run_stage(
 
 
 def wanted_lengths(config: RunConfig) -> list[Length]:
-    """Return the lengths of all stages that read the dataset, each once; BERT's two where no stage does.
+    """Return the lengths of all stages that read the dataset, each once.
 
-    A job with nothing but a prepare stage makes a dataset for others: at 128 and 512 tokens (Devlin et al.
-    2019), with NVIDIA's numbers of predictions.
+    None where the others only fine-tune, which takes the vocabulary alone. A job with nothing but a prepare stage
+    makes a dataset for others: at 128 and 512 tokens (Devlin et al. 2019), with NVIDIA's numbers of predictions.
     """
     readers = [stage for stage in config.stages if isinstance(stage, PretrainStage | EvaluateStage)]
     lengths = [(stage.sequence_length, stage.max_predictions_per_sequence) for stage in readers if stage.shards is None]
+    if not lengths and any(isinstance(stage, FinetuneStage) for stage in config.stages):
+        return []
     return list(dict.fromkeys(lengths)) or [(128, 20), (512, 80)]
