@@ -46,7 +46,10 @@ LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", 
 
 
 class PrepareSpec(Section):
-    """Builds a vocabulary and shards from text, one set of shards per sequence length of the pretrain stages."""
+    """Builds a vocabulary and shards from text, one set of shards per sequence length of the pretrain stages.
+
+    In a job that only fine-tunes, the vocabulary alone.
+    """
 
     text: FilePath | None = None
     """One corpus by its path alone, with the defaults of ``corpora``: a folder or a file of plain text (documents
