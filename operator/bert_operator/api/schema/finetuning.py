@@ -64,7 +64,7 @@ class TableColumnsSpec(Section):
     context: ColumnName | None = None
     """The text that holds the answer. Required for spans."""
     answer: ColumnName | None = None
-    """The answer as it stands in the context. Required for spans."""
+    """The answer as it stands in the context; in JSON Lines a list of several as well. Required for spans."""
     answer_start: ColumnName | None = None
     """Offset of the answer's first character in the context, from 0. Empty: where the answer occurs first."""
     id: ColumnName | None = None
@@ -72,11 +72,14 @@ class TableColumnsSpec(Section):
 
 
 class TaskDataSpec(Section):
-    """The files of a task; relative paths are relative to the same folder as dataset.path."""
+    """The files of a task; relative paths are relative to the same folder as dataset.path.
+
+    Files may be compressed with gzip, bzip2 or xz.
+    """
 
     folder: FilePath | None = None
     """For the tasks of GLUE and for squad: the folder with the official files under their official names, such as
-    train.tsv and dev.tsv, or train-v1.1.json and dev-v1.1.json."""
+    train.tsv and dev.tsv, or train-v1.1.json and dev-v1.1.json; or the folder above it, glue for glue/MRPC."""
     train: FilePath | None = None
     """For classification, regression and spans: the file to train on. Required there."""
     validation: FilePath | None = None
@@ -89,7 +92,8 @@ class TaskDataSpec(Section):
     columns: TableColumnsSpec | None = None
     """Where texts and labels stand in train, validation and test. Required with them."""
     labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=256)] | None = None
-    """For classification: the classes in the order of their numbers. Empty: those of train in alphabetical order."""
+    """For classification: the classes in the order of their numbers. Empty: those of train in alphabetical order; whole
+    numbers in the order of their values."""
 
 
 class EarlyStoppingSpec(Section):
