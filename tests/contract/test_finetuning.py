@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import typing
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bert_operator.api.schema import bert_pretrain_job, finetuning
+from bert_operator.local.summary import print_summary
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.config import checks
 from bert_trainer.config import finetuning as trainer
 from bert_trainer.config.optimization import OptimizerConfig, Schedule, Warmup
+from bert_trainer.output.report import make_report
 from bert_trainer.tasks.catalog import TASKS
 from finetune_cases import FINETUNE_CASES, MODEL, MRPC, OWN, SPANS, alone, data, finetune
 from job_changes import Change, both, put
@@ -197,6 +202,21 @@ def test_fine_tuning_alone_starts_from_a_checkpoint_and_its_vocabulary() -> None
     }
     # The trainer takes the vocabulary beside the weights where the job names none.
     assert document["dataset"]["vocabulary_file"] is None
+
+
+def test_the_summary_reads_what_the_trainer_s_report_says(tmp_path: Path) -> None:
+    document = render_run_config(sample_job(finetune()), uid="u", ranks=2, hosts=1, output_folder=str(tmp_path))
+    found = {"f1": 0.889, "accuracy": 0.842, "majority_f1": 0.812, "majority_accuracy": 0.684}
+    spread = {"mean": 0.871, "std": 0.012, "runs": 5, "best_seed": 44, "best_rank": None, "best_epoch": 3.0}
+    whose = {"attempt_uid": "u", "attempt": 1, "run_s": 9.0, "cpu_s": 9.0}
+    record = {"event": "evaluated", "stage": "task", "when": "after", "metric": "f1", **found, **spread, **whose}
+    report = make_report(checks.parse_run_config(document), [record], {}, ranks=2)
+    stream = io.StringIO()
+    print_summary(Console(file=stream, width=200), json.loads(json.dumps(report)), tmp_path)
+    assert (
+        "task: f1 0.889, accuracy 0.842 (best of 5 runs: mean 0.871, standard deviation 0.012; seed 44, epoch 3); "
+        "majority: f1 0.812, accuracy 0.684"
+    ) in stream.getvalue()
 
 
 def test_both_sides_know_the_same_tasks_metrics_and_columns() -> None:

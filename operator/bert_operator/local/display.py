@@ -221,7 +221,7 @@ def _describe_task(record: ProgressRecord) -> str | None:
     """Return what an evaluation of a finetune stage found; None at the stage's end, whose own record says it."""
     if record.text("when") == "after":
         return None
-    runs = [f"{name} {record.text(name)}" for name in ("seed", "rank", "epoch") if record.text(name)]
+    runs = [f"{name} {value:.10g}" for name in ("seed", "rank", "epoch") if (value := record.number(name)) is not None]
     # In the order of the record, the deciding one first.
     figures = [
         f"{name} {value:.3f}"
