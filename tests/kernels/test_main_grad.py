@@ -1,7 +1,7 @@
 """Gradients of weights that kernels add up themselves: autograd's sums, and reported when they are whole.
 
-A bf16 model of two layers with a tied token table, two micro-batches. Reference: the same kernels, with gradients that
-autograd adds up.
+A model of two layers with a tied token table, two micro-batches, in bf16 and in fp32. Reference: the same kernels, with
+gradients that autograd adds up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.model.backends.cpu.linear import main_grad
+from bert_trainer.model.backends.cpu.linear import main_grad, side_by_side
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer
@@ -41,8 +41,8 @@ def make_batches() -> list[Batch]:
     ]
 
 
-def run_backward(model: Bert, batch: Batch) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def run_backward(model: Bert, batch: Batch, *, half: bool = True) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
         sums = model(batch, batch.dropout_keys(7, 1))
     (sums.masked_lm + sums.next_sentence).backward()
 
@@ -64,6 +64,36 @@ def test_sums_are_those_of_autograd_to_the_bit() -> None:
             assert torch.equal(found[name], parameter.grad), name
 
 
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_sums_of_products_in_single_precision_are_those_of_autograd(num_batches: int) -> None:
+    """To the bit for one micro-batch; a product that adds itself to another rounds in another order."""
+    plain, flat = make_model(), make_model()
+    parameters = FlatParameters(flat)
+    for batch in make_batches()[:num_batches]:
+        run_backward(plain, batch, half=False)
+        run_backward(flat, batch, half=False)
+    found = parameters.named(parameters.gradients)
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        if num_batches == 1 and name != "embeddings.tokens.weight":
+            assert torch.equal(found[name], parameter.grad), name
+        else:
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_lie_side_by_side_are_multiplied_where_they_lie() -> None:
+    plain, flat = make_model(), make_model()
+    FlatParameters(flat)
+    for model, is_copied in ((plain, True), (flat, False)):
+        layer = model.layers[1]
+        weights = [layer.query.weight, layer.key.weight, layer.value.weight]
+        found = side_by_side(weights)
+        assert torch.equal(found, torch.cat(weights))
+        assert (found.data_ptr() == weights[0].data_ptr()) is not is_copied
+    other_order = side_by_side([flat.layers[0].value.weight, flat.layers[0].key.weight])
+    assert torch.equal(other_order, torch.cat([flat.layers[0].value.weight, flat.layers[0].key.weight]))
+
+
 @dataclass(slots=True)
 class Snapshots(Alone):
     """Two ranks of which the other has nothing to add; keeps what it is given at that moment."""
@@ -76,7 +106,10 @@ class Snapshots(Alone):
         return Done(tensor)
 
 
-def test_a_bucket_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("half", [True, False], ids=["bf16", "fp32"])
+def test_a_bucket_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(zero1, "BUCKET_ROWS", 1)
     model, world = make_model(), Snapshots()
     parameters = FlatParameters(model)
@@ -85,10 +118,10 @@ def test_a_bucket_is_reduced_when_its_sums_are_whole_and_before_the_pass_ends(mo
     )
     reduction = GradientReduction(parameters, optimizer.gradients, optimizer.partition, world, compressed=False)
     first, last = make_batches()
-    run_backward(model, first)
+    run_backward(model, first, half=half)
     assert not world.taken
     reduction.watch()
-    run_backward(model, last)
+    run_backward(model, last, half=half)
     assert len(world.taken) == len(reduction.buckets)
     reduction.finish()
     for name, (then, now) in world.taken.items():

@@ -1,4 +1,4 @@
-"""Products with weights: converted to the compute type once a step, with bf16 gradients added to ``main_grad``.
+"""Products with weights: converted to the compute type once a step, with gradients added to ``main_grad``.
 
 Letters: N tokens, D input features, F output features.
 """
@@ -61,11 +61,22 @@ def _convert(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     key, cache = (dtype, tuple(map(id, weights))), _cache.weights
     if cache is not None and key in cache:
         return cache[key][1]
-    converted = (weights[0] if len(weights) == 1 else torch.cat(list(weights))).detach().to(dtype)
+    converted = side_by_side(weights).to(dtype)
     if cache is not None:
         # The weights themselves are held too: the id of one that has been freed could come back as another's.
         cache[key] = weights, converted
     return converted
+
+
+def side_by_side(weights: Sequence[Tensor]) -> Tensor:
+    """Return weights of the same width below each other: a view where they lie so already, as in flat buffers."""
+    first = weights[0].detach()
+    end, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for weight in weights:
+        if weight.data_ptr() != end or weight.untyped_storage().data_ptr() != storage or not weight.is_contiguous():
+            return torch.cat([weight.detach() for weight in weights])
+        end += weight.nbytes
+    return first.as_strided((sum(len(weight) for weight in weights), first.shape[1]), (first.shape[1], 1))
 
 
 def _matmul_transposed(a: Tensor, b: Tensor) -> Tensor:
@@ -87,14 +98,31 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        grad_x = _matmul_transposed(grad, weight.t())
+        sizes, wanted = [one.shape[0] for one in ctx.weights], ctx.needs_input_grad[2:]
+        if _sums_in_place(ctx.weights, wanted, grad.dtype):
+            for one, part in zip(ctx.weights, grad.split(sizes, dim=1), strict=True):  # type: ignore[no-untyped-call]
+                main_grad(one).addmm_(part.t(), x)  # type: ignore[union-attr]
+            return None, grad_x, *[None] * len(sizes)
         # (F, N) by (N, D): gradients of all weights in one product, split by their rows.
-        parts = _matmul_transposed(grad.t(), x.t()).split([one.shape[0] for one in ctx.weights])  # type: ignore[no-untyped-call]
-        wanted = ctx.needs_input_grad[2:]
+        parts = _matmul_transposed(grad.t(), x.t()).split(sizes)  # type: ignore[no-untyped-call]
         left = [
             _accumulate(ctx.library, one, part) if is_wanted else None
             for one, part, is_wanted in zip(ctx.weights, parts, wanted, strict=True)
         ]
-        return None, _matmul_transposed(grad, weight.t()), *left
+        return None, grad_x, *left
+
+
+def _sums_in_place(weights: Sequence[Tensor], wanted: Sequence[bool], dtype: torch.dtype) -> bool:
+    """Return whether products of fp32 add themselves to ``main_grad``."""
+    # Without a gradient of its own in between, which is allocated, written and read once more: 18 % of the time of
+    # these products, 5 % of a step of BERT-base. oneDNN's products, which AMD's processors want, cannot add.
+    return (
+        dtype == torch.float32
+        and not prefers_onednn()
+        and all(wanted)
+        and all(main_grad(weight) is not None for weight in weights)
+    )
 
 
 def _accumulate(library: Library, weight: Tensor, grad: Tensor) -> Tensor | None:
