@@ -189,7 +189,8 @@ class FinetuneSpec(Section):
     spec.optimizer.partitioning says, unless every rank trains a model of its own. Default: AdamW with betas 0.9 and
     0.999, epsilon 1e-8, weight decay 0.01, clipping to 1.0."""
     head_dropout: Share | None = None
-    """Dropout probability before the task's own layer. Empty: hiddenDropout of the model."""
+    """Dropout probability before the task's own layer. Empty: as in transformers, hiddenDropout of the model and 0 for
+    spans, or of DistilBERT 0.2 and 0.1 for spans."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of runs, one after the other: with spec.seed, spec.seed + 1 and so on, which decide the task's own layer,
     the order of rows and dropout. The best one is kept; mean and standard deviation are reported. Default: 1. Published
