@@ -179,6 +179,8 @@ def test_all_that_is_wrong_with_the_data_is_said_at_once(
         ("--learning-rate nan", "learning_rate: got nan"),
         ("--seeds 1000000000", "seeds: got"),
         ("--seeds 0", "seeds: got []"),
+        ("--sequence-length 600", "sequence_length: got 600; allowed: at most model.max_position_embeddings 512"),
+        ("--metric pearson", "metric: got 'pearson'"),
     ],
 )
 def test_a_value_that_no_stage_takes_is_refused(mrpc: Path, weights: Path, words: str, complaint: str) -> None:
