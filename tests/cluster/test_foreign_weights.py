@@ -1,8 +1,8 @@
 """Jobs train to a target on real pods: from text, and from another program's checkpoint, which is then exported.
 
-Inputs: the job that makes the dataset, with a target for its first phase; the TensorFlow checkpoint that a job has left
-on the volume, and a target that this job's evaluations say is within reach. Observed: the status, ``kubectl get -o
-wide``, the records of the run and the exported files.
+Inputs: the job that makes the dataset, with a target for its first phase; a checkpoint that TensorFlow has
+written, with its vocabulary, on the volume, and a target that these weights meet soon and untrained ones never in as
+many steps. Observed: the status, ``kubectl get -o wide``, the records of the run and the exported files.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from collections.abc import Callable
 import pytest
 
 from job_cluster import Json, Namespace
-from real_jobs import DATA_JOB, STEPS, VOCABULARY_SIZE, WITHIN_REACH, RealJob, training_job
+from real_jobs import DATA_JOB, STEPS, WITHIN_REACH, RealJob, training_job
+from tensorflow_cases import TRAINED
 
 pytestmark = pytest.mark.timeout(300)
 Say = Callable[[str], None]
+PUBLISHED = "published-weights"
+"""Folder on the volume."""
+OF_THE_TRAINED = 0.06
+"""Masked-LM accuracy; the kept weights have 0.08 after ten steps, untrained ones 0 after forty."""
 
 _LEFT = """
 import json, pathlib
@@ -53,43 +58,47 @@ def test_a_prepared_dataset_is_trained_on_until_the_target_is_met(data: Namespac
     assert [step for _, step, _ in left.evaluations] == [*range(10, found["step"] + 1, 10)]
 
 
-def test_phase_2_starts_from_a_tensorflow_checkpoint_and_ends_at_its_target(whole: RealJob, say: Say) -> None:
-    reached = accuracy(whole.results()["phase1"])
-    wanted = round(0.8 * reached, 4)
+def test_phase_2_starts_from_what_tensorflow_has_written_and_ends_at_its_target(data: Namespace, say: Say) -> None:
+    """As people begin with published weights: text is split with their vocabulary, their file describes the model."""
+    data.put(TRAINED, PUBLISHED)
+    prepare = {"name": "prepare", "prepare": {"text": "builtin:python-docs", "dupeFactor": 1}}
     (phase2,) = (stage for stage in training_job("foreign")["spec"]["stages"] if stage["name"] == "phase2")
     phase2["pretrain"] |= {
-        "length": {"steps": 10 * STEPS["phase2"]},
         "evaluation": {"everySteps": 10, "maxSamples": 64},
-        "target": {"maskedLmAccuracy": wanted},
+        "target": {"maskedLmAccuracy": OF_THE_TRAINED},
     }
     spec = {
-        "initialCheckpoint": {"path": "whole/export/tensorflow", "format": "tensorflow"},
+        "model": {"configFile": f"{PUBLISHED}/bert_config.json"},
+        "dataset": {"vocabularyFile": f"{PUBLISHED}/vocab.txt"},
+        "initialCheckpoint": {"path": PUBLISHED, "format": "tensorflow"},
         "stages": [
+            prepare,
             phase2,
             {"name": "evaluate", "evaluate": {"maxSamples": 64}},
             {"name": "export", "export": {}},
             {"name": "export-onnx", "export": {"format": "onnx"}},
         ],
     }
-    whole.namespace.apply(training_job("foreign", **spec))
-    job = RealJob(whole.namespace, "foreign")
-    status = job.wait_phase("Succeeded")
+    data.apply(training_job("foreign", **spec))
+    job = RealJob(data, "foreign")
+    status = job.wait_phase("Succeeded", timeout_s=240)
     found = job.results()
-    say(f"target {wanted} after a training to {reached}: {found['phase2']['message']}")
+    say(found["phase2"]["message"])
     assert found["phase2"]["targetMet"] is True
     assert found["phase2"]["step"] <= STEPS["phase2"]
-    assert accuracy(found["phase2"]) >= wanted
+    assert accuracy(found["phase2"]) >= OF_THE_TRAINED
     assert 0 < accuracy(found["evaluate"]) < 1
-    assert status["attempt"] == 1
+    assert status["attempt"] == 2, "the first has made the dataset"
     assert [*found] == ["phase2", "evaluate"], "the newest stands last"
-    table = whole.namespace.kubectl("get", "bpj", "foreign", "-o", "wide")
+    table = data.kubectl("get", "bpj", "foreign", "-o", "wide")
     assert cell(table, "ACCURACY") == found["evaluate"]["metrics"]["mlm_accuracy"]
 
-    left = json.loads(whole.namespace.python(_LEFT))
+    left = json.loads(data.python(_LEFT))
     (told,) = (record["message"] for record in left["initialized"])
     assert told.startswith("Started from the weights of ")
-    assert told.endswith("whole/export/tensorflow"), "no head was drawn, none left out"
+    assert told.endswith(f"/{PUBLISHED}"), "no head was drawn, none left out"
+    vocabulary = (TRAINED / "vocab.txt").read_text().split()
     # Before its first step it predicts better than chance, which an untrained model does not.
     (before,) = (record for record in left["evaluated"] if record["when"] == "before")
-    assert before["mlm_loss"] < math.log(VOCABULARY_SIZE) - 0.5
+    assert before["mlm_loss"] < math.log(len(vocabulary)) - 0.5
     assert {"huggingface/model.safetensors", "huggingface/README.md", "onnx/model.onnx"} <= set(left["files"])

@@ -10,6 +10,7 @@ Everything is done by kubectl, as users do it. Files on volumes are read by a po
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -235,6 +236,18 @@ class Namespace:
     def python(self, program: str, *, pod: str = READER) -> str:
         """Run a program in a pod (the one that reads the volume, at /volume) and return what it printed."""
         return self.kubectl("exec", pod, "--", "python3", "-c", program)
+
+    def put(self, folder: Path, place: str) -> None:
+        """Copy the files of a folder to a new one on the volume."""
+        program = (
+            "import base64, json, pathlib, sys\n"
+            f"folder = pathlib.Path('/volume', {place!r})\n"
+            "folder.mkdir()\n"
+            "for name, content in json.load(sys.stdin).items():\n"
+            "    (folder / name).write_bytes(base64.b64decode(content))\n"
+        )
+        contents = {path.name: base64.b64encode(path.read_bytes()).decode() for path in sorted(folder.iterdir())}
+        self.kubectl("exec", "-i", READER, "--", "python3", "-c", program, text=json.dumps(contents))
 
     def wait_pod(self, name: str, phase: str, timeout_s: float = 60) -> None:
         """Wait until a pod is in a phase."""

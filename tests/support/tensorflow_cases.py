@@ -1,7 +1,8 @@
 """Checkpoints that TensorFlow has written, the rows that both sides compute on, and how TensorFlow is run.
 
-Two small ones are kept in tests/fixtures/tensorflow (tools/keep_tensorflow.py): ``google``, weights alone in one data
-file, and ``mlperf``, with optimizer state, a state file and three data files.
+Three small ones are kept in tests/fixtures/tensorflow (tools/keep_tensorflow.py): ``google``, weights alone in one data
+file; ``mlperf``, with optimizer state, a state file and three data files; and ``trained``, of a model that has learnt
+something, with the vocabulary of its text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from random_rows import random_samples
 from whole_configs import model_settings
 
 KEPT = Path(__file__).parents[1] / "fixtures/tensorflow"
-GOOGLE, MLPERF, EXPECTED = KEPT / "google", KEPT / "mlperf", KEPT / "expected.json"
+GOOGLE, MLPERF, TRAINED, EXPECTED = KEPT / "google", KEPT / "mlperf", KEPT / "trained", KEPT / "expected.json"
 CHILD = Path(__file__).with_name("tensorflow_child.py")
 SMALL: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.1,

@@ -1,6 +1,7 @@
 """What tests have real TensorFlow do. Run by its own interpreter; imports nothing of this project but its neighbour.
 
     tensorflow_child.py write CONFIG PREFIX [--slots] [--shards N]    a checkpoint with Google's names, by a Saver
+    tensorflow_child.py rewrite CONFIG PREFIX OTHER                   the same variables, by a Saver of its own
     tensorflow_child.py compute CONFIG PREFIX INPUTS OUTPUTS          hidden states and logits of a checkpoint, .npz
     tensorflow_child.py compare PREFIX OTHER                          bit by bit, without optimizer state
 
@@ -96,6 +97,16 @@ def write(config: dict[str, Any], prefix: str, *, slots: bool, shards: int) -> N
         v1.train.Saver(sharded=shards > 1).save(session, prefix, write_meta_graph=False)
 
 
+def rewrite(config: dict[str, Any], prefix: str, other: str) -> None:
+    """Have a Saver write the variables that a checkpoint holds."""
+    reader = tf.train.load_checkpoint(prefix)
+    with tf.Graph().as_default(), v1.Session() as session:
+        for name, shape in shapes_of(config).items():
+            variable = v1.get_variable(name, shape, initializer=tf.zeros_initializer())
+            variable.load(reader.get_tensor(name), session)
+        v1.train.Saver().save(session, other, write_meta_graph=False)
+
+
 def compute(config: dict[str, Any], prefix: str, inputs: str, outputs: str) -> None:
     """Read the variables with TensorFlow and compute with them in NumPy."""
     given = np.load(inputs)
@@ -126,7 +137,7 @@ def compare(prefix: str, other: str) -> None:
 def main() -> None:
     """Do what the first argument says."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["write", "compute", "compare"])
+    parser.add_argument("what", choices=["write", "rewrite", "compute", "compare"])
     parser.add_argument("arguments", nargs="+")
     parser.add_argument("--slots", action="store_true")
     parser.add_argument("--shards", type=int, default=1)
@@ -137,6 +148,8 @@ def main() -> None:
     config = json.loads(Path(given.arguments[0]).read_text())
     if given.what == "write":
         write(config, given.arguments[1], slots=given.slots, shards=given.shards)
+    elif given.what == "rewrite":
+        rewrite(config, *given.arguments[1:])
     else:
         compute(config, *given.arguments[1:])
 

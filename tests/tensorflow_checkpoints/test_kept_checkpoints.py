@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import pipeline
 
+from bert_trainer.checkpoints.conversion import import_weights
 from bert_trainer.checkpoints.tensorflow_bundle import open_bundle
 from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoint
 from bert_trainer.model.bert import Bert
-from tensorflow_cases import GOOGLE, MLPERF, SMALL, errors_of, model_of, outputs_of, read_expected, rows_of
+from tensorflow_cases import GOOGLE, MLPERF, SMALL, TRAINED, errors_of, model_of, outputs_of, read_expected, rows_of
 
 WORST = 1e-5
 # What tf.train.load_checkpoint returns of cls/seq_relationship.
@@ -97,3 +99,14 @@ def test_padding_rows_of_the_vocabulary_come_along() -> None:
     tensors, _ = read_tensorflow_checkpoint(GOOGLE, model_of(config))
     assert tensors["embeddings.tokens.weight"].shape == (27, 8)
     assert tensors["mlm_bias"].shape == (27,)
+
+
+def test_the_trained_one_is_small_and_knows_its_vocabulary(tmp_path: Path) -> None:
+    """What jobs on a cluster start from; they measure how well it predicts."""
+    assert sum(path.stat().st_size for path in TRAINED.iterdir()) < 300_000
+    account = import_weights(TRAINED, "tensorflow", tmp_path / "model")
+    assert "vocabulary: 1,024 entries" in account
+    assert "not used" not in account
+    # Of 1,024 entries the one that is the most frequent there, which weights that nobody has trained do not know.
+    (best,) = pipeline("fill-mask", model=str(tmp_path / "model"), top_k=1)("the value of [MASK] function")
+    assert best["token_str"] == "the"
