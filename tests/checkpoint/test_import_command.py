@@ -10,6 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -182,3 +183,43 @@ def test_an_import_leaves_alone_what_stands_beside_its_output(tmp_path: Path) ->
     assert (beside / "kept.txt").read_text() == "kept"
     assert {path.name for path in tmp_path.iterdir()} >= {".out.aside", "out"}
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out.") and path != beside]
+
+
+def test_nvidia_s_checkpoint_becomes_a_graph(tmp_path: Path, nvidia: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "onnx"
+    assert run(nvidia, "--format", "nvidia", "--to", "onnx", "--output", output) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"Wrote {output}, for ONNX Runtime and others that run its model.onnx"
+    assert run(nvidia, "--format", "nvidia", "--output", tmp_path / "folder") == 0
+    theirs = BertForPreTraining.from_pretrained(tmp_path / "folder").eval()
+    tokens = BertTokenizer.from_pretrained(output)("w1 w2 g", "w3", return_tensors="pt")
+    with torch.no_grad():
+        wanted = theirs(**tokens)
+    graph = onnxruntime.InferenceSession(output / "model.onnx")
+    inputs = {given.name: tokens[given.name].numpy() for given in graph.get_inputs()}
+    names = ["prediction_logits", "seq_relationship_logits"]
+    found = [torch.from_numpy(values) for values in graph.run(names, inputs)]
+    torch.testing.assert_close(found, [wanted[name] for name in names], rtol=1e-5, atol=1e-5)
+
+
+def test_weights_go_to_tensorflow_and_back_bit_by_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_huggingface(tmp_path / "model", small_model(seed=1))
+    assert run(folder, "--format", "huggingface", "--to", "tensorflow", "--output", tmp_path / "tf") == 0
+    wanted = f"Wrote {tmp_path}/tf, for initialCheckpoint.format: tensorflow"
+    assert capsys.readouterr().out.splitlines()[-1] == wanted
+    assert run(tmp_path / "tf", "--format", "tensorflow", "--output", tmp_path / "copy") == 0
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "copy"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_what_tensorflow_cannot_express_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_huggingface(tmp_path / "model", small_model())
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "layer_norm_eps": 1e-5}))
+    assert run(folder, "--format", "huggingface", "--to", "tensorflow", "--output", tmp_path / "tf") == 2
+    message = capsys.readouterr().err
+    assert "--to: got tensorflow; allowed: with an architecture of bert and a layer_norm_eps of 1e-12" in message
+    assert f"got bert and 1e-05 in {folder}/config.json" in message
+    assert not (tmp_path / "tf").exists()
+    assert run(folder, "--format", "huggingface", "--to", "onnx", "--output", tmp_path / "onnx") == 0

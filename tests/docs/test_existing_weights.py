@@ -37,7 +37,11 @@ def test_the_commands_of_the_guide_are_taken() -> None:
     (text,) = blocks("sh")
     commands = [shlex.split(line) for line in text.splitlines()]
     parsed = [parse_arguments(command[1:]) for command in commands if command[0] == "bert-train"]
-    assert [(str(given.path), given.format) for given in parsed] == [("results", "nvidia"), ("ckpt_8601.pt", "nvidia")]
+    assert [(str(given.path), given.format, given.to) for given in parsed] == [
+        ("results", "nvidia", "huggingface"),
+        ("ckpt_8601.pt", "nvidia", "huggingface"),
+        ("runs/wiki", "bert-trainer", "onnx"),
+    ]
 
 
 def test_every_format_has_a_row() -> None:

@@ -13,6 +13,7 @@ from typing import get_args
 from bert_trainer import finetune_command
 from bert_trainer.config.checks import load_run_config, parse_profile_steps, parse_run_config, resolve_model
 from bert_trainer.config.run_config import InitialCheckpoint
+from bert_trainer.config.stages import ExportFormat
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.termination import report_error, write_termination
 
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.path,
                 arguments.format,
                 arguments.output,
+                form=arguments.to,
                 vocabulary_file=arguments.vocabulary_file,
                 model_file=arguments.model_config,
             )
@@ -139,9 +141,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_import(
         verbs.add_parser(
             "import",
-            help="read weights of another program and write them as a Hugging Face folder",
-            description="Read weights of another program, account for every tensor, and write them as a Hugging Face "
-            "folder, which initialCheckpoint.format: huggingface and transformers read. Nothing in the files is run.",
+            help="read weights of another program and write them for others",
+            description="Read weights of another program, or of a run, account for every tensor, and write what an "
+            "export stage writes: a Hugging Face folder, which initialCheckpoint.format: huggingface and transformers "
+            "read, an ONNX graph, or a checkpoint of TensorFlow 1. Nothing in the files is run.",
         )
     )
     return parser
@@ -152,6 +155,9 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     formats = get_args(InitialCheckpoint.model_fields["format"].annotation)
     parser.add_argument("--format", required=True, choices=formats, help="as initialCheckpoint.format")
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="written; must not exist")
+    parser.add_argument(
+        "--to", choices=get_args(ExportFormat), default="huggingface", help="as export.format (huggingface)"
+    )
     parser.add_argument(
         "--vocabulary-file", type=Path, metavar="FILE", help="one token per line; default: vocab.txt beside the weights"
     )

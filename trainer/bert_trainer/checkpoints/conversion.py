@@ -1,4 +1,4 @@
-"""``bert-train import``: weights of any format that runs start from, checked and written as a Hugging Face folder.
+"""``bert-train import``: weights of any format that runs start from, checked and written in one that is exported.
 
 Every tensor is accounted for as at the start of a run, with one difference: a source without a masked-LM head is
 refused, since the folder would hold random numbers in its place. A source without a next-sentence head becomes a model
@@ -8,7 +8,9 @@ without that objective.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -23,27 +25,43 @@ from bert_trainer.checkpoints.description import Described, check_description, f
 from bert_trainer.checkpoints.initial_weights import read_source
 from bert_trainer.checkpoints.model_export import export_model
 from bert_trainer.checkpoints.tokenizer_files import is_lower_case, read_lower_case
+from bert_trainer.config.checks import TENSORFLOW_LAYER_NORM_EPS, fits_tensorflow
 from bert_trainer.config.run_config import ModelConfig
+from bert_trainer.config.stages import ExportFormat
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.atomic_files import disk_errors
 from bert_trainer.system.files import shown
 
+_USES: Mapping[ExportFormat, str] = MappingProxyType(
+    {
+        "huggingface": "for initialCheckpoint.format: huggingface",
+        "onnx": "for ONNX Runtime and others that run its model.onnx",
+        "tensorflow": "for initialCheckpoint.format: tensorflow",
+    }
+)
 _MOST_NAMED = 8
 _LONGEST_NAME = 200
 """Characters of a tensor's name: whoever wrote the file chose it."""
 
 
 def import_weights(
-    path: Path, kind: str, output: Path, *, vocabulary_file: Path | None = None, model_file: Path | None = None
+    path: Path,
+    kind: str,
+    output: Path,
+    *,
+    form: ExportFormat = "huggingface",
+    vocabulary_file: Path | None = None,
+    model_file: Path | None = None,
 ) -> str:
-    """Read weights of another program and write them as a Hugging Face folder.
+    """Read weights of another program and write them as a folder that others read, as an export stage would.
 
     Args:
         path: As ``initial_checkpoint.path``.
         kind: As ``initial_checkpoint.format``.
         output: The folder to write; must not exist.
+        form: As ``format`` of an export stage.
         vocabulary_file: The weights' vocabulary; None: ``vocab.txt`` beside them.
         model_file: What describes the model; None: ``bert_config.json`` or ``config.json`` beside the weights, or the
             configuration of the run that wrote them.
@@ -52,18 +70,26 @@ def import_weights(
         An account for people: what was read, what was left over, what was written.
 
     Raises:
-        InputError: there are no such weights, or tensors are missing, left over or of another shape.
+        InputError: there are no such weights, tensors are missing, left over or of another shape, or the format cannot
+            express the model.
         TrainerError: the folder cannot be written.
     """
     try:
-        return _import(path, kind, output, vocabulary_file, model_file)
+        return _import(path, kind, output, form, vocabulary_file, model_file)
     except OSError as error:
         raise InputError(
             f"{error.filename or path}: cannot be read ({error.strerror})", hint="check its owner and rights"
         ) from error
 
 
-def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, model_file: Path | None) -> str:
+def _import(
+    path: Path,
+    kind: str,
+    output: Path,
+    form: ExportFormat,
+    vocabulary_file: Path | None,
+    model_file: Path | None,
+) -> str:
     # Resolved first: "new/.." does not exist while "new" does not, and is the folder that it stands in once it does.
     output = Path(os.path.abspath(output))
     if os.path.lexists(output):
@@ -72,6 +98,13 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
     vocabulary = read_vocabulary(described.vocabulary_file)
     config = described.model
     check_description(described, vocabulary)
+    if form == "tensorflow" and not fits_tensorflow(config):
+        raise InputError(
+            f"--to: got tensorflow; allowed: with an architecture of bert and a layer_norm_eps of "
+            f"{TENSORFLOW_LAYER_NORM_EPS:g}, which are built into code that reads such checkpoints; got "
+            f"{config.architecture} and {config.layer_norm_eps:g} in {described.model_file}",
+            hint="write huggingface or onnx",
+        )
     source, fitted = _read(path, kind, config, vocabulary)
     if fitted.fresh and set(fitted.fresh) <= set(NEXT_SENTENCE):
         config = config.model_copy(update={"objective": "mlm"})
@@ -88,8 +121,11 @@ def _import(path: Path, kind: str, output: Path, vocabulary_file: Path | None, m
         output.parent.mkdir(parents=True, exist_ok=True)
     said = read_lower_case(path)
     lower_case = is_lower_case(vocabulary) if said is None else said
-    export_model("huggingface", model, vocabulary, output, lower_case=lower_case, replace=False)
-    return _render_account(kind, described, config, source, fitted, vocabulary, output)
+    export_model(form, model, vocabulary, output, lower_case=lower_case, replace=False)
+    lines = _render_account(kind, described, config, source, fitted, vocabulary)
+    lines.append(f"Wrote {output}, {_USES[form]}")
+    # Names of files may hold what cannot be printed as well.
+    return "\n".join(map(shown, lines))
 
 
 def _read(path: Path, kind: str, config: ModelConfig, vocabulary: Vocabulary) -> tuple[Source, Fitted]:
@@ -107,8 +143,7 @@ def _render_account(
     source: Source,
     fitted: Fitted,
     vocabulary: Vocabulary,
-    output: Path,
-) -> str:
+) -> list[str]:
     table = source.tensors["embeddings.tokens.weight"]
     padding = len(table) - vocabulary.size
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in fitted.tensors.values()})
@@ -126,6 +161,4 @@ def _render_account(
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             lines.append(f"  {what}: {', '.join(shown(name)[:_LONGEST_NAME] for name in names[:_MOST_NAMED])}{more}")
-    lines.append(f"Wrote {output}, for initialCheckpoint.format: huggingface")
-    # Names of files may hold what cannot be printed as well.
-    return "\n".join(map(shown, lines))
+    return lines

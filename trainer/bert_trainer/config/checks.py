@@ -210,7 +210,7 @@ def _stage_problems(config: RunConfig) -> list[str]:
                 )
         if isinstance(stage, EvaluateStage):
             problems += _range_problems(f"{path}.data_range", stage.data_range)
-        if isinstance(stage, ExportStage) and stage.format == "tensorflow" and not _fits_tensorflow(config.model):
+        if isinstance(stage, ExportStage) and stage.format == "tensorflow" and not fits_tensorflow(config.model):
             problems.append(
                 f"{path}.format: got 'tensorflow'; allowed: with model.architecture 'bert' and model.layer_norm_eps "
                 f"{TENSORFLOW_LAYER_NORM_EPS:g}, which are built into code that reads such checkpoints"
@@ -266,7 +266,8 @@ def _measurements(path: str, stage: Stage) -> Iterator[tuple[str, Evaluation | E
         yield f"{path}.evaluation", stage.evaluation
 
 
-def _fits_tensorflow(model: ModelConfig | ModelFile) -> bool:
+def fits_tensorflow(model: ModelConfig | ModelFile) -> bool:
+    """Return whether code that reads TensorFlow's checkpoints computes this model."""
     if isinstance(model, ModelFile):
         return True  # looked at again once the file is read: resolve_model
     return model.architecture == "bert" and model.layer_norm_eps == TENSORFLOW_LAYER_NORM_EPS

@@ -209,12 +209,15 @@ class EvaluateStage(Section):
     """The part of training shards to measure on; empty: held-out shards, all of them."""
 
 
+ExportFormat = Literal["huggingface", "onnx", "tensorflow"]
+
+
 class ExportStage(Section):
     """The trained model in a format that other programs load."""
 
     kind: Literal["export"] = "export"
     name: StageName
-    format: Literal["huggingface", "onnx", "tensorflow"]
+    format: ExportFormat
     """``huggingface``: weights, settings and tokenizer for ``transformers``; ``onnx``: one graph on padded rows, fp32,
     with the same settings and tokenizer; ``tensorflow``: a checkpoint with the names of Google's TensorFlow 1 code.
     Written to ``export/<format>``, or to ``export/<format>-<name>`` where a later stage has the same format."""
