@@ -19,13 +19,14 @@ from safetensors.torch import load_file
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import Stopped
+from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel import zero1
 from bert_trainer.parallel.world import PeerFailed, World
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads
-from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
+from tiny_run import PREDICTIONS, pretrain_stage, run_document, run_trainer, write_dataset
 from whole_configs import whole_document
 
 STEPS = 6
@@ -111,6 +112,26 @@ def test_weights_and_moments_are_those_of_the_whole_optimizer_to_the_bit(
     trained: Callable[..., Path], ranks: int, name: str
 ) -> None:
     assert_equal(state(trained(ranks, "none", name=name)), state(trained(ranks, "zero1", name=name)))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_evaluating_between_steps_changes_no_bit_of_two_ranks_parts(
+    tmp_path: Path, dataset: Path, trained: Callable[..., Path], precision: str
+) -> None:
+    """Every rank evaluates with weights that it has gathered, of which it updates a part."""
+    evaluation = {"every_steps": 1, "max_samples": None, "micro_batch_size": 4, "shards": None, "data_range": None}
+    stage = pretrain_stage(
+        global_batch_size=17,
+        micro_batch_size=3,
+        length={"steps": STEPS},
+        evaluation={**evaluation, "max_predictions_per_sequence": PREDICTIONS},
+    )
+    train(document(tmp_path / "run", dataset, ranks=2, partitioning="zero1", precision=precision, stages=[stage]))
+    steps = [record["step"] for record in read_metrics(tmp_path / "run") if record["event"] == "evaluated"]
+    assert steps == list(range(1, STEPS + 1))
+    plain = trained(2, "zero1", precision=precision)
+    for checkpoint in (HALF, FINAL):
+        assert_equal(state(plain, checkpoint), state(tmp_path / "run", checkpoint))
 
 
 @pytest.mark.parametrize(
