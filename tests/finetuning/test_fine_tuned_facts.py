@@ -30,7 +30,13 @@ BEST = Best(
     train_rows=2000,
     validation_examples=56,
 )
-SQUAD = {"task": "squad", "data": {"folder": "/data/secret-volume/squad"}, "sequence_length": 96, "doc_stride": 4}
+SQUAD = {
+    "task": "squad",
+    "data": {"folder": "/data/secret-volume/squad"},
+    "sequence_length": 48,
+    "max_query_length": 12,
+    "doc_stride": 4,
+}
 START = {"path": "/models/secret/bert-base-cased", "format": "huggingface"}
 
 
