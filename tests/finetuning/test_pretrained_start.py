@@ -120,6 +120,9 @@ def test_without_a_data_set_the_vocabulary_is_the_one_beside_the_weights(
     session = Session.open(parse_run_config(alone), Alone(), attempt=1)
     session.close()
     assert session.vocabulary.size == 61
+    (tmp_path / "start/vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"neither .*none/vocab.txt nor .*start/vocab.txt is there"):
+        Session.open(parse_run_config({**alone, "output_folder": str(tmp_path / "again")}), Alone(), attempt=1)
 
 
 def test_pretraining_lets_go_of_its_moments_and_gradients(data: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -44,10 +45,12 @@ def run(document: Document, *, ranks: int = 1, stop_after: int | None = None, at
         run_stages(session, never if stop_after is None else StopAfter(stop_after))
 
     torch.set_num_threads(1)
-    if ranks == 1:
-        act(Alone())
-    else:
-        run_threads(ranks, act)
+    # A third of what such a run costs; runs by ``in_process.train`` draw it.
+    with mock.patch("bert_trainer.output.report.plot_loss"):
+        if ranks == 1:
+            act(Alone())
+        else:
+            run_threads(ranks, act)
 
 
 def evaluated(folder: Path, when: str = "during") -> list[Document]:

@@ -314,7 +314,12 @@ def _read_vocabulary(config: RunConfig) -> Vocabulary:
         # A run that only fine-tunes has no data set; weights of other programs come with their vocabulary.
         weights = Path(start.path)
         beside = (weights if weights.is_dir() else weights.parent) / "vocab.txt"
-        path = beside if beside.exists() else path
+        if not beside.exists():
+            raise InputError(
+                f"dataset.vocabulary_file: got none, and neither {path} nor {beside} is there",
+                hint="name the vocabulary that the weights were trained with",
+            )
+        path = beside
     vocabulary = read_vocabulary(path)
     wanted, file = config.sizes.vocab_size, config.sizes.config_file
     if wanted is not None and wanted != len(vocabulary.tokens):
