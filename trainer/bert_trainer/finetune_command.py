@@ -260,7 +260,7 @@ _NUMBERS: tuple[tuple[str, type[int] | type[float], int | float | None, str], ..
     ("epsilon", float, 1e-8, "added to the root of the second moment"),
     ("weight-decay", float, 0.01, "not of biases and LayerNorm"),
     ("max-gradient-norm", float, 1.0, "above which gradients are clipped; 0: never"),
-    ("head-dropout", float, None, "before the task's own layer; default: the model's"),
+    ("head-dropout", float, None, "before the task's own layer; default: as the architecture's authors have it"),
     ("evaluate-every-epochs", float, 1.0, "epochs between evaluations; the last step is evaluated as well"),
     ("patience", int, None, "evaluations without improvement that end a run early; default: it takes all its epochs"),
     ("min-improvement", float, 0.0, "of the metric, below which an evaluation counts as none, with --patience"),
