@@ -7,7 +7,10 @@ the files that it names.
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,21 +24,25 @@ from weight_sources import small_model, write_huggingface
 @pytest.fixture(autouse=True)
 def own_signal_handlers() -> Iterator[None]:
     """A run in this process listens to signals for the rest of it."""
-    numbers = (signal.SIGUSR1, signal.SIGTERM)
+    numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
 
 
-def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = write_huggingface(tmp_path / "model", small_model(seed=1, max_position_embeddings=32))
-    files = write_task(tmp_path / "task")
+def options(folder: Path) -> list[str]:
+    model = write_huggingface(folder / "model", small_model(seed=1, max_position_embeddings=32))
+    files = write_task(folder / "task")
     named = [f"--{name}={files / name}.tsv" for name in ("train", "validation", "test")]
+    columns = ["--text=sentence", "--label=answer"]
+    return ["finetune", "--task=classification", *named, *columns, f"--model={model}", "--sequence-length=16"]
+
+
+def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
-    words = ["finetune", "--task=classification", *named, "--text=sentence", "--label=answer", f"--model={model}"]
-    settings = ["--sequence-length=16", "--epochs=1", "--seeds=2", "--export=huggingface", f"--output={output}"]
-    assert main([*words, *settings]) == 0
+    words = [*options(tmp_path), "--epochs=1", "--seeds=2", "--export=huggingface", f"--output={output}"]
+    assert main(words) == 0
     *log, found, results, best, predictions, report, exported = capsys.readouterr().out.splitlines()
     assert all(line.startswith("bert-trainer/1 ") for line in log)
     assert found.startswith("classification: best accuracy ")
@@ -48,8 +55,25 @@ def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: p
     assert exported.split() == ["model", str(output / "export" / "huggingface")]
     assert [run["seed"] for run in json.loads((folder / "results.json").read_text())["runs"]] == [42, 43]
 
-    assert main([*words, *settings]) == 2
+    assert main(words) == 2
     refused = capsys.readouterr().err
     assert "already holds a run of local/finetune-classification" in refused
-    assert main([*words, *settings, "--if-exists=Resume"]) == 0
+    assert main([*words, "--if-exists=Resume"]) == 0
     assert capsys.readouterr().out.splitlines()[-6] == found, "nothing is trained again"
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_with_a_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bert_trainer", *options(tmp_path), "--epochs=100000", f"--output={tmp_path}/out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if "event=progress" in line:
+                run.send_signal(signal.SIGINT)
+                break
+        rest, messages = run.communicate(timeout=60)
+    assert run.returncode == 3, messages
+    assert "event=stopped" in rest
+    assert "a checkpoint is saved" in messages

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import get_args
 
 from bert_trainer import finetune_command
@@ -86,10 +88,21 @@ def _finetune(arguments: argparse.Namespace) -> int:
         return 0
     from bert_trainer.training.loop import train
 
+    _stop_on_interrupt()
     train(config, attempt=_attempt())
     if said := finetune_command.describe_results(config):
         print(said)  # noqa: T201 - the result
     return 0
+
+
+def _stop_on_interrupt() -> None:
+    """Make Ctrl-C a request to stop with a checkpoint, as SIGTERM is; a second one ends the process at once."""
+
+    def ask_to_stop(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGINT, ask_to_stop)
 
 
 def _attempt() -> int:
