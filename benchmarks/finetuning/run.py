@@ -86,7 +86,10 @@ def generated_stages(folder: Path, *, is_quick: bool) -> list[Document]:
     settings = {"global_batch_size": 32, "learning_rate": 1e-3, "epochs": epochs}
     return [
         finetune_stage("planted", table(folder / "planted"), sequence_length=32, **settings),
-        finetune_stage("questions", squad, task="squad", sequence_length=96, **settings),
+        # One window holds a question and its context.
+        finetune_stage(
+            "questions", squad, task="squad", sequence_length=96, doc_stride=32, max_query_length=16, **settings
+        ),
     ]
 
 

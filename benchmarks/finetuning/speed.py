@@ -7,13 +7,15 @@ AdamW and one epoch, in processes of their own with the same threads: ``bert-tra
 dynamic padding, then after the Trainer with padding to 128, so that both neighbours of a peer are ours. Both sides
 evaluate at the end of the epoch and keep the best weights. A ratio is the peer's time by ours; the figures are medians
 over rounds with the smallest and the largest. ``ratio_dynamic`` and ``ratio_padded`` compare steps and the loading of
-their batches, without evaluation; whole runs are compared beside them. The first step of every run is left out.
+their batches, without evaluation; whole runs are compared beside them, and the processor time of both processes, start
+included, which other programs on the machine disturb least. The first step of every run is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -41,6 +43,7 @@ from trainer_runs import (
 
 BATCH, LENGTH, ENTRIES = 32, 128, 30522
 LEARNING_RATE = 2e-5
+KINDS = ("training", "whole", "processor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Measured:
     """Sequences per second of steps alone."""
     whole: float
     """Sequences per second of the run with its evaluation and the weights that it keeps."""
+    processor: float
+    """Sequences per second of processor time of the process, its start included."""
 
 
 @dataclass
@@ -96,8 +101,10 @@ class Sides:
             model=self.model,
             precision=self.precision,
         )
+        before_s = _children_cpu_s()
         records = train(document, self.threads)
-        return Measured(training_rate(records, "mrpc"), self.rows / stage_seconds(records, "mrpc"))
+        used_s = _children_cpu_s() - before_s
+        return Measured(training_rate(records, "mrpc"), self.rows / stage_seconds(records, "mrpc"), self.rows / used_s)
 
     def peer(self, *, is_padded: bool) -> Measured:
         """Train with transformers' Trainer."""
@@ -121,12 +128,20 @@ class Sides:
         file = self.folder / f"peer-{self._runs}.json"
         file.write_text(json.dumps(settings))
         command = [sys.executable, str(Path(__file__).with_name("peer.py")), str(file)]
+        before_s = _children_cpu_s()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"bench-finetune-speed: the peer failed\n{done.stderr[-3000:]}")
         found = json.loads(done.stdout.splitlines()[-1])
         steps_s = found["steps_s"]
-        return Measured((self.rows - BATCH) / sum(steps_s[1:]), self.rows / found["whole_s"])
+        used_s = _children_cpu_s() - before_s
+        return Measured((self.rows - BATCH) / sum(steps_s[1:]), self.rows / found["whole_s"], self.rows / used_s)
+
+
+def _children_cpu_s() -> float:
+    """Return the processor time of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def compare(sides: Sides, rounds: int) -> dict[str, float]:
@@ -142,7 +157,7 @@ def compare(sides: Sides, rounds: int) -> dict[str, float]:
             sides.ours(),
         )
         for name, peer, own in (("dynamic", dynamic, (before, between)), ("padded", padded, (between, after))):
-            for what in ("training", "whole"):
+            for what in KINDS:
                 ours = statistics.harmonic_mean([getattr(it, what) for it in own])
                 ratios.setdefault(f"{name} {what}", []).append(ours / getattr(peer, what))
                 rates.setdefault(f"{name} {what}", []).append(getattr(peer, what))
@@ -153,7 +168,7 @@ def compare(sides: Sides, rounds: int) -> dict[str, float]:
             + f", load {load():.1f}",
             flush=True,
         )
-    for what in ("training", "whole"):
+    for what in KINDS:
         print(f"{sides.precision}, {what}: ours {spread(rates[f'ours {what}'])} sequences/s")
         for name in ("dynamic", "padded"):
             rate, ratio = spread(rates[f"{name} {what}"]), spread(ratios[f"{name} {what}"])
@@ -164,6 +179,8 @@ def compare(sides: Sides, rounds: int) -> dict[str, float]:
         "padded": statistics.median(ratios["padded training"]),
         "whole_dynamic": statistics.median(ratios["dynamic whole"]),
         "whole_padded": statistics.median(ratios["padded whole"]),
+        "cpu_dynamic": statistics.median(ratios["dynamic processor"]),
+        "cpu_padded": statistics.median(ratios["padded processor"]),
         "spread": max(dynamic) - min(dynamic),
     }
 
@@ -197,6 +214,8 @@ _FIGURES = {
     "spread": "spread",
     "whole_dynamic": "whole_dynamic",
     "whole_padded": "whole_padded",
+    "cpu_dynamic": "cpu_dynamic",
+    "cpu_padded": "cpu_padded",
 }
 
 
