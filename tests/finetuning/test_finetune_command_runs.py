@@ -66,8 +66,7 @@ def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: p
 def test_ctrl_c_stops_with_a_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bert_trainer", *options(tmp_path), "--epochs=100000", f"--output={tmp_path}/out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **pipes) as run:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         for line in run.stdout:
             if "event=progress" in line:
