@@ -39,6 +39,8 @@ def options(folder: Path) -> list[str]:
     return ["finetune", "--task=classification", *named, *columns, f"--model={model}", "--sequence-length=16"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
     words = [*options(tmp_path), "--epochs=1", "--seeds=2", "--export=huggingface", f"--output={output}"]
@@ -63,6 +65,7 @@ def test_a_run_says_what_it_found_and_where_things_are(tmp_path: Path, capsys: p
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_ctrl_c_stops_with_a_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bert_trainer", *options(tmp_path), "--epochs=100000", f"--output={tmp_path}/out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
