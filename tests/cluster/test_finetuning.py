@@ -54,7 +54,8 @@ print(json.dumps({{
 _STEP = """
 import json, pathlib
 path = pathlib.Path('/volume/{job}/metrics.jsonl')
-lines = path.read_text().splitlines() if path.exists() else []
+# Without what is being written.
+lines = path.read_text().split('\\n')[:-1] if path.exists() else []
 steps = [record['step'] for record in map(json.loads, lines) if record.get('stage') == 'ratings' and 'step' in record]
 print(max(steps, default=0))
 """
