@@ -182,6 +182,17 @@ HOSTILE: dict[str, Case] = {
         pickled(b"cbuiltins\nbytearray\n\x8a\x06" + (1 << 40).to_bytes(6, "little") + b"\x85R"),
         "it holds a pickled bytearray",
     ),
+    "a key that takes years to hash": (
+        "ckpt_1.pt",
+        pickled(b"}N" + b"r\0\0\0\0j\0\0\0\0\x86" * 60 + b"Ns"),
+        "a map with keys that are neither text nor numbers",
+    ),
+    "copies of a long list": (
+        "ckpt_1.pt",
+        pickled(b"(" + b"N" * 90_000 + b"tr\0\0\0\0" + b"ctorch\nSize\nj\0\0\0\0\x85R" * 50_000),
+        "it holds more than 300000 operations of pickle",
+    ),
+    "a file of holes": ("model.safetensors", sparse_text, "got 1099511627776 bytes that were never written"),
     "half a file": ("ckpt_1.pt", cut, "cannot be read"),
     "a header of terabytes": ("model.safetensors", header(TERA, 1 << 40), "its header claims 1099511627776 bytes"),
     "a tensor of terabytes": ("model.safetensors", header(TERA), "cannot be read"),
