@@ -16,6 +16,8 @@ from bert_trainer.errors import InputError
 from bert_trainer.system.atomic_files import write_json_atomically
 
 DATASET_FILE = "dataset.json"
+_MAX_BYTES = 8 << 20
+"""Of such a file, whoever wrote it; it names every shard, in some 40 bytes."""
 
 
 class _Part(BaseModel):
@@ -201,10 +203,18 @@ def read_json_object(path: Path, *, hint: str) -> dict[str, Any] | None:
         InputError: it cannot be read, or holds something else; with the given hint.
     """
     try:
-        document = json.loads(path.read_text())
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: got a folder, a pipe or a device; allowed: a file", hint=hint)
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise InputError(
+                f"{path}: got more than {_MAX_BYTES >> 20} MiB; allowed: a JSON object of settings", hint=hint
+            )
+        document = json.loads(content)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error})", hint=hint) from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: not a JSON object", hint=hint)
