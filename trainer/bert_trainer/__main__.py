@@ -123,7 +123,7 @@ def _lost_peer(error: Exception) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bert-train",
-        description="Pretrain and fine-tune BERT as a run configuration says; start it by mpirun for more than one rank.",
+        description="Pretrain and fine-tune BERT as a run configuration says; under mpirun on more than one rank.",
         epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request with a checkpoint, 4 files could "
         "not be read or written after the first step.",
     )
