@@ -115,7 +115,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-finetune-") as name:
         folder = Path(name)
         data = write_docstrings(folder / "docstrings", rows)
-        epochs = 1 if arguments.quick else 5
+        epochs = 1 if arguments.quick else 3
         # About the same work on both sides.
         pretrained, random = (docstring_stage(data, start, seeds, epochs) for start in ("pretrained", "random"))
         planted, questions = generated_stages(folder, is_quick=arguments.quick)

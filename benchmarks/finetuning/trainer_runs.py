@@ -93,6 +93,8 @@ class Trainer:
                 env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Ctrl-C reaches this process alone, which then ends that one.
+                start_new_session=True,
             )
 
     def wait(self) -> list[Document]:
