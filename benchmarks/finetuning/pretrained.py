@@ -19,7 +19,7 @@ from bert_trainer.dataset.corpus.python_docs import python_docs_fingerprint
 DEMO = ROOT / "examples/01-laptop/job.yaml"
 STEPS, BATCH, LEARNING_RATE = 5000, 32, 2e-3
 """Of phase 1. The demo's 600 steps of 64 end where the loss has just left its first plateau (docs/benchmarks.md, "What
-two cores learn"), and such weights help no task."""
+two cores learn"), and fine-tuning from such weights was worse than from random ones."""
 
 
 def pretrained_model(steps: int = STEPS) -> Path:
