@@ -136,7 +136,7 @@ def test_killed_behind_its_last_step_it_only_writes_its_results(two_seeds: Path,
     run(finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43])), attempt=2)
     assert_same_run(two_seeds, tmp_path / "out")
     assert len(evaluated(tmp_path / "out", "after")) == 1
-    assert sorted(path.name for path in stage.iterdir()) == ["best", "predictions", "results.json"]
+    assert sorted(path.name for path in stage.iterdir()) == ["begun.json", "best", "predictions", "results.json"]
     assert len(progress_records(tmp_path / "out")) == len(progress_records(two_seeds))
 
 

@@ -85,10 +85,10 @@ def test_stopped_they_go_on_bit_identically(whole: Path, task: Path, tmp_path: P
     assert one == other
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_they_do_not_go_on_as_another_number_of_ranks(task: Path, tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 3), (3, 3), (1, 10)])  # 10: between two runs
+def test_they_do_not_go_on_as_another_number_of_ranks(task: Path, tmp_path: Path, ranks: int, steps: int) -> None:
     with pytest.raises(Stopped):
-        run(document(tmp_path / "out", task), ranks=2, stop_after=3)
+        run(document(tmp_path / "out", task), ranks=2, stop_after=steps)
     with pytest.raises(InputError, match=rf"rule: got {ranks} rank\(s\); allowed: 2, as many as trained a model each"):
         run(document(tmp_path / "out", task), ranks=ranks, attempt=2)
 

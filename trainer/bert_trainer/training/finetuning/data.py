@@ -7,6 +7,7 @@ ranks sees the same rows in the same steps.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,6 +51,8 @@ class TaskTexts:
     validations: tuple[TextSplit, ...]
     tests: tuple[TextSplit, ...]
     lower_case: bool
+    sha256: str
+    """Of the classes, the rows to train on with their targets, and the examples to validate with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
             tuple(TextSplit(split, rows_of(split)) for split in splits)
             for splits in (examples.validations, examples.tests)
         )
-        texts.append(TaskTexts(examples, validations, tests, lower_case))
+        texts.append(TaskTexts(examples, validations, tests, lower_case, _sha256_of(examples, train)))
         _report_data(session, stage, examples, RunPlan.of(stage, len(train.samples)), train.num_lost_answers)
         return StageRows(
             task=examples.task,
@@ -136,6 +139,19 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
 
     rows = on_rank_0(session.world, read, has_trained=session.has_trained)
     return rows, texts[0] if texts else None
+
+
+def _sha256_of(examples: TaskExamples, train: TaskRows) -> str:
+    """Return what changes when another model would be learnt or judged: not with the test sets, nor with notes."""
+    found = hashlib.sha256(repr(examples.task.labels).encode())
+    samples = train.samples
+    for array in (samples.token_counts, samples.first_segment_counts, samples.tokens, train.targets):
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).data)
+    for split in examples.validations:
+        for example in split.examples:
+            found.update(repr(example).encode(errors="surrogatepass"))
+    return found.hexdigest()
 
 
 def _report_data(

@@ -85,6 +85,11 @@ class Evaluations:
         findings = Findings(deciding_metric(stage, data.task), plan, found)
         return cls(session, stage, data, texts, plan, learner, findings, majority, kept[0])
 
+    @property
+    def have_found(self) -> bool:
+        """Whether anything was evaluated, by this attempt or before; on rank 0."""
+        return self.kept is not None or bool(self.findings.by_step)
+
     def runs_of(self, number: int) -> list[Run]:
         """Return the runs that go on at the same time: one, or without synchronised gradients one on every rank."""
         seed, seeds = self.stage.seeds[number], len(self.stage.seeds)

@@ -24,6 +24,7 @@ from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.finetuning.beginning import check_beginning
 from bert_trainer.training.finetuning.data import StageRows, StepReader, TaskBatch, open_data
 from bert_trainer.training.finetuning.evaluations import Evaluations
 from bert_trainer.training.finetuning.progress import RunInterval, RunProgress
@@ -45,7 +46,7 @@ class _Stage:
     index: int
     stage: FinetuneStage
     schedule: Schedule
-    """With the learning rate for this number of ranks."""
+    """With the learning rate for the ranks that the stage began with."""
     data: StageRows
     plan: RunPlan
     learner: TaskLearner
@@ -71,14 +72,16 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
     first_step = _first_step(session, index, stage, plan)
     learner = TaskLearner.open(session, stage, data.task)
     evaluations = Evaluations.open(session, stage, data, texts, plan, learner)
+    has_begun = _is_resumed(session, index) or evaluations.have_found
+    ranks = check_beginning(session, stage, texts.sha256 if texts else None, has_begun=has_begun)
     now_s = time.monotonic()
-    schedule = scaled_schedule(stage, session.world.size)
+    schedule = scaled_schedule(stage, ranks)
     running = _Stage(session, index, stage, schedule, data, plan, learner, evaluations, stop, now_s, now_s)
     _report(session, "stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
     if stage.learning_rate_scaling != "none":
         message = (
             f"Learning rate {schedule.learning_rate:g}: {stage.schedule.learning_rate:g} times the square root of "
-            f"{session.world.size} rank(s)"
+            f"{ranks} rank(s)" + ("" if ranks == session.world.size else ", as many as began the stage")
         )
         _report(session, "learning_rate", stage=stage.name, message=message)
     while first_step < plan.total_steps:
@@ -102,9 +105,13 @@ def _keep_start(session: Session, index: int) -> None:
     session.let_go_of_pretraining()
 
 
+def _is_resumed(session: Session, index: int) -> bool:
+    return session.resumed_at is not None and session.resumed_at.stage_index == index
+
+
 def _first_step(session: Session, index: int, stage: FinetuneStage, plan: RunPlan) -> int:
     at = session.resumed_at
-    if at is None or at.stage_index != index:
+    if at is None or not _is_resumed(session, index):
         return 0
     if at.total_steps != plan.total_steps:
         raise TrainerError(

@@ -16,7 +16,6 @@ from torch import Tensor
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.optimization import Schedule
-from bert_trainer.errors import InputError
 from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.optim.optimizer import LossScaler, Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
@@ -129,17 +128,9 @@ class TaskLearner:
         """Go on from a checkpoint in the middle of a run. Collective.
 
         Raises:
-            InputError: it is another model's, or of another number of ranks that each train their own.
+            InputError: it is another model's.
         """
         session, optimizer, position = self.session, self.optimizer, checkpoint.position
-        if not self.stage.synchronize_gradients:
-            before, now = checkpoint.environment.world_size, session.world.size
-            if before != now:
-                raise InputError(
-                    f"{position.stage}: got {now} rank(s); allowed: {before}, as many as trained a model each when "
-                    f"{checkpoint.path.name} was written",
-                    hint=f"start {before} rank(s) again, or start over (output.ifExists: New)",
-                )
         if self.is_split_by_rank:
             self._load_all_ranks(checkpoint)
             return
