@@ -5,6 +5,7 @@ Inputs: the toy task, and a stage of it that was stopped. Observed: messages, re
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -83,6 +84,23 @@ def test_a_test_set_may_change(task: Path) -> None:
     replace(task / "test.tsv", "w", "w1")
     run(document(task), attempt=2)
     assert len(evaluated(task.parent / "out", "after")) == 1
+
+
+def test_best_weights_that_are_gone_are_missed(task: Path) -> None:
+    stage = stop(document(task), 7)
+    shutil.rmtree(stage / "best")
+    with pytest.raises(InputError, match=r"rule/best: is missing, but step 5 was evaluated"):
+        run(document(task), attempt=2)
+
+
+def test_best_weights_of_before_the_best_evaluation_are_refused(task: Path) -> None:
+    """As a backup leaves them that is older than the records."""
+    stage = stop(document(task), 7)
+    record = json.loads((stage / "best/result.json").read_text())
+    record["metrics"]["accuracy"] = 0.1
+    (stage / "best/result.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"rule/best: its accuracy is 0.1, but step 5 was evaluated at 0\.\d+"):
+        run(document(task), attempt=2)
 
 
 def test_a_stage_whose_folder_is_gone_is_refused(task: Path) -> None:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,13 @@ from torch import Tensor
 
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.rank_by_rank import to_rank_0
 from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.training.finetuning.best import Best, find_best, keep_best
+from bert_trainer.training.finetuning.best import Best, best_folder, find_best, keep_best
 from bert_trainer.training.finetuning.data import StageRows, TaskTexts, TextSplit
 from bert_trainer.training.finetuning.outputs import head_outputs
 from bert_trainer.training.finetuning.results import (
@@ -79,10 +80,12 @@ class Evaluations:
             assert texts is not None, "runs on rank 0"
             kept[0] = find_best(session, stage)
             records = read_metrics(session.writer.folder.path)
-            return read_findings(records, stage.name, data.task.metrics), majority_of(texts)
+            findings.by_step = read_findings(records, stage.name, data.task.metrics)
+            _check_kept(kept[0], findings, best_folder(session, stage))
+            return findings.by_step, majority_of(texts)
 
-        found, majority = on_rank_0(session.world, find, has_trained=session.has_trained)
-        findings = Findings(deciding_metric(stage, data.task), plan, found)
+        findings = Findings(deciding_metric(stage, data.task), plan)
+        findings.by_step, majority = on_rank_0(session.world, find, has_trained=session.has_trained)
         return cls(session, stage, data, texts, plan, learner, findings, majority, kept[0])
 
     @property
@@ -210,6 +213,22 @@ class Evaluations:
                 f"{shown(float(self.plan.epochs))}): {describe_scores(found)}"
                 + ("" if baseline is None else f"; majority {shown(baseline)}"),
             )
+
+
+def _check_kept(kept: Best | None, findings: Findings, folder: Path) -> None:
+    """Refuse best weights that are gone, or older than the records: a later and worse evaluation would replace them."""
+    if not findings.by_step:
+        return
+    best, value = max(
+        ((step, findings.value(scores)) for (_, step), scores in findings.by_step.items()), key=lambda it: it[1]
+    )
+    hint = "restore the folder from a copy, or start over (output.ifExists: New)"
+    if kept is None:
+        raise InputError(f"{folder}: is missing, but step {best} was evaluated, whose weights were kept", hint=hint)
+    if findings.value(kept.metrics) < value:
+        raise InputError(
+            f"{folder}: its {findings.metric} is {kept.value:g}, but step {best} was evaluated at {value:g}", hint=hint
+        )
 
 
 def suffix_of(number: int) -> str:
