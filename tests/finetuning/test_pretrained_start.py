@@ -133,3 +133,26 @@ def test_pretraining_lets_go_of_its_moments_and_gradients(data: Path, tmp_path: 
     held = (session.parameters.gradients, session.optimizer.first_moment, session.optimizer.second_moment)
     assert [tensor.untyped_storage().nbytes() for tensor in held] == [0, 0, 0]
     assert session.parameters.values.abs().sum() > 0
+
+
+def test_the_folder_of_a_run_that_has_fine_tuned_stands_for_its_pretraining(
+    whole: Path, data: Path, tmp_path: Path
+) -> None:
+    stage, start = finetune_stage(data, start_from="pretrained"), {"path": str(whole)}
+    alone = run_document(tmp_path / "out", data, stages=[stage], initial_checkpoint=start)
+    session = Session.open(parse_run_config(alone), Alone(), attempt=1)
+    session.close()
+    pretrained = load_file(whole / "checkpoints/phase1-00000006/model.safetensors")
+    named = session.parameters.named(session.parameters.values)
+    assert all(torch.equal(named[name], tensor) for name, tensor in pretrained.items())
+    told = [it["message"] for it in read_metrics(tmp_path / "out") if it["event"] == "initialized"]
+    assert told == [f"Started from the weights of {whole}/checkpoints/phase1-00000006"]
+
+
+def test_heads_of_a_run_without_pretraining_are_refused_by_name(data: Path, tmp_path: Path) -> None:
+    run(run_document(tmp_path / "first", data, stages=[finetune_stage(data, epochs=0.2)]))
+    alone = run_document(
+        tmp_path / "out", data, stages=[pretrain_stage()], initial_checkpoint={"path": str(tmp_path / "first")}
+    )
+    with pytest.raises(InputError, match=r"rule-00000001: its tensors are not this model's(.|\n)*head\.weight"):
+        Session.open(parse_run_config(alone), Alone(), attempt=1)

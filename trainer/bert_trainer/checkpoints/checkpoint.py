@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -155,15 +156,15 @@ def _strip(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def find_latest_valid(root: Path) -> Checkpoint | None:
+def find_latest_valid(root: Path, is_wanted: Callable[[Path], bool] = lambda _: True) -> Checkpoint | None:
     """Return the latest valid checkpoint below a folder, of any job; damaged ones are logged and skipped.
 
-    Nothing is moved or deleted: the folder may belong to another run.
+    Nothing is moved or deleted: the folder may belong to another run. Only those that ``is_wanted`` are looked at.
     """
     listed, unreadable = list_checkpoints(root)
     for _, error in unreadable:
         logger.warning("Skipped a checkpoint: %s", error)
-    for path in listed:
+    for path in filter(is_wanted, listed):
         try:
             return read_checkpoint(path, is_own=False)
         except TrainerError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bert_trainer.checkpoints.accounting import Fitted, Source, copy_tensors, fit_tensors, fit_weights
@@ -136,13 +137,26 @@ def _find_checkpoint(path: Path) -> Checkpoint:
         except TrainerError as error:
             raise InputError(str(error), hint="name another checkpoint, or the output folder of its run") from error
     for root in (path / "checkpoints", path):
-        if root.is_dir() and (found := find_latest_valid(root)) is not None:
+        if not root.is_dir():
+            continue
+        # A run that went on to fine-tune has newer ones with a task's head. Without others, they are refused by name.
+        if (found := find_latest_valid(root, _is_pretraining) or find_latest_valid(root)) is not None:
             return found
     raise InputError(
         f"{path}: got no valid checkpoint there; allowed: a folder that holds manifest.json, a checkpoints folder, or "
         "the output folder of a run",
         hint="check the path; weights of other programs need their own initial_checkpoint.format",
     )
+
+
+def _is_pretraining(path: Path) -> bool:
+    """Return whether a checkpoint holds no task's head; true where its file cannot be read, which is told later."""
+    try:
+        check_header(path / MODEL_FILE)
+        with safe_open(path / MODEL_FILE, framework="pt") as file:
+            return not any(name.startswith(("head.", "rank0.head.")) for name in file.keys())  # noqa: SIM118
+    except (OSError, InputError, SafetensorError):
+        return True
 
 
 def _check_settings(path: Path, model: Bert) -> None:
