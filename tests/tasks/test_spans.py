@@ -107,6 +107,17 @@ def test_a_question_is_cut_and_one_that_leaves_no_room_is_named() -> None:
     assert "max_query_length" in str(caught.value)
 
 
+def test_windows_without_number_are_refused_by_the_question_with_most_of_them() -> None:
+    """A few kilobytes of text: 60 questions about a context of 100,000 tokens, a window at each token."""
+    split = spans(*[("a?", "a " * 100_000, [("a", 0)])] * 60)
+    words = "the example 'q0' alone gives 9[0-9],[0-9]{3} windows of 5,[0-9]{3},[0-9]{3}; allowed: 5,000,000 rows"
+    with pytest.raises(InputError, match=words) as caught:
+        rows_of(split, stage_of(doc_stride=1))
+    assert "raise doc_stride" in str(caught.value)
+    with pytest.raises(InputError, match="of 268,435,456 tokens"):
+        rows_of(spans(*[("a?", "a " * 100_000, [("a", 0)])] * 40), stage_of(512, doc_stride=1))
+
+
 @pytest.mark.parametrize(
     ("context", "answer", "text"),
     [

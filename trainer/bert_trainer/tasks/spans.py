@@ -19,9 +19,12 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
+from bert_trainer.tasks.delimited import MAX_ROWS, excerpt
 from bert_trainer.tasks.examples import SpanExample
 from bert_trainer.tasks.token_rows import LocatedTokens, Pieces, join_rows, locate_tokens, tokenize_texts
 
+_MAX_TOKENS = 1 << 28
+"""Of a split's rows, which are all in memory: eight times what SQuAD's 88,000 windows of 384 tokens have."""
 _NOWHERE = (0, -1)
 """First and last token of an answer that has none."""
 
@@ -74,6 +77,7 @@ def make_windows(
     # Never further than a window reaches: no token is left out.
     strides = np.minimum(stage.doc_stride, rooms)
     num_windows = 1 + -(-np.maximum(0, context_counts - rooms) // strides)
+    _check_windows(num_windows, 3 + questions.counts + np.minimum(rooms, context_counts), examples, stage)
     example_of_row = np.repeat(np.arange(len(examples)), num_windows)
     window = ragged_indexes(np.zeros_like(num_windows), num_windows)
     starts = window * strides[example_of_row]
@@ -102,6 +106,21 @@ def _check_rooms(rooms: NDArray[np.int64], stage: FinetuneStage) -> None:
             f"tokens (sequence_length); allowed: questions of at most {max(1, stage.sequence_length - 4)} tokens",
             hint="raise the sequence length, or lower max_query_length, which is what questions are cut to",
         )
+
+
+def _check_windows(
+    num_windows: NDArray[np.int64], row_tokens: NDArray[np.int64], examples: Sequence[SpanExample], stage: FinetuneStage
+) -> None:
+    """Refuse more rows than memory holds, before there are any: a file of a megabyte may ask for millions."""
+    num_rows = int(num_windows.sum())
+    if num_rows <= MAX_ROWS and int((num_windows * row_tokens).sum()) <= _MAX_TOKENS:
+        return
+    most = int(num_windows.argmax())
+    raise InputError(
+        f"stages {stage.name}: the example {excerpt(examples[most].id)} alone gives {int(num_windows[most]):,} windows "
+        f"of {num_rows:,}; allowed: {MAX_ROWS:,} rows of {_MAX_TOKENS:,} tokens together",
+        hint=f"raise doc_stride, which is {stage.doc_stride}, or split the longest contexts",
+    )
 
 
 def _answer_tokens(
