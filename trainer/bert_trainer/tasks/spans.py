@@ -19,12 +19,12 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
-from bert_trainer.tasks.delimited import MAX_ROWS, excerpt
 from bert_trainer.tasks.examples import SpanExample
 from bert_trainer.tasks.token_rows import LocatedTokens, Pieces, join_rows, locate_tokens, tokenize_texts
 
+_MAX_ROWS = 5_000_000
 _MAX_TOKENS = 1 << 28
-"""Of a split's rows, which are all in memory: eight times what SQuAD's 88,000 windows of 384 tokens have."""
+"""Of a split's windows, which are all in memory: eight times what SQuAD's 88,000 of 384 tokens have."""
 _NOWHERE = (0, -1)
 """First and last token of an answer that has none."""
 
@@ -113,12 +113,12 @@ def _check_windows(
 ) -> None:
     """Refuse more rows than memory holds, before there are any: a file of a megabyte may ask for millions."""
     num_rows = int(num_windows.sum())
-    if num_rows <= MAX_ROWS and int((num_windows * row_tokens).sum()) <= _MAX_TOKENS:
+    if num_rows <= _MAX_ROWS and int((num_windows * row_tokens).sum()) <= _MAX_TOKENS:
         return
     most = int(num_windows.argmax())
     raise InputError(
-        f"stages {stage.name}: the example {excerpt(examples[most].id)} alone gives {int(num_windows[most]):,} windows "
-        f"of {num_rows:,}; allowed: {MAX_ROWS:,} rows of {_MAX_TOKENS:,} tokens together",
+        f"stages {stage.name}: the example {examples[most].id[:60]!r} alone gives {int(num_windows[most]):,} windows "
+        f"of {num_rows:,}; allowed: {_MAX_ROWS:,} rows of {_MAX_TOKENS:,} tokens together",
         hint=f"raise doc_stride, which is {stage.doc_stride}, or split the longest contexts",
     )
 
