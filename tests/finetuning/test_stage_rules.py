@@ -91,6 +91,23 @@ def test_ranks_that_train_one_model_need_a_row_each() -> None:
     parse_run_config(finetune_document(Path("out"), FOLDER, alone, world=world))
 
 
+@pytest.mark.parametrize("epochs", [0, 1e308, float("nan")])
+def test_epochs_are_a_number_that_steps_can_be_counted_of(epochs: float) -> None:
+    assert refused(finetune_stage(FOLDER, epochs=epochs)).startswith("stages.0.finetune.epochs: got ")
+
+
+def test_ranks_on_their_own_never_train_a_seed_twice() -> None:
+    world = {"ranks": 2, "hosts": 1}
+    stage = finetune_stage(FOLDER, synchronize_gradients=False, seeds=[1, 3])
+    assert refused(stage, world=world) == (
+        "stages.0.seeds: got [1, 3] for 2 ranks, which train 3, 5 as well; allowed without synchronize_gradients: "
+        "seeds that are all different, such as consecutive ones"
+    )
+    parse_run_config(finetune_document(Path("out"), FOLDER, stage))
+    consecutive = finetune_stage(FOLDER, synchronize_gradients=False, seeds=[1, 2, 3])
+    parse_run_config(finetune_document(Path("out"), FOLDER, consecutive, world=world))
+
+
 @pytest.mark.parametrize("loaded", ["weights", "weights_and_optimizer"])
 def test_pretrained_weights_come_from_a_stage_or_an_initial_checkpoint(loaded: str) -> None:
     pretrained = finetune_stage(FOLDER, start_from="pretrained")

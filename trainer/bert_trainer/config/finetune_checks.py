@@ -95,6 +95,13 @@ def _training_problems(path: str, stage: FinetuneStage, ranks: int) -> Iterator[
         )
     if len(set(stage.seeds)) < len(stage.seeds):
         yield f"{path}.seeds: got {list(stage.seeds)}; allowed: every seed once, since it would give the same run again"
+    elif not stage.synchronize_gradients:
+        others = [seed + rank * len(stage.seeds) for rank in range(1, ranks) for seed in stage.seeds]
+        if len({*stage.seeds, *others}) < len(stage.seeds) + len(others):
+            yield (
+                f"{path}.seeds: got {list(stage.seeds)} for {ranks} ranks, which train {', '.join(map(str, others))} "
+                "as well; allowed without synchronize_gradients: seeds that are all different, such as consecutive ones"
+            )
     known = TASK_METRICS[stage.task]
     if stage.metric is not None and stage.metric not in known:
         yield f"{path}.metric: got {stage.metric!r}; allowed for {stage.task}: {' or '.join(map(repr, known))}"

@@ -118,7 +118,7 @@ class FinetuneStage(Section):
     rank."""
     micro_batch_size: Positive
     """Rows of one forward and backward pass on one rank, at most; of evaluations as well."""
-    epochs: PositiveFloat
+    epochs: Annotated[float, Field(gt=0, le=1e6)]
     """Passes over the training rows. The last step of an epoch has what is left of its rows."""
     schedule: Schedule
     """Over the steps of one run."""
