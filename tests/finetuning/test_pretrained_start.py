@@ -19,7 +19,7 @@ from bert_trainer.errors import InputError, Stopped
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.session import Session
-from finetune_runs import Document, assert_same_run, run
+from finetune_runs import Document, assert_same_run, evaluated, run
 from tiny_finetune import finetune_stage, write_task
 from tiny_run import pretrain_stage, run_document, write_dataset
 
@@ -98,6 +98,25 @@ def test_damaged_start_weights_are_refused(data: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match=r"start/model.safetensors: its SHA-256 is not the one in start.json"):
         run(document(tmp_path / "out", data), attempt=2)
+
+
+def test_start_weights_that_are_gone_are_missed_only_where_a_stage_still_starts_from_them(
+    data: Path, tmp_path: Path
+) -> None:
+    stages = [pretrain_stage(), finetune_stage(data, epochs=1, start_from="pretrained")]
+    with pytest.raises(Stopped):
+        run(document(tmp_path / "out", data, stages=stages), stop_after=8)
+    (tmp_path / "out/finetune/start").rename(tmp_path / "start")
+    with pytest.raises(InputError, match=r"start/start.json: is missing\nhint: restore the folder from a copy"):
+        run(document(tmp_path / "out", data, stages=stages), attempt=2)
+    (tmp_path / "start").rename(tmp_path / "out/finetune/start")
+    run(document(tmp_path / "out", data, stages=stages), attempt=3)
+    # As a kill leaves it behind the last step, before the results.
+    shutil.rmtree(tmp_path / "out/finetune/start")
+    records = (tmp_path / "out/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "out/metrics.jsonl").write_text("".join(it for it in records if json.loads(it).get("when") != "after"))
+    run(document(tmp_path / "out", data, stages=stages), attempt=4)
+    assert len(evaluated(tmp_path / "out", "after")) == 1
 
 
 def test_a_wrong_label_is_found_before_pretraining(data: Path, tmp_path: Path) -> None:

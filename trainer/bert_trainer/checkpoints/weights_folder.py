@@ -59,6 +59,9 @@ def read_weights_folder(folder: Path, record_file: str) -> tuple[dict[str, Tenso
     Raises:
         InputError: it is incomplete or damaged.
     """
+    hint = "restore the folder from a copy, or start over (output.ifExists: New)"
+    if not (folder / record_file).exists():
+        raise InputError(f"{folder / record_file}: is missing", hint=hint)
     record = read_json_file(folder / record_file)
     path = folder / MODEL_FILE
     try:
@@ -68,7 +71,7 @@ def read_weights_folder(folder: Path, record_file: str) -> tuple[dict[str, Tenso
     if found is None or found != record.get(SUM_KEY):
         raise InputError(
             f"{path}: {'is missing' if found is None else f'its SHA-256 is not the one in {record_file}'}",
-            hint="restore the folder from a copy, or start over (output.ifExists: New)",
+            hint=hint,
         )
     return read_safetensors(path), record
 

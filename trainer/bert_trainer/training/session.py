@@ -455,7 +455,7 @@ def _load_newest(store: CheckpointStore, session: Session, moments: dict[str, Te
     left = session.config.stages[checkpoint.position.stage_index :]
     if not isinstance(left[0], FinetuneStage):
         copy_state(checkpoint.path, checkpoint.load(), state_by_name(session, moments))
-    elif are_needed(left):
+    elif are_needed(left[checkpoint.position.stage_finished :]):
         # The checkpoint's tensors are those of the task's model, which the stage itself loads.
         load_start(store.folder.path, session.parameters)
     _announce_resume(checkpoint, store.environment, session)
