@@ -118,6 +118,13 @@ def test_what_is_no_finite_number_is_no_rating(tmp_path: Path, score: str) -> No
     assert refusal("sts-b", folder).startswith(f"train.tsv:2: got {score!r} to predict; allowed: a finite number")
 
 
+@pytest.mark.parametrize("score", ["5.001", "-0.2", "42"])
+def test_similarity_is_rated_from_0_to_5(tmp_path: Path, score: str) -> None:
+    header = (OFFICIAL / "glue/STS-B/train.tsv").read_text().splitlines()[0]
+    folder = glue(tmp_path, "STS-B", train_tsv=f"{header}\n" + "0\t" * 9 + f"{score}\n")
+    assert refusal("sts-b", folder).startswith(f"train.tsv:2: got {score!r} to predict; allowed for STS-B: 0 to 5")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -276,6 +283,9 @@ def test_a_file_that_the_stage_does_not_name_is_asked_for(tmp_path: Path, name: 
             "train.jsonl:1: 'text' is 1; allowed: a text",
         ),
         (b'{"text": "a", "label": null}\n', ".jsonl", "train.jsonl:1: 'label' is null; allowed: a label"),
+        (b'text,label\none,"x\ny"\n', ".csv", "train.csv:2: 'label' is 'x\\ny'; allowed: at most 256 characters"),
+        (b"text\tlabel\none\tx\x1b[31m\n", ".tsv", "train.tsv:2: 'label' is 'x\\x1b[31m'; allowed: at most 256"),
+        (b"text\tlabel\none\t" + b"x" * 257, ".tsv", "train.tsv:2: 'label' is 'xxx"),
         (b'{"text": "a", "label": 1.0}\n', ".jsonl", "train.jsonl:1: 'label' is 1.0; allowed: a label"),
     ],
 )
@@ -454,5 +464,5 @@ def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
     message = table_refusal(
         tmp_path, b"text\tlabel\none\tx\n", validation=b"text\tlabel\none\t\x1b[2J\n", labels=("x", "y")
     )
-    assert "got the label '\\x1b[2J'" in message
+    assert "'label' is '\\x1b[2J'" in message
     assert "\x1b" not in message

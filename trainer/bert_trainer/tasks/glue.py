@@ -233,9 +233,18 @@ class _FileReader:
                 f"{self._layout.folder}: {listed(list(labels))}",
                 hint="name the folder of this task's files, or the task of these" if others else _COPY,
             )
-        return parse_rating(text, self.path, line)
+        rating = parse_rating(text, self.path, line)
+        if not 0 <= rating <= _BEST_RATING:
+            raise InputError(
+                f"{at(self.path, line)}: got {excerpt(text)} to predict; allowed for {self._layout.folder}: 0 to "
+                f"{_BEST_RATING}",
+                hint=_COPY,
+            )
+        return rating
 
 
+_BEST_RATING = 5
+"""Of STS-B, for two sentences that mean the same."""
 _COPY = "copy the official file again, or name the task `classification` or `regression` for files of your own"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from bert_trainer.tasks.records import Record, read_records
 
 MAX_CLASSES = 10_000
 """More are a column of texts or numbers, named by mistake."""
+MAX_LABEL_CHARACTERS = 256
+"""Of a class; they are written into every exported configuration, model card and line of predictions."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def read_tables(task: Task, data: TaskData) -> TaskExamples:
@@ -186,7 +190,14 @@ class _Table:
                 f"{at(self.path, line)}: {self.columns.label!r} is {got}; allowed: a label, as text or whole number",
                 hint="take rows without a label out of the file; those to predict belong into data.test",
             )
-        return whole_characters(text.strip())
+        label = whole_characters(text.strip())
+        if len(label) > MAX_LABEL_CHARACTERS or _CONTROL.search(label):
+            raise InputError(
+                f"{at(self.path, line)}: {self.columns.label!r} is {excerpt(label)}; allowed: at most "
+                f"{MAX_LABEL_CHARACTERS} characters without line breaks, tabs and control characters",
+                hint=f"name the column of the classes; {self.columns.label!r} is named now",
+            )
+        return label
 
     def _class(self, record: dict[str, Any], line: int, numbers: dict[str, int]) -> int:
         label = self.label(record, line)
