@@ -8,7 +8,9 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from bert_trainer.output.report import make_report, plot_loss
+from bert_trainer.config.checks import parse_run_config
+from bert_trainer.output.report import draw_run, make_report, plot_loss
+from tiny_finetune import finetune_document, finetune_stage
 from tiny_run import pretrain_stage, run_config
 from whole_configs import whole_stage
 
@@ -106,3 +108,54 @@ def test_the_curve_goes_over_all_stages_and_past_a_loss_that_was_not_recorded(tm
         config, [*steps, {"event": "evaluated", "stage": "evaluate", "when": "after", **figures}], tmp_path / "a.png"
     )
     assert matplotlib.image.imread(tmp_path / "a.png").shape == (720, 1080, 4)
+
+
+def fine_tuned(**changes: Any) -> Any:
+    """Return the axes of a regression with two runs of four steps, of which intervals of two are reported."""
+    stage = finetune_stage(Path("task"), "stars", task="regression", seeds=[42, 43])
+    records: list[dict[str, Any]] = [
+        {"event": "progress", "stage": "stars", "step": step, "steps": 8, "seed": 42 + (step > 4), "loss": 9.0 / step}
+        for step in (2, 4, 6, 8)
+    ]
+    records += [
+        {"event": "evaluated", "stage": "stars", "when": "during", "step": step, "seed": seed, "spearman": value}
+        for step, seed, value in ((4, 42, -0.3), (8, 43, 0.2))
+    ]
+    stages = [stage]
+    if changes.get("pretrained"):
+        stages.insert(0, pretrain_stage("phase1"))
+        records.append({"event": "progress", "stage": "phase1", "step": 6, "loss": 5.0, "mlm_accuracy": 0.5})
+    return draw_run(parse_run_config(finetune_document(Path("out"), Path("data"), *stages)), records).axes
+
+
+def points(line: Any) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
+
+
+def test_every_fine_tuning_run_has_a_line_of_its_own_in_one_colour() -> None:
+    loss, metric = fine_tuned()
+    assert [points(line) for line in loss.lines] == [[(2, 4.5), (4, 2.25)], [(6, 1.5), (8, 1.125)]]
+    assert loss.lines[0].get_color() == loss.lines[1].get_color()
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["stars"]
+    assert [points(line) for line in metric.lines] == [[(4, -0.3)], [(8, 0.2)]]
+
+
+def test_a_correlation_below_0_is_in_the_picture_and_named_as_in_the_log() -> None:
+    loss, metric = fine_tuned()
+    assert metric.get_ylim()[0] < -0.3
+    assert (loss.get_ylabel(), metric.get_ylabel()) == ("loss", "task's metric")
+    assert [text.get_text() for text in metric.get_legend().get_texts()] == ["stars: spearman"]
+
+
+def test_pretraining_and_a_task_have_axes_of_their_own() -> None:
+    loss, accuracy, metric = fine_tuned(pretrained=True)
+    assert accuracy.get_ylabel() == "masked-LM accuracy, %"
+    assert accuracy.get_ylim()[0] == 0
+    assert points(accuracy.lines[0]) == [(6, 50)]
+    assert points(metric.lines[-1]) == [(14, 0.2)], "steps go on behind those of pretraining"
+
+
+def test_a_single_interval_is_a_point_that_can_be_seen() -> None:
+    loss, accuracy, _ = fine_tuned(pretrained=True)
+    assert (loss.lines[0].get_marker(), accuracy.lines[0].get_marker()) == ("o", "o")
+    assert loss.lines[-1].get_marker() in ("None", ""), "two points have a line"

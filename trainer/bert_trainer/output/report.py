@@ -20,6 +20,7 @@ from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 REPORT_FILE = "report.json"
 PLOT_FILE = "loss.png"
@@ -196,58 +197,104 @@ def _last(records: list[Record], event: str, key: str) -> Any:
 
 
 def plot_loss(config: RunConfig, records: list[Record], target: Path) -> None:
-    """Draw loss and what was evaluated over all stages, one after another, on a shared step axis."""
-    # The object interface: pyplot would keep global state and look for a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 6))
-    FigureCanvasAgg(figure)
-    # Fixed margins: a layout engine would draw everything twice.
-    margins = {"left": 0.07, "right": 0.985, "bottom": 0.08, "top": 0.95, "hspace": 0.08}
-    loss_axes, accuracy_axes = figure.subplots(2, sharex=True, gridspec_kw=margins)
-    offset = 0
-    for stage in config.stages:
-        trains = isinstance(stage, PretrainStage | FinetuneStage)
-        intervals = _by_step(records, stage.name) if trains else []
-        if not intervals:
-            continue
-        steps = [offset + int(record["step"] or 0) for record in intervals]
-        loss_axes.plot(steps, _column(intervals, "loss"), label=stage.name)
-        if isinstance(stage, FinetuneStage):
-            _plot_task(stage, records, offset, accuracy_axes)
-        else:
-            accuracy_axes.plot(steps, _column(intervals, "mlm_accuracy", percent=True), label=stage.name)
-        if isinstance(stage, PretrainStage) and (evaluated := _by_step(records, stage.name, "evaluated")):
-            steps_evaluated = [offset + int(record["step"] or 0) for record in evaluated]
-            accuracies = _column(evaluated, "mlm_accuracy", percent=True)
-            accuracy_axes.plot(steps_evaluated, accuracies, "o", markersize=4, label=f"{stage.name}: evaluated")
-        if isinstance(stage, PretrainStage) and stage.target is not None:
-            wanted = 100 * stage.target.masked_lm_accuracy
-            accuracy_axes.plot([offset, steps[-1]], [wanted, wanted], "k:", label=f"{stage.name}: target {wanted:g} %")
-        if offset:
-            for axes in (loss_axes, accuracy_axes):
-                axes.axvline(offset, color="0.8", linewidth=1, zorder=0)
-        offset = steps[-1]
-    held_out = _held_out_report(config, records)
-    if held_out is not None and held_out["maskedLmAccuracy"] is not None:
-        accuracy, baseline = 100 * held_out["maskedLmAccuracy"], 100 * held_out["unigramBaseline"]
-        accuracy_axes.plot([offset], [accuracy], "k*", label=f"held out: {accuracy:.1f} %")
-        accuracy_axes.axhline(baseline, color="0.5", linestyle="--", label=f"unigram baseline: {baseline:.1f} %")
-    has_tasks = any(isinstance(stage, FinetuneStage) for stage in config.stages)
-    pretrains = not has_tasks or any(isinstance(stage, PretrainStage) for stage in config.stages)
-    what = ["pretraining"] * pretrains + ["fine-tuning"] * has_tasks
-    measured = ["masked-LM accuracy"] * pretrains + ["task's metric"] * has_tasks
-    loss_axes.set(title=f"{config.job.name}: {' and '.join(what)}", ylabel="loss, nats")
-    accuracy_axes.set(xlabel="optimizer step", ylabel=f"{', '.join(measured)}, %", ylim=(0, None))
-    for axes, place in ((loss_axes, "upper right"), (accuracy_axes, "lower right")):
-        axes.legend(loc=place)
-        axes.grid(alpha=0.3)
+    """Write the picture of a run."""
+    figure = draw_run(config, records)
     with disk_errors(target):
         figure.savefig(target, dpi=120)
 
 
-def _plot_task(stage: FinetuneStage, records: list[Record], offset: int, axes: Axes) -> None:
+def draw_run(config: RunConfig, records: list[Record]) -> Figure:
+    """Draw loss and what was evaluated over all stages, one after another, on a shared step axis."""
+    figure, panels = _panels(config)
+    loss_axes, *others = panels
+    offset = 0
+    for number, stage in enumerate(it for it in config.stages if isinstance(it, PretrainStage | FinetuneStage)):
+        intervals = _by_step(records, stage.name)
+        if not intervals:
+            continue
+        for axes in panels if offset else ():
+            axes.axvline(offset, color="0.8", linewidth=1, zorder=0)
+        if isinstance(stage, FinetuneStage):
+            _plot_runs(stage, intervals, offset, loss_axes, f"C{number}")
+            _plot_task(stage, records, offset, others[-1], f"C{number}")
+        else:
+            _plot_pretraining(stage, records, offset, loss_axes, others[0])
+        offset += int(intervals[-1]["step"] or 0)
+    _plot_held_out(config, records, offset, others[0])
+    for axes in others:
+        lowest, highest = axes.dataLim.intervaly
+        if lowest >= 0:  # correlations may be below
+            axes.set(ylim=(0, 1.05 * highest if 0 < highest < math.inf else None))
+    for axes in panels:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="upper right" if axes is loss_axes else "lower right")
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def _panels(config: RunConfig) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes of the loss, and of accuracy and of the tasks' metrics where the run has them."""
+    # The object interface: pyplot would keep global state and look for a display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    tasks = [stage.task for stage in config.stages if isinstance(stage, FinetuneStage)]
+    pretrains = not tasks or any(isinstance(stage, PretrainStage | EvaluateStage) for stage in config.stages)
+    rows = 1 + pretrains + bool(tasks)
+    figure = Figure(figsize=(9, 3 * rows))
+    FigureCanvasAgg(figure)
+    # Fixed margins: a layout engine would draw everything twice.
+    margins = {"left": 0.07, "right": 0.985, "bottom": 0.16 / rows, "top": 1 - 0.1 / rows, "hspace": 0.08}
+    panels = list(figure.subplots(rows, sharex=True, gridspec_kw=margins))
+    what = ["pretraining"] * pretrains + ["fine-tuning"] * bool(tasks)
+    # A regression's loss is a squared error.
+    unit = "" if {"sts-b", "regression"}.intersection(tasks) else ", nats"
+    labels = [f"loss{unit}"] + ["masked-LM accuracy, %"] * pretrains + ["task's metric"] * bool(tasks)
+    panels[0].set(title=f"{config.job.name}: {' and '.join(what)}")
+    panels[-1].set(xlabel="optimizer step")
+    for axes, label in zip(panels, labels, strict=True):
+        axes.set(ylabel=label)
+    return figure, panels
+
+
+def _plot_pretraining(
+    stage: PretrainStage, records: list[Record], offset: int, loss_axes: Axes, accuracy_axes: Axes
+) -> None:
+    intervals, evaluated = _by_step(records, stage.name), _by_step(records, stage.name, "evaluated")
+    steps = _steps(intervals, offset)
+    loss_axes.plot(steps, _column(intervals, "loss"), _line_of(steps), label=stage.name)
+    accuracies = _column(intervals, "mlm_accuracy", percent=True)
+    accuracy_axes.plot(steps, accuracies, _line_of(steps), label=stage.name)
+    if evaluated:
+        accuracies = _column(evaluated, "mlm_accuracy", percent=True)
+        label = f"{stage.name}: evaluated"
+        accuracy_axes.plot(_steps(evaluated, offset), accuracies, "o", markersize=4, label=label)
+    if stage.target is not None:
+        wanted = 100 * stage.target.masked_lm_accuracy
+        accuracy_axes.plot([offset, steps[-1]], [wanted, wanted], "k:", label=f"{stage.name}: target {wanted:g} %")
+
+
+def _plot_held_out(config: RunConfig, records: list[Record], step: int, axes: Axes) -> None:
+    held_out = _held_out_report(config, records)
+    if held_out is not None and held_out["maskedLmAccuracy"] is not None:
+        accuracy, baseline = 100 * held_out["maskedLmAccuracy"], 100 * held_out["unigramBaseline"]
+        axes.plot([step], [accuracy], "k*", label=f"held out: {accuracy:.1f} %")
+        axes.axhline(baseline, color="0.5", linestyle="--", label=f"unigram baseline: {baseline:.1f} %")
+
+
+def _plot_runs(stage: FinetuneStage, intervals: list[Record], offset: int, axes: Axes, color: str) -> None:
+    """Draw the loss of a finetune stage, a line for each run."""
+    by_run: dict[int, list[Record]] = {}
+    for record in intervals:
+        # By step, not by seed: without synchronized gradients runs of several seeds share a record.
+        steps_per_run = max(1, int(record["steps"] or 0) // len(stage.seeds))
+        by_run.setdefault((int(record["step"] or 0) - 1) // steps_per_run, []).append(record)
+    for number, found in enumerate(by_run.values()):
+        steps, label = _steps(found, offset), None if number else stage.name
+        axes.plot(steps, _column(found, "loss"), _line_of(steps), color=color, label=label)
+
+
+def _plot_task(stage: FinetuneStage, records: list[Record], offset: int, axes: Axes, color: str) -> None:
     """Draw the deciding metric of a finetune stage's evaluations, a line for each seed, and its baseline."""
     of_stage = [it for it in records if (it["event"], it.get("stage")) == ("evaluated", stage.name)]
     metric = stage.metric or TASK_METRICS[stage.task][0]
@@ -255,17 +302,22 @@ def _plot_task(stage: FinetuneStage, records: list[Record], offset: int, axes: A
     for record in of_stage:
         if record.get("when") == "during":
             by_seed.setdefault(record.get("seed"), []).append(record)
-    color = None
-    for found in by_seed.values():
-        steps = [offset + int(record["step"] or 0) for record in found]
-        label = f"{stage.name}: {metric}" if color is None else None
-        (line,) = axes.plot(
-            steps, _column(found, metric, percent=True), "o-", color=color, markersize=4, linewidth=1, label=label
-        )
-        color = line.get_color()
+    for number, found in enumerate(by_seed.values()):
+        label = None if number else f"{stage.name}: {metric}"
+        values = _column(found, metric)
+        axes.plot(_steps(found, offset), values, "o-", color=color, markersize=4, linewidth=1, label=label)
     if of_stage and (baseline := of_stage[-1].get(f"majority_{metric}")) is not None:
-        first, *_, last = [offset, *(offset + int(it["step"] or 0) for found in by_seed.values() for it in found)]
-        axes.plot([first, last], [100 * float(baseline)] * 2, "k:", label=f"{stage.name}: majority")
+        last = max([offset, *(step for found in by_seed.values() for step in _steps(found, offset))])
+        axes.plot([offset, last], [float(baseline)] * 2, "k:", label=f"{stage.name}: majority")
+
+
+def _steps(records: list[Record], offset: int) -> list[int]:
+    return [offset + int(record["step"] or 0) for record in records]
+
+
+def _line_of(steps: list[int]) -> str:
+    """Return the style of a line; of a single point, which has none, a marker."""
+    return "o" if len(steps) == 1 else "-"
 
 
 def _column(records: list[Record], key: str, *, percent: bool = False) -> list[float]:
