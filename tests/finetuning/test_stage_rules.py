@@ -116,3 +116,9 @@ def test_pretrained_weights_come_from_a_stage_or_an_initial_checkpoint(loaded: s
     parse_run_config(finetune_document(Path("out"), FOLDER, pretrain_stage(), pretrained))
     only_verified = {"path": "run", "load": "none"}
     assert "start_from" in refused(pretrained, initial_checkpoint=only_verified)
+
+
+def test_a_list_is_not_called_short_for_the_entry_that_is_refused() -> None:
+    assert refused(finetune_stage(FOLDER, epochs=0)).splitlines() == [
+        "stages.0.finetune.epochs: got 0; Input should be greater than 0"
+    ]

@@ -65,7 +65,11 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
     try:
         config = RunConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()]
+        items = error.errors()
+        # A list is also called too short where what is wrong with its entries is said already.
+        within = {item["loc"][:length] for item in items for length in range(len(item["loc"]))}
+        items = [item for item in items if item["loc"] not in within]
+        lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in items]
     else:
         lines = find_problems(config)
         if not lines:
