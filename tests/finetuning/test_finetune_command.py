@@ -17,7 +17,7 @@ from bert_trainer.__main__ import main, parse_arguments
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
-from bert_trainer.finetune_command import make_run_config
+from bert_trainer.finetune_command import check_examples, make_run_config
 from described_weights import SIZES, describe_weights
 
 
@@ -174,19 +174,34 @@ def test_all_that_is_wrong_with_the_data_is_said_at_once(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("--epochs 0", "stages.0.finetune.epochs: got 0.0"),
-        ("--sequence-length 0", "sequence_length: got 0"),
-        ("--learning-rate nan", "learning_rate: got nan"),
-        ("--seeds 1000000000", "seeds: got"),
-        ("--seeds 0", "seeds: got []"),
-        ("--sequence-length 600", "sequence_length: got 600; allowed: at most model.max_position_embeddings 512"),
-        ("--metric pearson", "metric: got 'pearson'"),
+        ("--epochs 0", "--epochs: got 0.0"),
+        ("--sequence-length 0", "--sequence-length: got 0"),
+        ("--sequence-length 600", "--sequence-length: got 600; allowed: at most model.max_position_embeddings 512"),
+        ("--batch-size 0", "--batch-size: got 0"),
+        ("--learning-rate nan", "--learning-rate: got nan"),
+        ("--warmup-proportion 1", "--warmup-proportion: got 1.0"),
+        ("--beta1 2", "--beta1: got 2.0"),
+        ("--seeds 1000000000", "--seeds: got 1000000000; allowed: 1 to 100"),
+        ("--seeds 0", "--seeds: got 0; allowed: 1 to 100"),
+        ("--seed -1", "--seed: got -1"),
+        ("--patience 0", "--patience: got 0"),
+        ("--metric pearson", "--metric: got 'pearson'; allowed for mrpc: 'f1' or 'accuracy'"),
+        ("--hosts 0", "--hosts: got 0"),
     ],
 )
-def test_a_value_that_no_stage_takes_is_refused(mrpc: Path, weights: Path, words: str, complaint: str) -> None:
+def test_a_value_that_no_stage_takes_is_refused_by_its_option_and_alone(
+    mrpc: Path, weights: Path, words: str, complaint: str
+) -> None:
     with pytest.raises(InputError) as refused:
         configure("--task", "mrpc", "--data", mrpc, "--model", weights, *words.split())
-    assert complaint in str(refused.value)
+    first, *lines = str(refused.value).splitlines()
+    assert first.endswith(": 1 problem(s)"), lines
+    assert lines[0].startswith(f"  {complaint}")
+
+
+def test_a_question_longer_than_its_row_is_refused_by_both_options(tmp_path: Path, weights: Path) -> None:
+    with pytest.raises(InputError, match=r"--max-query-length: got 64; allowed: less than --sequence-length - 3 = 61,"):
+        configure("--task", "squad", "--data", tmp_path, "--model", weights, "--sequence-length", "64")
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path, mrpc: Path, weights: Path) -> None:
@@ -217,3 +232,35 @@ def test_a_mistake_ends_the_command_with_2(capsys: pytest.CaptureFixture[str], t
     assert main(["finetune", "--task", "mrpc", "--output", str(tmp_path / "out")]) == 2
     assert "--data: got nothing" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+TEXTS = "review,stars\n" + "fine,5\nbad,1\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--text reviews --label stars", "train.csv:1: no column 'reviews'; the file has 'review', 'stars'"),
+        ("--text review --label stars --labels 5 4", "allowed, by --labels: '5', '4'"),
+    ],
+)
+def test_a_mistake_in_the_files_costs_no_output_folder(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str], words: str, complaint: str
+) -> None:
+    for name in ("train.csv", "valid.csv"):
+        (tmp_path / name).write_text(TEXTS)
+    files = [f"--train={tmp_path}/train.csv", f"--validation={tmp_path}/valid.csv", f"--output={tmp_path}/out"]
+    assert main(["finetune", "--task=classification", *files, f"--model={weights}", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert "data." not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_other_ranks_leave_the_files_to_rank_0(tables: tuple[str, ...], weights: Path) -> None:
+    config = configure(
+        "--task", "classification", *tables, "--text", "a", "--label", "b", "--model", weights
+    )  # fmt: skip
+    check_examples(config, {"OMPI_COMM_WORLD_RANK": "1"})
+    with pytest.raises(InputError, match=r"a\.csv: got an empty file"):
+        check_examples(config, {"OMPI_COMM_WORLD_RANK": "0"})

@@ -86,6 +86,7 @@ def _finetune(arguments: argparse.Namespace) -> int:
     if arguments.show:
         print(finetune_command.render_config(config))  # noqa: T201 - the result
         return 0
+    finetune_command.check_examples(config)
     from bert_trainer.training.loop import train
 
     _stop_on_interrupt()

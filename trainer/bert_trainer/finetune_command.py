@@ -24,8 +24,10 @@ from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, 
 from bert_trainer.config.stages import ExportStage
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
+from bert_trainer.finetune_options import files_as_options, settings_as_options
 from bert_trainer.system.mpi_variables import read_local_size, read_rank, read_size
 from bert_trainer.tasks.catalog import TASKS
+from bert_trainer.tasks.reading import read_examples
 
 Document = dict[str, Any]
 
@@ -92,6 +94,8 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
         InputError: options do not fit together, or there are no such weights or files; the message names the options.
     """
     problems = [*_data_problems(arguments), *_missing_files(arguments)]
+    if not 1 <= arguments.seeds <= _MOST_SEEDS:
+        problems.append(f"--seeds: got {arguments.seeds}; allowed: 1 to {_MOST_SEEDS}")
     if problems:
         raise InputError(
             f"bert-train finetune --task {arguments.task}: {len(problems)} problem(s)\n"
@@ -135,7 +139,26 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
         },
         "logging": {"every_steps": 10, "tensorboard": True, "prometheus_port": None, "sample_ledger": False},
     }
-    return parse_run_config(document, source="bert-train finetune")
+    try:
+        return parse_run_config(document, source="bert-train finetune")
+    except InputError as error:
+        raise settings_as_options(error) from error
+
+
+def check_examples(config: RunConfig, environment: Mapping[str, str] = os.environ) -> None:
+    """Read the task's files once before anything else: a mistake in them costs no output folder. On rank 0 alone.
+
+    Raises:
+        InputError: as ``tasks.reading.read_examples`` raises it; names options.
+    """
+    if read_rank(environment) != 0:
+        return
+    for stage in config.stages:
+        if isinstance(stage, FinetuneStage):
+            try:
+                read_examples(stage.task, stage.data)
+            except InputError as error:
+                raise files_as_options(error) from error
 
 
 def render_config(config: RunConfig) -> str:
@@ -391,7 +414,7 @@ def _stage(arguments: argparse.Namespace, optimizer: Document) -> Document:
         "data": _data(arguments),
         "sequence_length": length,
         "global_batch_size": arguments.batch_size,
-        "micro_batch_size": _given(arguments.micro_batch_size, min(fitting, arguments.batch_size)),
+        "micro_batch_size": _given(arguments.micro_batch_size, max(1, min(fitting, arguments.batch_size))),
         "schedule": {
             "learning_rate": arguments.learning_rate,
             "warmup": {"proportion": arguments.warmup_proportion},
@@ -399,8 +422,7 @@ def _stage(arguments: argparse.Namespace, optimizer: Document) -> Document:
             "after_warmup": "continuous",
         },
         "optimizer": optimizer,
-        # One more than a stage may have is enough to be refused.
-        "seeds": [arguments.seed + number for number in range(min(arguments.seeds, _MOST_SEEDS + 1))],
+        "seeds": [arguments.seed + number for number in range(arguments.seeds)],
         "early_stopping": stopping,
     }
 

@@ -149,8 +149,8 @@ def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig,
     elif config.if_exists == "Fail":
         raise InputError(
             f"{path}: already holds a run of {job}",
-            hint="set output.ifExists to Resume (resume from its latest checkpoint) or New (keep it under "
-            f"{_ARCHIVE}/ and start over), or choose another output folder",
+            hint="set output.ifExists (bert-train finetune: --if-exists) to Resume (resume from its latest "
+            f"checkpoint) or New (keep it under {_ARCHIVE}/ and start over), or choose another output folder",
         )
 
 
@@ -193,7 +193,8 @@ def _freeze(path: Path, config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
         if refused:
             raise InputError(
                 f"{path}: the run in this folder was made with other settings\n" + "\n".join(refused),
-                hint="restore them, or set output.ifExists to New, or choose another output folder",
+                hint="restore them, or set output.ifExists (bert-train finetune: --if-exists) to New, or choose "
+                "another output folder",
             )
     # Every time: what may change in it is that of the newest attempt.
     write_json_atomically(path, wanted)
