@@ -84,6 +84,18 @@ def test_options_end_up_in_the_stage(mrpc: Path, weights: Path) -> None:
     assert (config.precision, config.if_exists) == ("bf16", "Resume")
 
 
+def test_the_published_recipes_can_be_written(mrpc: Path, weights: Path) -> None:
+    fixed = ("--task", "mrpc", "--data", mrpc, "--model", weights)
+    options = ("--warmup-steps", "500", "--after-warmup", "published", "--no-bias-correction")
+    google = stage_of(configure(*fixed, *options))
+    assert (google.schedule.warmup.steps, google.schedule.warmup.proportion) == (500, None)
+    assert (google.schedule.after_warmup, google.optimizer.bias_correction) == ("published", False)
+    plain = stage_of(configure(*fixed))
+    assert (plain.schedule.warmup.steps, plain.schedule.warmup.proportion) == (None, 0.1)
+    assert (plain.schedule.after_warmup, plain.optimizer.bias_correction) == ("continuous", True)
+    assert stage_of(configure(*fixed, "--warmup-proportion", "0")).schedule.warmup.proportion == 0
+
+
 def test_questions_get_long_rows_and_smaller_passes(tmp_path: Path, weights: Path) -> None:
     stage = stage_of(configure("--task", "squad", "--data", tmp_path, "--model", weights))
     assert (stage.sequence_length, stage.doc_stride, stage.micro_batch_size) == (384, 128, 10)
@@ -180,6 +192,8 @@ def test_all_that_is_wrong_with_the_data_is_said_at_once(
         ("--batch-size 0", "--batch-size: got 0"),
         ("--learning-rate nan", "--learning-rate: got nan"),
         ("--warmup-proportion 1", "--warmup-proportion: got 1.0"),
+        ("--warmup-steps -1", "--warmup-steps: got -1"),
+        ("--warmup-steps 9 --warmup-proportion 0.2", "--warmup-steps: got a value beside --warmup-proportion"),
         ("--beta1 2", "--beta1: got 2.0"),
         ("--seeds 1000000000", "--seeds: got 1000000000; allowed: 1 to 100"),
         ("--seeds 0", "--seeds: got 0; allowed: 1 to 100"),

@@ -33,6 +33,7 @@ Document = dict[str, Any]
 
 _SPAN_LENGTH, _LENGTH = 384, 128
 _TOKENS_PER_PASS = 4096
+_WARMUP_PROPORTION = 0.1
 _MOST_SEEDS = 100
 _FILES = ("train", "validation", "test")
 # What a table of each kind has to name; the others of TableColumns are optional.
@@ -96,6 +97,8 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
     problems = [*_data_problems(arguments), *_missing_files(arguments)]
     if not 1 <= arguments.seeds <= _MOST_SEEDS:
         problems.append(f"--seeds: got {arguments.seeds}; allowed: 1 to {_MOST_SEEDS}")
+    if None not in (arguments.warmup_steps, arguments.warmup_proportion):
+        problems.append("--warmup-steps: got a value beside --warmup-proportion; allowed: one of them")
     if problems:
         raise InputError(
             f"bert-train finetune --task {arguments.task}: {len(problems)} problem(s)\n"
@@ -268,8 +271,9 @@ def _add_weights(group: argparse._ArgumentGroup) -> None:
 # Option, type, default and what it says. The defaults are a finetune stage's.
 _NUMBERS: tuple[tuple[str, type[int] | type[float], int | float | None, str], ...] = (
     ("epochs", float, 3.0, "passes over the rows to train on"),
-    ("learning-rate", float, 2e-5, "at the end of the warm-up"),
-    ("warmup-proportion", float, 0.1, "share of a run's steps"),
+    ("learning-rate", float, 2e-5, "peak learning rate, at the end of the warm-up"),
+    ("warmup-proportion", float, None, f"share of a run's steps; default: {_WARMUP_PROPORTION:g}"),
+    ("warmup-steps", int, None, "steps of each run, in place of --warmup-proportion"),
     ("batch-size", int, 32, "rows per optimizer step over all ranks; without synchronized gradients of each rank"),
     ("micro-batch-size", int, None, "rows of one pass on one rank; default: as many as 4096 tokens hold"),
     ("sequence-length", int, None, f"tokens at most; default: {_LENGTH}, of squad and spans {_SPAN_LENGTH}"),
@@ -298,7 +302,20 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--decay", default="linear", choices=_choices(Schedule, "decay"), help="of the learning rate; default: linear"
     )
     group.add_argument(
+        "--after-warmup",
+        default="continuous",
+        choices=_choices(Schedule, "after_warmup"),
+        help="published: decay counts from step 0, as in Google's scripts; continuous: from the end of the "
+        "warm-up; default: %(default)s",
+    )
+    group.add_argument(
         "--optimizer", default="adamw", choices=_choices(OptimizerConfig, "name"), help="default: %(default)s"
+    )
+    group.add_argument(
+        "--no-bias-correction",
+        dest="bias_correction",
+        action="store_false",
+        help="moments as they are, as in Google's scripts",
     )
     group.add_argument(
         "--learning-rate-scaling",
@@ -390,7 +407,7 @@ def _optimizer(arguments: argparse.Namespace) -> Document:
     return {
         "name": arguments.optimizer,
         **{name: getattr(arguments, name) for name in ("beta1", "beta2", "epsilon", "weight_decay")},
-        "bias_correction": True,
+        "bias_correction": arguments.bias_correction,
         "max_gradient_norm": arguments.max_gradient_norm or None,
         "partitioning": "none",
     }
@@ -417,14 +434,21 @@ def _stage(arguments: argparse.Namespace, optimizer: Document) -> Document:
         "micro_batch_size": _given(arguments.micro_batch_size, max(1, min(fitting, arguments.batch_size))),
         "schedule": {
             "learning_rate": arguments.learning_rate,
-            "warmup": {"proportion": arguments.warmup_proportion},
+            "warmup": _warmup(arguments),
             "decay": arguments.decay,
-            "after_warmup": "continuous",
+            "after_warmup": arguments.after_warmup,
         },
         "optimizer": optimizer,
         "seeds": [arguments.seed + number for number in range(arguments.seeds)],
         "early_stopping": stopping,
     }
+
+
+def _warmup(arguments: argparse.Namespace) -> Document:
+    if arguments.warmup_steps is not None:
+        return {"steps": arguments.warmup_steps}
+    proportion = arguments.warmup_proportion
+    return {"proportion": _WARMUP_PROPORTION if proportion is None else proportion}
 
 
 def _given(value: int | None, default: int) -> int:
