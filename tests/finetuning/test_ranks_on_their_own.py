@@ -44,7 +44,8 @@ def test_every_rank_trains_on_all_rows_with_a_seed_of_its_own(whole: Path) -> No
         *((1, 0, 5), (3, 1, 5), (1, 0, 10), (3, 1, 10)),
         *((2, 0, 15), (4, 1, 15), (2, 0, 20), (4, 1, 20)),
     ]
-    # Of both ranks together.
+    # Of both ranks together, and so of no seed.
+    assert {it.get("seed") for it in progress_records(whole)} == {None}
     assert [it["interval_sequences"] for it in progress_records(whole)] == [22, 22, 22, 22, 12] * 4
     assert evaluated(whole)[1]["message"].startswith("Evaluation in rule (seed 3, rank 1, epoch 1 of 2): ")
 

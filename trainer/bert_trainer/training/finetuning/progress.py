@@ -131,7 +131,8 @@ class RunInterval:
                     "stage": learner.stage.name,
                     "step": step,
                     "steps": plan.total_steps,
-                    "seed": progress.run.seed,
+                    # Without synchronized gradients the figures are those of several seeds together.
+                    "seed": None if learner.is_split_by_rank else progress.run.seed,
                     "epoch": plan.epochs_after(progress.step),
                     "loss": loss / max(rows, 1),
                     "learning_rate": self.learning_rate,
