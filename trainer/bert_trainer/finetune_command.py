@@ -12,13 +12,20 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, get_args
 
 from bert_trainer.checkpoints.description import Described, check_description, describe_model, find_description
 from bert_trainer.checkpoints.foreign_formats import find_formats
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.config.finetuning import FinetuneStage, TaskData, TaskName
+from bert_trainer.config.finetuning import (
+    NEEDED_COLUMNS,
+    OPTIONAL_COLUMNS,
+    OWN_TABLES,
+    FinetuneStage,
+    TableColumns,
+    TaskData,
+    TaskName,
+)
 from bert_trainer.config.optimization import OptimizerConfig, Schedule
 from bert_trainer.config.run_config import CONTRACT_VERSION, InitialCheckpoint, RunConfig
 from bert_trainer.config.stages import ExportStage
@@ -36,15 +43,6 @@ _TOKENS_PER_PASS = 4096
 _WARMUP_PROPORTION = 0.1
 _MOST_SEEDS = 100
 _FILES = ("train", "validation", "test")
-# What a table of each kind has to name; the others of TableColumns are optional.
-_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "classification": ("text", "label"),
-        "regression": ("text", "label"),
-        "spans": ("question", "context", "answer"),
-    }
-)
-_OPTIONAL_COLUMNS = ("text_pair", "answer_start", "id")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -335,19 +333,18 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 def _data_problems(arguments: argparse.Namespace) -> Iterator[str]:
     """Yield what a task lacks, and what it has no use for, by options."""
     kind = TASKS[arguments.task].kind
-    named = [*_FILES, *_COLUMNS["classification"], *_COLUMNS["spans"], *_OPTIONAL_COLUMNS, "labels"]
+    named = [*_FILES, *TableColumns.model_fields, "labels"]
     given = [name for name in named if getattr(arguments, name)]
-    if arguments.task not in _COLUMNS:
+    if arguments.task not in OWN_TABLES:
         if arguments.data is None:
             yield "--data: got nothing; allowed: the folder with the official files"
         yield from (f"{_option(name)}: got a value; allowed: with a table of one's own" for name in given)
         return
     if arguments.data is not None:
         yield f"--data: got {arguments.data}; allowed: with GLUE and SQuAD; name --train and --validation"
-    needed = ("train", "validation", *_COLUMNS[kind])
+    needed = ("train", "validation", *NEEDED_COLUMNS[kind])
     yield from (f"{_option(name)}: got nothing; allowed: {_needed(name)}" for name in needed if name not in given)
-    pair = "answer_start" if kind == "spans" else "text_pair"
-    useful = {*_FILES, *needed, pair, "id", *(["labels"] if kind == "classification" else [])}
+    useful = {*_FILES, *needed, *OPTIONAL_COLUMNS[kind], *(["labels"] if kind == "classification" else [])}
     yield from (f"{_option(name)}: got a value; allowed: not with {kind}" for name in given if name not in useful)
 
 
@@ -458,11 +455,12 @@ def _given(value: int | None, default: int) -> int:
 def _data(arguments: argparse.Namespace) -> Document:
     if arguments.data is not None:
         return {"folder": str(arguments.data)}
-    columns = {*_COLUMNS["classification"], *_COLUMNS["spans"], *_OPTIONAL_COLUMNS}
     return {
         **{name: str(path) for name in _FILES if (path := getattr(arguments, name)) is not None},
         "format": arguments.data_format,
-        "columns": {name: value for name in sorted(columns) if (value := getattr(arguments, name)) is not None},
+        "columns": {
+            name: value for name in TableColumns.model_fields if (value := getattr(arguments, name)) is not None
+        },
         "labels": arguments.labels,
     }
 

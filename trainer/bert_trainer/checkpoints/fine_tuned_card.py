@@ -24,7 +24,7 @@ from bert_trainer.checkpoints.model_card import (
     table,
     training_table,
 )
-from bert_trainer.model.task_model import Kind
+from bert_trainer.config.finetuning import Kind
 
 _MOST_CLASSES = 100
 """Rows of the table of classes."""

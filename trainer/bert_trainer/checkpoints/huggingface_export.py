@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints.checkpoint import save_tensors
+from bert_trainer.config.finetuning import Kind
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.layers import EncoderParameters
-from bert_trainer.model.task_model import Kind, TaskModel
+from bert_trainer.model.task_model import TaskModel
 
 # Ours to theirs; a layer's names are the part behind "layers.<i>.".
 _BERT_NAMES = {

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bert_trainer.config.finetuning import OWN_TABLES, SPAN_TASKS, TASK_METRICS, FinetuneStage
+from bert_trainer.config.finetuning import (
+    NEEDED_COLUMNS,
+    OPTIONAL_COLUMNS,
+    OWN_TABLES,
+    SPAN_TASKS,
+    TASK_METRICS,
+    FinetuneStage,
+    Kind,
+    TableColumns,
+)
 from bert_trainer.config.run_config import ModelFile, RunConfig
 from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage
 
@@ -16,8 +25,6 @@ _RESERVED_NAME = "start"
 _SPECIAL_TOKENS = 3
 """Of a row with a question and a context: [CLS] and two [SEP]."""
 _OWN_FILES = ("train", "validation", "test", "labels")
-_TEXT_COLUMNS = ("text", "text_pair", "label")
-_SPAN_COLUMNS = ("question", "context", "answer", "answer_start")
 
 
 def find_finetune_problems(config: RunConfig) -> Iterator[str]:
@@ -115,7 +122,7 @@ def _data_problems(path: str, stage: FinetuneStage) -> Iterator[str]:
         for name in ("train", "validation"):
             if not getattr(data, name):
                 yield f"{path}.{name}: got none; allowed for {task}: a file"
-        yield from _column_problems(path, stage)
+        yield from _column_problems(path, task, stage)
         return
     if not data.folder:
         yield f"{path}.folder: got none; allowed for {task}: the folder with its official files"
@@ -124,16 +131,15 @@ def _data_problems(path: str, stage: FinetuneStage) -> Iterator[str]:
         yield f"{path}: got {', '.join(own)}; allowed for {task}: folder alone, its files have official names"
 
 
-def _column_problems(path: str, stage: FinetuneStage) -> Iterator[str]:
-    columns, labels, task = _columns_of(stage), stage.data.labels, stage.task
-    fitting = _SPAN_COLUMNS if task == "spans" else _TEXT_COLUMNS
-    needed = ("question", "context", "answer") if task == "spans" else ("text", "label")
+def _column_problems(path: str, task: Kind, stage: FinetuneStage) -> Iterator[str]:
+    columns, labels, needed = _columns_of(stage), stage.data.labels, NEEDED_COLUMNS[task]
+    fitting = [name for name in TableColumns.model_fields if name in (*needed, *OPTIONAL_COLUMNS[task])]
     for name in needed:
         if not columns.get(name):
             yield f"{path}.columns.{name}: got none; allowed for {task}: the name of a column"
     for name in columns:
-        if name not in (*fitting, "id"):
-            yield f"{path}.columns.{name}: got {columns[name]!r}; allowed for {task}: {', '.join(fitting)}, id"
+        if name not in fitting:
+            yield f"{path}.columns.{name}: got {columns[name]!r}; allowed for {task}: {', '.join(fitting)}"
     if labels and task != "classification":
         yield f"{path}.labels: got {list(labels)}; allowed for {task}: none, it has no classes"
     if len(set(labels)) < len(labels):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -17,7 +17,10 @@ TaskName = Literal[
 ]  # fmt: skip
 """Nine of GLUE (Wang et al. 2019), SQuAD 1.1 (Rajpurkar et al. 2016), and three kinds of tables of one's own."""
 
-OWN_TABLES: tuple[TaskName, ...] = ("classification", "regression", "spans")
+Kind = Literal["classification", "regression", "spans"]
+"""What a task predicts; a table of one's own has its kind for a name."""
+
+OWN_TABLES: tuple[Kind, ...] = get_args(Kind)
 SPAN_TASKS: tuple[TaskName, ...] = ("squad", "spans")
 # As GLUE's papers and leaderboard report them. A published MRPC of 68.4 is the majority class: f1 comes first, and the
 # majority's is printed beside it.
@@ -39,6 +42,22 @@ TASK_METRICS: Mapping[TaskName, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Of every task, the main one first; higher is better."""
+NEEDED_COLUMNS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {
+        "classification": ("text", "label"),
+        "regression": ("text", "label"),
+        "spans": ("question", "context", "answer"),
+    }
+)
+"""Of ``TableColumns``, those that a table of one's own has to name."""
+OPTIONAL_COLUMNS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {
+        "classification": ("text_pair", "id"),
+        "regression": ("text_pair", "id"),
+        "spans": ("answer_start", "id"),
+    }
+)
+"""Those that it may name as well."""
 
 
 class TableColumns(Section):

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
+from bert_trainer.config.finetuning import Kind
 from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.model.backends import eager
 from bert_trainer.model.batch import IGNORED_LABEL, Batch
 from bert_trainer.model.dropout import DropoutKeys
 from bert_trainer.model.encoding import encode
 from bert_trainer.model.layers import EncoderParameters
-
-Kind = Literal["classification", "regression", "spans"]
 
 # Of DistilBERT's heads: ``seq_classif_dropout`` and ``qa_dropout``, as its authors set them (Sanh et al. 2019).
 _DISTILBERT_DROPOUT: dict[Kind, float] = {"classification": 0.2, "regression": 0.2, "spans": 0.1}
@@ -100,7 +98,7 @@ class TaskModel(EncoderParameters):
         return task_loss(self.head_config.kind, self.logits(batch, dropout), batch, targets)
 
 
-def task_loss(kind: str, logits: Tensor, batch: Batch, targets: Tensor) -> Tensor:
+def task_loss(kind: Kind, logits: Tensor, batch: Batch, targets: Tensor) -> Tensor:
     """Return the loss of a head's numbers, summed over rows, scalar."""
     if kind == "classification":
         return F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED_LABEL)

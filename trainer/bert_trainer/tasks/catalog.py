@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
 
-from bert_trainer.config.finetuning import TASK_METRICS, TaskName
-
-Kind = Literal["classification", "regression", "spans"]
+from bert_trainer.config.finetuning import TASK_METRICS, Kind, TaskName
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_trainer.config.finetuning import TaskData, TaskName
+from bert_trainer.config.finetuning import OWN_TABLES, TaskData, TaskName
 from bert_trainer.errors import InputError
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import TaskExamples
@@ -19,7 +19,7 @@ def read_examples(task: TaskName, data: TaskData) -> TaskExamples:
     Raises:
         InputError: a file is missing, or is not of its form; names the file, the line, what is allowed and what to do.
     """
-    if task in ("classification", "regression", "spans"):
+    if task in OWN_TABLES:
         return read_tables(TASKS[task], data)
     if not data.folder:
         raise InputError(

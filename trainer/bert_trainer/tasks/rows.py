@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.finetuning import FinetuneStage, Kind
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
-from bert_trainer.tasks.catalog import Kind, Task
+from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split, TextExample, span_examples, text_examples
 from bert_trainer.tasks.spans import ContextTokens, make_windows
 from bert_trainer.tasks.token_rows import join_rows, tokenize_texts

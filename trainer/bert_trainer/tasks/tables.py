@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.config.finetuning import TableColumns, TaskData
+from bert_trainer.config.finetuning import NEEDED_COLUMNS, TableColumns, TaskData
 from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.answers import AnswerCheck
@@ -58,7 +58,7 @@ def read_tables(task: Task, data: TaskData) -> TaskExamples:
 
 
 def _require_columns(task: Task, columns: TableColumns) -> None:
-    needed = ("question", "context", "answer") if task.kind == "spans" else ("text", "label")
+    needed = NEEDED_COLUMNS[task.kind]
     missing = [name for name in needed if not getattr(columns, name)]
     if missing:
         raise InputError(
