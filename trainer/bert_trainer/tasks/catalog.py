@@ -8,6 +8,21 @@ from types import MappingProxyType
 
 from bert_trainer.config.finetuning import TASK_METRICS, Kind, TaskName
 
+_OFFICIAL_NAMES: Mapping[TaskName, str] = MappingProxyType(
+    {
+        "cola": "CoLA",
+        "sst-2": "SST-2",
+        "mrpc": "MRPC",
+        "sts-b": "STS-B",
+        "qqp": "QQP",
+        "mnli": "MNLI",
+        "qnli": "QNLI",
+        "rte": "RTE",
+        "wnli": "WNLI",
+        "squad": "SQuAD",
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -19,6 +34,11 @@ class Task:
     """Classes by number, as they stand in the files; empty for other kinds, and of one's own table until it is read."""
     metrics: tuple[str, ...]
     """All of them, the main one first; higher is better. Shares and correlations, not percent."""
+
+    @property
+    def official_name(self) -> str:
+        """What its authors call it, and with it the folder of its files; of one's own tables the task's name."""
+        return _OFFICIAL_NAMES.get(self.name, self.name)
 
     @property
     def main_metric(self) -> str:

@@ -22,9 +22,8 @@ from bert_trainer.tasks.ratings import parse_rating
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A task's folder, and its columns by name."""
+    """A task's columns by name."""
 
-    folder: str
     first: str
     second: str | None
     label: str
@@ -41,15 +40,15 @@ class _Layout:
 
 
 _LAYOUTS: dict[TaskName, _Layout] = {
-    "cola": _Layout("CoLA", "sentence", None, "label"),
-    "sst-2": _Layout("SST-2", "sentence", None, "label"),
-    "mrpc": _Layout("MRPC", "#1 String", "#2 String", "Quality"),
-    "sts-b": _Layout("STS-B", "sentence1", "sentence2", "score"),
-    "qqp": _Layout("QQP", "question1", "question2", "is_duplicate", id="id"),
-    "mnli": _Layout("MNLI", "sentence1", "sentence2", "gold_label"),
-    "qnli": _Layout("QNLI", "question", "sentence", "label"),
-    "rte": _Layout("RTE", "sentence1", "sentence2", "label"),
-    "wnli": _Layout("WNLI", "sentence1", "sentence2", "label"),
+    "cola": _Layout("sentence", None, "label"),
+    "sst-2": _Layout("sentence", None, "label"),
+    "mrpc": _Layout("#1 String", "#2 String", "Quality"),
+    "sts-b": _Layout("sentence1", "sentence2", "score"),
+    "qqp": _Layout("question1", "question2", "is_duplicate", id="id"),
+    "mnli": _Layout("sentence1", "sentence2", "gold_label"),
+    "qnli": _Layout("question", "sentence", "label"),
+    "rte": _Layout("sentence1", "sentence2", "label"),
+    "wnli": _Layout("sentence1", "sentence2", "label"),
 }
 _COLA_COLUMNS = ["source", "label", "star", "sentence"]
 """Of its labelled files, which do not name them: where a sentence comes from, 0 or 1, its author's mark, itself."""
@@ -68,10 +67,9 @@ def read_glue(task: Task, folder: Path) -> TaskExamples:
     Raises:
         InputError: a file is missing, another task's, or has lines that are not of its form.
     """
-    layout = _LAYOUTS[task.name]
     needed = ["train.tsv", "dev_matched.tsv" if task.name == "mnli" else "dev.tsv"]
     choices = [needed, [*_MRPC_ORIGINAL]] if task.name == "mrpc" else [needed]
-    found = find_folder(folder, layout.folder, choices)
+    found = find_folder(folder, task.official_name, choices)
     if task.name == "mrpc" and not find_files(found, needed):
         return _read_original_mrpc(task, found)
     files = {"train": "train.tsv", "validation": needed[1], "test": "test.tsv"}
@@ -154,7 +152,9 @@ class _FileReader:
         lines = read_tsv(self.path)
         first = next(lines, None)
         if first is None:
-            raise InputError(f"{shown(self.path)}: got an empty file; allowed: {self._layout.folder}'s", hint=_COPY)
+            raise InputError(
+                f"{shown(self.path)}: got an empty file; allowed: {self._task.official_name}'s", hint=_COPY
+            )
         columns, rows = self._columns(first, lines, labelled)
         examples = tuple(self._examples(columns, rows, labelled))
         # Some of QQP's questions hold line breaks and tabs; GLUE's own baseline passes over these lines as well.
@@ -181,7 +181,7 @@ class _FileReader:
         other = _recognize(names)
         return InputError(
             f"{at(self.path, 1)}: got the fields {listed(names)}{_looks_like(other)}; allowed for "
-            f"{self._layout.folder}: {allowed}",
+            f"{self._task.official_name}: {allowed}",
             hint="name the folder of this task's files, or the task of these" if other else _COPY,
         )
 
@@ -214,7 +214,7 @@ class _FileReader:
         self._broken.append(line)
         self._first_broken = self._first_broken or InputError(
             f"{at(self.path, line)}: got {len(fields)} fields between tabs; allowed: {num_columns}, one for each "
-            f"column of {self._layout.folder}",
+            f"column of {self._task.official_name}",
             hint=_COPY,
         )
 
@@ -224,13 +224,13 @@ class _FileReader:
             if text in labels:
                 return labels.index(text)
             others = [
-                layout.folder
+                TASKS[name].official_name
                 for name, layout in _LAYOUTS.items()
                 if layout.labelled == self._layout.labelled and text in TASKS[name].labels
             ]
             raise InputError(
                 f"{at(self.path, line)}: got the label {excerpt(text)}{_looks_like(others[:1])}; allowed for "
-                f"{self._layout.folder}: {listed(list(labels))}",
+                f"{self._task.official_name}: {listed(list(labels))}",
                 hint="name the folder of this task's files, or the task of these" if others else _COPY,
             )
         rating = parse_rating(text, self.path, line)
@@ -262,13 +262,15 @@ def _missing(needed: tuple[str, ...], names: list[str]) -> set[str]:
 
 
 def _recognize(names: list[str]) -> list[str]:
-    """Return the folders of the tasks whose labelled files begin so."""
+    """Return the official names of the tasks whose labelled files begin so."""
     if _is_cola(names):
-        return ["CoLA"]
+        return [TASKS["cola"].official_name]
     return [
-        layout.folder for task, layout in _LAYOUTS.items() if task != "cola" and not _missing(layout.labelled, names)
+        TASKS[task].official_name
+        for task, layout in _LAYOUTS.items()
+        if task != "cola" and not _missing(layout.labelled, names)
     ]
 
 
-def _looks_like(folders: list[str]) -> str:
-    return f", which looks like {' or '.join(folders)}'s" if folders else ""
+def _looks_like(tasks: list[str]) -> str:
+    return f", which looks like {' or '.join(tasks)}'s" if tasks else ""

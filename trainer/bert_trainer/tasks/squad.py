@@ -31,7 +31,7 @@ def read_squad(task: Task, folder: Path) -> TaskExamples:
     Raises:
         InputError: a file is missing, of version 2.0 or not of this form, or answers are not in their contexts.
     """
-    found = find_folder(folder, "SQuAD", [[_TRAIN, _DEV]])
+    found = find_folder(folder, task.official_name, [[_TRAIN, _DEV]])
     notes: list[str] = []
     train, dev = (_read_file(found / name, notes) for name in (_TRAIN, _DEV))
     return TaskExamples(task, Split("train", train), (Split("validation", dev),), (), tuple(notes))

@@ -9,26 +9,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bert_trainer.config.finetuning import TaskName
+from bert_trainer.config.finetuning import OWN_TABLES
 from bert_trainer.system.atomic_files import disk_errors, write_atomically
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split
 from bert_trainer.tasks.scoring import Predictions
 
-_GLUE_FILES: Mapping[TaskName, str] = {
-    "cola": "CoLA",
-    "sst-2": "SST-2",
-    "mrpc": "MRPC",
-    "sts-b": "STS-B",
-    "qqp": "QQP",
-    "mnli": "MNLI",
-    "qnli": "QNLI",
-    "rte": "RTE",
-    "wnli": "WNLI",
-}
 _MISMATCHED = "-mismatched"
 _RATINGS = (0.0, 5.0)
 """Of STS-B: the lowest and the highest that people gave, and that are allowed."""
@@ -55,9 +44,9 @@ def write_predictions(predictions: Predictions, split: Split, task: Task, folder
 def _file_name(task: Task, split: Split) -> str:
     name = split.name.removesuffix(_MISMATCHED)
     suffix = "" if name == "test" else f"-{name}"
-    if task.name in _GLUE_FILES:
+    if _is_glue(task):
         half = ("-mm" if split.name.endswith(_MISMATCHED) else "-m") if task.name == "mnli" else ""
-        return f"{_GLUE_FILES[task.name]}{half}{suffix}.tsv"
+        return f"{task.official_name}{half}{suffix}.tsv"
     return f"predictions{suffix}.{'json' if task.name == 'squad' else 'csv'}"
 
 
@@ -66,7 +55,7 @@ def _content(predictions: Predictions, split: Split, task: Task) -> str:
     if task.name == "squad":
         # ASCII: the official script reads it with whatever encoding the machine has.
         return json.dumps(dict(zip(names, predictions.texts, strict=True)), indent=1) + "\n"
-    if task.name in _GLUE_FILES:
+    if _is_glue(task):
         rows = zip(names, _glue_values(predictions, task), strict=True)
         return "".join(f"{name}\t{value}\n" for name, value in (("index", "prediction"), *rows))
     if task.kind == "spans":
@@ -86,6 +75,10 @@ def _content(predictions: Predictions, split: Split, task: Task) -> str:
     writer.writerow(["id", *columns])
     writer.writerows([name, *row] for name, row in zip(names, values, strict=True))
     return file.getvalue()
+
+
+def _is_glue(task: Task) -> bool:
+    return task.name != "squad" and task.name not in OWN_TABLES
 
 
 def _glue_values(predictions: Predictions, task: Task) -> list[str]:
