@@ -33,6 +33,9 @@ class SpanExample:
 
 Example = TextExample | SpanExample
 
+MISMATCHED_SPLIT = "-mismatched"
+"""Ends the names of MNLI's second validation and test splits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Split:

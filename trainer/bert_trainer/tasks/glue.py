@@ -15,7 +15,7 @@ from bert_trainer.errors import InputError
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.catalog import TASKS, Task
 from bert_trainer.tasks.delimited import Fields, at, excerpt, listed, read_tsv, require_short
-from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
+from bert_trainer.tasks.examples import MISMATCHED_SPLIT, Split, TaskExamples, TextExample
 from bert_trainer.tasks.folders import find_files, find_folder
 from bert_trainer.tasks.ratings import parse_rating
 
@@ -74,12 +74,12 @@ def read_glue(task: Task, folder: Path) -> TaskExamples:
         return _read_original_mrpc(task, found)
     files = {"train": "train.tsv", "validation": needed[1], "test": "test.tsv"}
     if task.name == "mnli":
-        files |= {"validation-mismatched": "dev_mismatched.tsv", "test": "test_matched.tsv"}
-        files |= {"test-mismatched": "test_mismatched.tsv"}
+        files |= {f"validation{MISMATCHED_SPLIT}": "dev_mismatched.tsv", "test": "test_matched.tsv"}
+        files |= {f"test{MISMATCHED_SPLIT}": "test_mismatched.tsv"}
     readers = {name: _FileReader(task, found / file) for name, file in files.items() if find_files(found, [file])}
     splits = {name: Split(name, reader.read(labelled="test" not in name)) for name, reader in readers.items()}
     notes = [note for reader in readers.values() for note in reader.notes()]
-    if task.name == "mnli" and "validation-mismatched" not in splits:
+    if task.name == "mnli" and f"validation{MISMATCHED_SPLIT}" not in splits:
         notes.append(f"{shown(found)}: no dev_mismatched.tsv; MNLI's second validation set is left out")
     return _together(task, splits, notes)
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from bert_trainer.config.finetuning import OWN_TABLES
 from bert_trainer.system.atomic_files import disk_errors, write_atomically
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.tasks.examples import Split
+from bert_trainer.tasks.examples import MISMATCHED_SPLIT, Split
 from bert_trainer.tasks.scoring import Predictions
 
-_MISMATCHED = "-mismatched"
 _RATINGS = (0.0, 5.0)
 """Of STS-B: the lowest and the highest that people gave, and that are allowed."""
 _DIGITS = 6
@@ -42,10 +41,10 @@ def write_predictions(predictions: Predictions, split: Split, task: Task, folder
 
 
 def _file_name(task: Task, split: Split) -> str:
-    name = split.name.removesuffix(_MISMATCHED)
+    name = split.name.removesuffix(MISMATCHED_SPLIT)
     suffix = "" if name == "test" else f"-{name}"
     if _is_glue(task):
-        half = ("-mm" if split.name.endswith(_MISMATCHED) else "-m") if task.name == "mnli" else ""
+        half = ("-mm" if split.name.endswith(MISMATCHED_SPLIT) else "-m") if task.name == "mnli" else ""
         return f"{task.official_name}{half}{suffix}.tsv"
     return f"predictions{suffix}.{'json' if task.name == 'squad' else 'csv'}"
 
