@@ -171,18 +171,13 @@ def describe_results(config: RunConfig, environment: Mapping[str, str] = os.envi
     """Return what a finished run has found and where things are; empty on every rank but 0."""
     if read_rank(environment) != 0:
         return ""
-    from bert_trainer.output.metrics import read_metrics
+    from bert_trainer.output.metrics import find_evaluations, read_metrics
 
     folder = Path(config.output_folder)
     (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
     results = folder / "finetune" / stage.name
     records = [*read_metrics(folder)]
-    said = [
-        str(record["message"])
-        for record in records
-        if (record.get("event"), record.get("stage"), record.get("when")) == ("evaluated", stage.name, "after")
-        and record.get("message")
-    ]
+    said = [str(it["message"]) for it in find_evaluations(records, stage.name, "after") if it.get("message")]
     exported = [str(record["path"]) for record in records if record.get("event") == "exported" and record.get("path")]
     places = [
         ("results", results / "results.json"),

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,3 +224,9 @@ def read_metrics(folder: Path) -> Iterator[Record]:
             continue
         if isinstance(record, dict):
             yield record
+
+
+def find_evaluations(records: Iterable[Record], stage: str, when: str) -> Iterator[Record]:
+    """Yield the evaluations of a stage. when: ``before``, ``during`` or ``after``, as the record has it."""
+    wanted = ("evaluated", stage, when)
+    return (it for it in records if (it.get("event"), it.get("stage"), it.get("when")) == wanted)

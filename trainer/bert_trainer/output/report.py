@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bert_trainer.config.finetuning import TASK_METRICS, FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage
-from bert_trainer.output.metrics import Record, read_metrics
+from bert_trainer.output.metrics import Record, find_evaluations, read_metrics
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 
 if TYPE_CHECKING:
@@ -130,8 +130,7 @@ def _evaluation_report(stage: PretrainStage | FinetuneStage, records: list[Recor
 
 def _finetune_report(stage: FinetuneStage, records: list[Record]) -> dict[str, Any]:
     """Return what a finetune stage came to, once it has ended."""
-    wanted = ("evaluated", stage.name, "after")
-    found = [it for it in records if (it["event"], it.get("stage"), it.get("when")) == wanted]
+    found = list(find_evaluations(records, stage.name, "after"))
     if not found:
         return {}
     last, names = found[-1], [name + end for name in TASK_METRICS[stage.task] for end in ("", "_mismatched")]

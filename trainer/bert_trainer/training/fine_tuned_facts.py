@@ -11,7 +11,7 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.model.task_model import Head
-from bert_trainer.output.metrics import Record
+from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.system.files import shown
 from bert_trainer.training.finetuning.best import Best
 from bert_trainer.training.finetuning.task_learner import scaled_schedule
@@ -21,8 +21,7 @@ def task_facts(
     config: RunConfig, stage: FinetuneStage, head: Head, best: Best, records: Sequence[Record], ranks: int
 ) -> TaskFacts:
     """Return a stage's facts. records: the run's; ranks: that it was trained on."""
-    ends = [it for it in records if it["event"] == "evaluated" and it.get("stage") == stage.name]
-    end: Record = next((it for it in reversed(ends) if it.get("when") == "after"), {})
+    end: Record = next(find_evaluations(reversed(records), stage.name, "after"), {})
     return TaskFacts(
         name=stage.task,
         kind=head.kind,

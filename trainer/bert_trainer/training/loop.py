@@ -25,7 +25,7 @@ from bert_trainer.model.backends.gpu.encoder import describe_gpu
 from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
-from bert_trainer.output.metrics import read_metrics
+from bert_trainer.output.metrics import find_evaluations, read_metrics
 from bert_trainer.output.report import write_report
 from bert_trainer.output.termination import report_error, write_termination
 from bert_trainer.parallel.world import connect, on_rank_0
@@ -275,9 +275,7 @@ def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, w
 
 def _is_reported(session: Session, stage: EvaluateStage, when: str) -> bool:
     assert session.writer is not None, "runs on rank 0"
-    wanted = ("evaluated", stage.name, when)
-    records = read_metrics(session.writer.folder.path)
-    return any((record.get("event"), record.get("stage"), record.get("when")) == wanted for record in records)
+    return any(find_evaluations(read_metrics(session.writer.folder.path), stage.name, when))
 
 
 def finish(session: Session, writer: RunWriter) -> None:

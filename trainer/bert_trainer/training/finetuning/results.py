@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert_trainer.config.finetuning import EarlyStopping, FinetuneStage
-from bert_trainer.output.metrics import Record
+from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.training.finetuning.run_plan import RunPlan
 
@@ -94,20 +94,12 @@ def read_findings(records: Iterable[Record], stage: str, metrics: Iterable[str])
     """
     names = [name + suffix for name in metrics for suffix in ("", MISMATCHED)]
     found: dict[tuple[int, int], Scores] = {}
-    for record in records:
-        if (record.get("event"), record.get("stage"), record.get("when")) != ("evaluated", stage, "during"):
-            continue
+    for record in find_evaluations(records, stage, "during"):
         step, rank = record.get("step"), record.get("rank", 0)
         if type(step) is int and type(rank) is int:
             values = {name: record.get(name) for name in names}
             found[rank, step] = {name: float(it) for name, it in values.items() if isinstance(it, int | float)}
     return found
-
-
-def is_reported(records: Iterable[Record], stage: str) -> bool:
-    """Return whether the end of a stage was reported."""
-    wanted = ("evaluated", stage, "after")
-    return any((record.get("event"), record.get("stage"), record.get("when")) == wanted for record in records)
 
 
 def spread(values: Iterable[float]) -> tuple[float | None, float | None]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
-from bert_trainer.output.metrics import read_metrics
+from bert_trainer.output.metrics import find_evaluations, read_metrics
 from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import Best, read_best, stage_folder
 from bert_trainer.training.finetuning.data import TextSplit
 from bert_trainer.training.finetuning.evaluations import Evaluations
-from bert_trainer.training.finetuning.results import is_reported, run_documents, shown, spread
+from bert_trainer.training.finetuning.results import run_documents, shown, spread
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FOLDER = "predictions"
@@ -53,9 +53,9 @@ def end_stage(evaluations: Evaluations) -> str:
     return on_rank_0(session.world, write, has_trained=True)
 
 
-def has_ended(evaluations_folder: Path, stage: str) -> bool:
-    """Return whether the end of a stage was reported; on rank 0."""
-    return is_reported(read_metrics(evaluations_folder), stage)
+def has_ended(output: Path, stage: str) -> bool:
+    """Return whether the end of a stage was reported; on rank 0. output: the run's folder."""
+    return any(find_evaluations(read_metrics(output), stage, "after"))
 
 
 def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs: list[Any]) -> None:
