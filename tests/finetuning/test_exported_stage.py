@@ -71,7 +71,7 @@ def test_every_export_has_what_the_training_stage_before_it_left(run: tuple[Sess
     session, exports = run[0], run[1] / "export"
     for name, index in (("huggingface-fine", 2), ("huggingface", 5)):
         theirs = AutoModelForSequenceClassification.from_pretrained(exports / name)
-        ours = load_finetuned(session, index)
+        ours, _ = load_finetuned(session, index)
         assert torch.equal(theirs.classifier.weight, ours.head.weight)
         assert torch.equal(theirs.bert.encoder.layer[1].output.dense.weight, ours.layers[1].ffn_out.weight)
 

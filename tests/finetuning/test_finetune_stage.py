@@ -166,7 +166,7 @@ def test_the_best_weights_are_loaded_for_what_comes_after(two_seeds: Path, task:
         config=parse_run_config(document).model_copy(update={"output_folder": str(two_seeds)}),
         vocabulary=SimpleNamespace(tokens=(task / "vocab.txt").read_text().splitlines()),
     )
-    model = load_finetuned(session, 0)
+    model, _ = load_finetuned(session, 0)
     assert {name: tensor.shape for name, tensor in model.named_parameters()} == {
         name: tensor.shape for name, tensor in best(two_seeds).items()
     }

@@ -26,7 +26,7 @@ from bert_trainer.output.run_folder import CONFIG_FILE
 from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.system.files import shown
 from bert_trainer.training.fine_tuned_facts import started_pretrained, task_facts
-from bert_trainer.training.finetuning.best import best_folder, load_finetuned, read_best
+from bert_trainer.training.finetuning.best import best_folder, load_finetuned
 from bert_trainer.training.letter_case import dataset_of, lower_case_of
 from bert_trainer.training.session import Session
 
@@ -82,7 +82,7 @@ def _trained_model(session: Session, index: int, stage: ExportStage) -> _Exporte
     if not isinstance(trained, FinetuneStage):
         facts = _facts(session, index, stage, session.model, lower_case_of(session), records)
         return _Exported(session.model, facts.lower_case, (), render_card(facts))
-    model, best = load_finetuned(session, before[-1]), read_best(session, trained)[1]
+    model, best = load_finetuned(session, before[-1])
     facts = _facts(session, index, stage, model, best.lower_case, records)
     facts = replace(facts, run=list(_fine_tuned_run(session, trained)), measurements=[])
     if not started_pretrained(stages, trained):

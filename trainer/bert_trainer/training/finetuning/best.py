@@ -104,8 +104,8 @@ def read_best(session: Session, stage: FinetuneStage) -> tuple[dict[str, Tensor]
 
 
 @torch.no_grad()
-def load_finetuned(session: Session, index: int) -> TaskModel:
-    """Return the model that a finetune stage has left, in fp32 on the CPU; on any rank, not collective.
+def load_finetuned(session: Session, index: int) -> tuple[TaskModel, Best]:
+    """Return the model that a finetune stage has left, in fp32 on the CPU, and its record; on any rank, not collective.
 
     Raises:
         InputError: its weights are missing, damaged, or another model's.
@@ -122,4 +122,4 @@ def load_finetuned(session: Session, index: int) -> TaskModel:
         )
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])
-    return model.eval()
+    return model.eval(), best
