@@ -171,19 +171,25 @@ def describe_results(config: RunConfig, environment: Mapping[str, str] = os.envi
     """Return what a finished run has found and where things are; empty on every rank but 0."""
     if read_rank(environment) != 0:
         return ""
+    # They load torch, which the run has done by now.
+    from bert_trainer.checkpoints.checkpoint import MODEL_FILE
     from bert_trainer.output.metrics import find_evaluations, read_metrics
+    from bert_trainer.output.report import REPORT_FILE
+    from bert_trainer.training.finetuning.best import BEST_FOLDER
+    from bert_trainer.training.finetuning.stage_end import PREDICTIONS_FOLDER, RESULTS_FILE
+    from bert_trainer.training.start_weights import FINETUNE_FOLDER
 
     folder = Path(config.output_folder)
     (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
-    results = folder / "finetune" / stage.name
+    results = folder / FINETUNE_FOLDER / stage.name
     records = [*read_metrics(folder)]
     said = [str(it["message"]) for it in find_evaluations(records, stage.name, "after") if it.get("message")]
     exported = [str(record["path"]) for record in records if record.get("event") == "exported" and record.get("path")]
     places = [
-        ("results", results / "results.json"),
-        ("best weights", results / "best" / "model.safetensors"),
-        ("predictions", results / "predictions"),
-        ("report", folder / "report.json"),
+        ("results", results / RESULTS_FILE),
+        ("best weights", results / BEST_FOLDER / MODEL_FILE),
+        ("predictions", results / PREDICTIONS_FOLDER),
+        ("report", folder / REPORT_FILE),
         *(("model", folder / path) for path in dict.fromkeys(exported)),
     ]
     return "\n".join([*said[-1:], *(f"{what:<13}{path}" for what, path in places if path.exists())])

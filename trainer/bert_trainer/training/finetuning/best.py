@@ -19,7 +19,8 @@ from bert_trainer.training.finetuning.task_learner import new_model
 from bert_trainer.training.session import Session
 from bert_trainer.training.start_weights import FINETUNE_FOLDER
 
-RESULT_FILE = "result.json"
+BEST_FOLDER = "best"
+BEST_RECORD = "result.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def stage_folder(session: Session, stage: FinetuneStage) -> Path:
 
 def best_folder(session: Session, stage: FinetuneStage) -> Path:
     """Return where the best weights are."""
-    return stage_folder(session, stage) / "best"
+    return stage_folder(session, stage) / BEST_FOLDER
 
 
 def keep_best(session: Session, stage: FinetuneStage, best: Best, tensors: Mapping[str, Tensor]) -> None:
@@ -80,7 +81,7 @@ def keep_best(session: Session, stage: FinetuneStage, best: Best, tensors: Mappi
         best_folder(session, stage),
         tensors,
         asdict(best),
-        RESULT_FILE,
+        BEST_RECORD,
         before_commit=session.writer.folder.check_fence,
     )
 
@@ -99,8 +100,8 @@ def read_best(session: Session, stage: FinetuneStage) -> tuple[dict[str, Tensor]
         InputError: they are missing or damaged.
     """
     folder = best_folder(session, stage)
-    tensors, document = read_weights_folder(folder, RESULT_FILE)
-    return tensors, Best.of(document, folder / RESULT_FILE)
+    tensors, document = read_weights_folder(folder, BEST_RECORD)
+    return tensors, Best.of(document, folder / BEST_RECORD)
 
 
 @torch.no_grad()
