@@ -222,6 +222,7 @@ def test_the_summary_reads_what_the_trainer_s_report_says(tmp_path: Path) -> Non
 def test_both_sides_know_the_same_tasks_metrics_and_columns() -> None:
     assert set(typing.get_args(finetuning.TaskName)) == set(typing.get_args(trainer.TaskName)) == set(TASKS)
     assert {name: task.metrics for name, task in TASKS.items()} == dict(finetuning.TASK_METRICS)
+    assert finetuning.MISMATCHED == trainer.MISMATCHED
     assert finetuning.OWN_TABLES == trainer.OWN_TABLES
     assert finetuning.SPAN_TASKS == trainer.SPAN_TASKS
     assert set(finetuning.SPAN_TASKS) == {name for name, task in TASKS.items() if task.kind == "spans"}

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from bert_operator.api.schema.finetuning import TASK_METRICS
+from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration
 
@@ -226,7 +226,7 @@ def _describe_task(record: ProgressRecord) -> str | None:
     figures = [
         f"{name} {value:.3f}"
         for name in record.fields
-        if name.removesuffix("_mismatched") in _TASK_METRICS and (value := record.number(name)) is not None
+        if name.removesuffix(MISMATCHED) in _TASK_METRICS and (value := record.number(name)) is not None
     ]
     return f"Evaluation in {', '.join([record.stage or '?', *runs])}: {', '.join(figures)}"
 

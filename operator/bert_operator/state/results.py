@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from bert_operator.api.schema.finetuning import TASK_METRICS
+from bert_operator.api.schema.finetuning import MISMATCHED, TASK_METRICS
 from bert_operator.api.schema.status import MAX_METRICS, MAX_RESULTS, Metric, StageResult
 from bert_operator.state.progress import ProgressRecord
 
@@ -24,12 +24,11 @@ _COUNT: Bounds = (0, math.inf)
 
 _CORRELATIONS = ("matthews_correlation", "pearson", "spearman")
 _TASK_METRICS = tuple(dict.fromkeys(metric for metrics in TASK_METRICS.values() for metric in metrics))
-# MNLI has two validation sets.
-_MEASURED = (*_TASK_METRICS, *(f"{metric}_mismatched" for metric in _TASK_METRICS))
+_MEASURED = (*_TASK_METRICS, *(f"{metric}{MISMATCHED}" for metric in _TASK_METRICS))
 
 
 def _bounds(metric: str) -> Bounds:
-    return _CORRELATION if metric.removesuffix("_mismatched") in _CORRELATIONS else _FRACTION
+    return _CORRELATION if metric.removesuffix(MISMATCHED) in _CORRELATIONS else _FRACTION
 
 
 _PRETRAINING: Mapping[str, Bounds] = MappingProxyType(

@@ -42,6 +42,8 @@ TASK_METRICS: Mapping[TaskName, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Of every task, the main one first; higher is better."""
+MISMATCHED = "_mismatched"
+"""Ends the names of the metrics of a second validation split; only MNLI has one."""
 NEEDED_COLUMNS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         "classification": ("text", "label"),

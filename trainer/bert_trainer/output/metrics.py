@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
+from bert_trainer.config.finetuning import MISMATCHED
 from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.progress import Reporter, Value
@@ -58,7 +59,7 @@ _GAUGES = {
     "evaluation_spearman": "Spearman correlation of a fine-tuned model in the latest evaluation.",
     "evaluation_pearson": "Pearson correlation of a fine-tuned model in the latest evaluation.",
     "evaluation_exact_match": "Share of exact answers of a fine-tuned model in the latest evaluation.",
-    "evaluation_accuracy_mismatched": "Accuracy on a second validation set in the latest evaluation.",
+    f"evaluation_accuracy{MISMATCHED}": "Accuracy on a second validation set in the latest evaluation.",
 }
 
 # The progress line stays short enough to read; everything else is in metrics.jsonl.

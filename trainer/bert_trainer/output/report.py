@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_trainer.config.finetuning import TASK_METRICS, FinetuneStage
+from bert_trainer.config.finetuning import MISMATCHED, TASK_METRICS, FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage
 from bert_trainer.output.metrics import Record, find_evaluations, read_metrics
@@ -133,7 +133,7 @@ def _finetune_report(stage: FinetuneStage, records: list[Record]) -> dict[str, A
     found = list(find_evaluations(records, stage.name, "after"))
     if not found:
         return {}
-    last, names = found[-1], [name + end for name in TASK_METRICS[stage.task] for end in ("", "_mismatched")]
+    last, names = found[-1], [name + end for name in TASK_METRICS[stage.task] for end in ("", MISMATCHED)]
     return {
         "result": {
             "task": stage.task,

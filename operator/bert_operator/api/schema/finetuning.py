@@ -39,6 +39,8 @@ TASK_METRICS: Mapping[TaskName, tuple[MetricName, ...]] = MappingProxyType(
     }
 )
 """What the trainer measures of each task, the deciding one first; tests/contract holds it to the trainer's own list."""
+MISMATCHED = "_mismatched"
+"""Ends the names of the metrics of MNLI's second validation set, in records and in the status."""
 OWN_TABLES: tuple[TaskName, ...] = ("classification", "regression", "spans")
 """Tasks whose files are the user's own; the others read a folder with official names."""
 SPAN_TASKS: tuple[TaskName, ...] = ("squad", "spans")

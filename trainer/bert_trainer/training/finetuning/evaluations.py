@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.finetuning import MISMATCHED, FinetuneStage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
@@ -28,7 +28,6 @@ from bert_trainer.training.finetuning.best import Best, best_folder, find_best, 
 from bert_trainer.training.finetuning.data import StageRows, TaskTexts, TextSplit
 from bert_trainer.training.finetuning.outputs import head_outputs
 from bert_trainer.training.finetuning.results import (
-    MISMATCHED,
     Findings,
     Run,
     Scores,

@@ -12,13 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert_trainer.config.finetuning import EarlyStopping, FinetuneStage
+from bert_trainer.config.finetuning import MISMATCHED, EarlyStopping, FinetuneStage
 from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.training.finetuning.run_plan import RunPlan
-
-MISMATCHED = "_mismatched"
-"""Ends the names of the metrics of a second validation split; only MNLI has one."""
 
 Scores = Mapping[str, float]
 
