@@ -33,9 +33,9 @@ from bert_trainer.training.finetuning.results import (
     Scores,
     deciding_metric,
     describe_scores,
+    describe_value,
     epoch_of,
     read_findings,
-    shown,
 )
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.task_learner import TaskLearner
@@ -208,9 +208,9 @@ class Evaluations:
                 metric=metric,
                 **found,
                 seconds=self.last_s,
-                message=f"Evaluation in {self.stage.name} ({who}, epoch {shown(epoch)} of "
-                f"{shown(float(self.plan.epochs))}): {describe_scores(found)}"
-                + ("" if baseline is None else f"; majority {shown(baseline)}"),
+                message=f"Evaluation in {self.stage.name} ({who}, epoch {describe_value(epoch)} of "
+                f"{describe_value(float(self.plan.epochs))}): {describe_scores(found)}"
+                + ("" if baseline is None else f"; majority {describe_value(baseline)}"),
             )
 
 

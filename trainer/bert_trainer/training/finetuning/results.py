@@ -108,10 +108,10 @@ def spread(values: Iterable[float]) -> tuple[float | None, float | None]:
 
 def describe_scores(scores: Scores) -> str:
     """Return ``f1 0.889, accuracy 0.84``."""
-    return ", ".join(f"{name} {shown(value)}" for name, value in scores.items())
+    return ", ".join(f"{name} {describe_value(value)}" for name, value in scores.items())
 
 
-def shown(value: float) -> str:
+def describe_value(value: float) -> str:
     """Return a number with three decimals at most."""
     return f"{round(value, 3):g}"
 

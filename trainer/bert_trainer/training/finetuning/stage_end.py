@@ -14,7 +14,7 @@ from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import Best, read_best, stage_folder
 from bert_trainer.training.finetuning.data import TextSplit
 from bert_trainer.training.finetuning.evaluations import Evaluations
-from bert_trainer.training.finetuning.results import run_documents, shown, spread
+from bert_trainer.training.finetuning.results import describe_value, run_documents, spread
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FOLDER = "predictions"
@@ -117,10 +117,10 @@ def _report(evaluations: Evaluations, best: Best) -> str:
 def _describe(
     stage: str, best: Best, mean: float | None, std: float | None, runs: int, majority: float | None, *, is_split: bool
 ) -> str:
-    where = f"seed {best.seed}" + (f", rank {best.rank}" if is_split else "") + f", epoch {shown(best.epoch)}"
-    parts = [f"{stage}: best {best.metric} {shown(best.value)} ({where})"]
+    where = f"seed {best.seed}" + (f", rank {best.rank}" if is_split else "") + f", epoch {describe_value(best.epoch)}"
+    parts = [f"{stage}: best {best.metric} {describe_value(best.value)} ({where})"]
     if mean is not None and std is not None:
-        parts.append(f"mean {shown(mean)}, standard deviation {shown(std)} over {runs} runs")
+        parts.append(f"mean {describe_value(mean)}, standard deviation {describe_value(std)} over {runs} runs")
     if majority is not None:
-        parts.append(f"majority {shown(majority)}")
+        parts.append(f"majority {describe_value(majority)}")
     return "; ".join(parts)
