@@ -183,6 +183,35 @@ def test_all_that_is_wrong_with_the_data_is_said_at_once(
     assert str(refused.value).splitlines()[0].endswith(f"{len(complaints)} problem(s)")
 
 
+@pytest.mark.parametrize("option", ["train", "validation", "model", "model-config", "vocabulary-file", "output"])
+def test_a_path_that_no_file_can_have_is_named(tables: tuple[str, ...], weights: Path, option: str) -> None:
+    needed = ("--task", "regression", *tables, "--text", "a", "--label", "b", "--start-from", "random")
+    arguments = parse_arguments(
+        ["finetune", *needed, "--model", str(weights), "--output", "o", f"--{option}", "a" * 5_000]
+    )
+    with pytest.raises(InputError) as refused:
+        make_run_config(arguments, {})
+    assert f"--{option}: got {'a' * 120}... (File name too long); allowed: a path that can be read" in str(
+        refused.value
+    )
+
+
+def test_what_a_terminal_would_obey_in_a_path_is_escaped(tables: tuple[str, ...], tmp_path: Path) -> None:
+    hostile = str(tmp_path / "\x1b[31m")
+    own = ("--text", "a", "--label", "b", "--model", hostile)
+    for words in (
+        ("--task", "mrpc", "--data", hostile),
+        ("--task", "regression", "--data", hostile, *tables, *own),
+        ("--task", "regression", *tables, "--test", hostile, *own),
+        ("--task", "regression", *tables, *own),
+        ("--task", "regression", *tables, *own, "--format", "huggingface"),
+        ("--task", "regression", *tables, *own, "--start-from", "random"),
+    ):
+        with pytest.raises(InputError, match=r"\\x1b\[31m") as refused:
+            configure(*words)
+        assert "\x1b" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -32,6 +32,7 @@ from bert_trainer.config.stages import ExportStage
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.finetune_options import files_as_options, settings_as_options
+from bert_trainer.system.files import shown
 from bert_trainer.system.mpi_variables import read_local_size, read_rank, read_size
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.reading import read_examples
@@ -42,6 +43,7 @@ _SPAN_LENGTH, _LENGTH = 384, 128
 _TOKENS_PER_PASS = 4096
 _WARMUP_PROPORTION = 0.1
 _MOST_SEEDS = 100
+_SHOWN_CHARACTERS = 120
 _FILES = ("train", "validation", "test")
 
 
@@ -342,7 +344,7 @@ def _data_problems(arguments: argparse.Namespace) -> Iterator[str]:
         yield from (f"{_option(name)}: got a value; allowed: with a table of one's own" for name in given)
         return
     if arguments.data is not None:
-        yield f"--data: got {arguments.data}; allowed: with GLUE and SQuAD; name --train and --validation"
+        yield f"--data: got {shown(arguments.data)}; allowed: with GLUE and SQuAD; name --train and --validation"
     needed = ("train", "validation", *NEEDED_COLUMNS[kind])
     yield from (f"{_option(name)}: got nothing; allowed: {_needed(name)}" for name in needed if name not in given)
     useful = {*_FILES, *needed, *OPTIONAL_COLUMNS[kind], *(["labels"] if kind == "classification" else [])}
@@ -350,10 +352,17 @@ def _data_problems(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _missing_files(arguments: argparse.Namespace) -> Iterator[str]:
-    for name in ("data", *_FILES):
-        path = getattr(arguments, name)
-        if path is not None and not path.exists():
-            yield f"--{name}: got {path}, which does not exist; allowed: {_needed(name)}"
+    for name, path in vars(arguments).items():
+        if not isinstance(path, Path):
+            continue
+        try:
+            exists = path.exists()
+        except OSError as error:
+            got = str(path) if len(str(path)) <= _SHOWN_CHARACTERS else f"{str(path)[:_SHOWN_CHARACTERS]}..."
+            yield f"{_option(name)}: got {shown(got)} ({error.strerror}); allowed: a path that can be read"
+            continue
+        if not exists and name in ("data", *_FILES):
+            yield f"--{name}: got {shown(path)}, which does not exist; allowed: {_needed(name)}"
 
 
 def _needed(name: str) -> str:
@@ -387,8 +396,8 @@ def _find_model(arguments: argparse.Namespace) -> tuple[str | None, Described]:
     kind = arguments.format or next(iter(find_formats(model)), None)
     if kind is None:
         raise InputError(
-            f"--model: got {model}, where no weights were recognized; allowed: a folder of Hugging Face, a checkpoint "
-            "of TensorFlow 1 or of NVIDIA, an output folder of this trainer",
+            f"--model: got {shown(model)}, where no weights were recognized; allowed: a folder of Hugging Face, a "
+            "checkpoint of TensorFlow 1 or of NVIDIA, an output folder of this trainer",
             hint="check the path, or name the --format",
         )
     return kind, find_description(model, kind, *files)

@@ -15,6 +15,7 @@ from bert_trainer.config.model_file import find_size_problems, read_model_file
 from bert_trainer.config.run_config import InitialCheckpoint, ModelConfig, ModelFile
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
+from bert_trainer.system.files import shown
 
 MAX_PADDING_ROWS = 4096
 """Rows behind the vocabulary's entries: MLPerf's have 6, TPUs round up to 128. A file may claim any number."""
@@ -46,7 +47,7 @@ def find_description(path: Path, kind: str, vocabulary_file: Path | None, model_
         InputError: there are no weights of this format, or one of the two files is missing or wrong.
     """
     if not path.exists() and not find_formats(path):
-        raise InputError(f"{path}: got no weights there; allowed: a folder or a file", hint="check the path")
+        raise InputError(f"{shown(path)}: got no weights there; allowed: a folder or a file", hint="check the path")
     check_format(path, kind, _FORMATS)
     folder = path if path.is_dir() else path.parent
     if kind == "bert-trainer" and model_file is None:
@@ -63,13 +64,14 @@ def describe_model(folder: Path, vocabulary_file: Path | None, model_file: Path 
     file = model_file or next((folder / name for name in _MODEL_FILES if (folder / name).exists()), None)
     if file is None:
         raise InputError(
-            f"{folder}: got none of {', '.join(_MODEL_FILES)} beside the weights; allowed: one, or --model-config",
+            f"{shown(folder)}: got none of {', '.join(_MODEL_FILES)} beside the weights; allowed: one, or "
+            "--model-config",
             hint="name the file that describes the model, as --model-config bert_config.json",
         )
     vocabulary = vocabulary_file or folder / "vocab.txt"
     if not vocabulary.exists():
         raise InputError(
-            f"{vocabulary}: got no vocabulary there; allowed: the vocab.txt that the weights were trained with",
+            f"{shown(vocabulary)}: got no vocabulary there; allowed: the vocab.txt that the weights were trained with",
             hint="name it, as --vocabulary-file vocab.txt",
         )
     wanted = ModelFile(config_file=str(file), layer_norm_eps=_PUBLISHED_EPSILON, vocab_pad_multiple=8, objective=None)
@@ -84,10 +86,11 @@ def check_description(described: Described, vocabulary: Vocabulary) -> None:
     if wanted is not None and not least <= wanted <= least + MAX_PADDING_ROWS:
         problems.append(
             f"model.vocab_size: got {wanted}; allowed: {least} to {least + MAX_PADDING_ROWS}, for the {least} "
-            f"entries of {described.vocabulary_file} and padding"
+            f"entries of {shown(described.vocabulary_file)} and padding"
         )
     if problems:
         raise InputError(
-            f"{described.model_file}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems),
+            f"{shown(described.model_file)}: {len(problems)} problem(s)\n"
+            + "\n".join(f"  {line}" for line in problems),
             hint="name the description and the vocabulary of these weights: --model-config, --vocabulary-file",
         )
