@@ -125,6 +125,12 @@ def test_a_finished_stage_is_not_trained_again(two_seeds: Path, task: Path, tmp_
 
 def test_killed_behind_its_last_step_it_only_writes_its_results(two_seeds: Path, task: Path, tmp_path: Path) -> None:
     shutil.copytree(two_seeds, tmp_path / "out")
+    leftovers = [
+        tmp_path / "out" / name for name in (".report.json.7.partial", "finetune/rule/.results.json.7.partial")
+    ]
+    for path in leftovers:
+        path.write_text("{")
+    (tmp_path / "out/.mine.partial").touch()
     (tmp_path / "out/run.json").unlink()
     records = (tmp_path / "out/metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "out/metrics.jsonl").write_text("".join(it for it in records if json.loads(it).get("when") != "after"))
@@ -138,6 +144,8 @@ def test_killed_behind_its_last_step_it_only_writes_its_results(two_seeds: Path,
     assert len(evaluated(tmp_path / "out", "after")) == 1
     assert sorted(path.name for path in stage.iterdir()) == ["begun.json", "best", "predictions", "results.json"]
     assert len(progress_records(tmp_path / "out")) == len(progress_records(two_seeds))
+    assert not any(path.exists() for path in leftovers)
+    assert (tmp_path / "out/.mine.partial").exists(), "no name of ours"
 
 
 def test_a_rank_without_a_row_in_the_last_step_of_an_epoch(tmp_path: Path) -> None:

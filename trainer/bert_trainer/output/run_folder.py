@@ -20,7 +20,7 @@ from typing import Any
 from bert_trainer.config.checks import parse_run_config, resolve_model
 from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
-from bert_trainer.system.atomic_files import disk_errors, write_atomically, write_json_atomically
+from bert_trainer.system.atomic_files import disk_errors, remove_partial_files, write_atomically, write_json_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,12 @@ class RunFolder:
                 hint="let that run continue, or stop it first; two runs cannot share an output folder",
             )
         raise FencedError(f"{claimed}; this attempt stops without touching it")
+
+    def remove_leftovers(self) -> None:
+        """Delete what an attempt that was killed while it wrote a record or results left of them."""
+        self.check_fence()
+        for folder in (self.path, *self.path.glob("finetune/*/")):
+            remove_partial_files(folder)
 
 
 def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig, attempt: int) -> None:

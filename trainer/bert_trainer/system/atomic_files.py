@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from bert_trainer.errors import EXIT_FAILED, EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 
 PARTIAL_SUFFIX = ".partial"
+_PARTIAL_NAME = re.compile(rf"\..+\.[0-9]+{re.escape(PARTIAL_SUFFIX)}")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -97,10 +99,18 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             partial.replace(path)
-        # Interrupts as well: later only folders of shards are cleared of partial files (make_shard_folder).
+        # Interrupts as well: not every folder is cleared of partial files later (make_shard_folder, RunFolder).
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Delete the temporary files that killed processes have left directly in a folder; raises as ``disk_errors``."""
+    for path in folder.glob(f".*{PARTIAL_SUFFIX}"):
+        if _PARTIAL_NAME.fullmatch(path.name) and path.is_file():
+            with disk_errors(path):
+                path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -420,6 +420,7 @@ def _open_writer(config: RunConfig, world: World, device: torch.device, folder: 
 
     store = CheckpointStore(folder, environment, config.checkpoint.keep, announce)
     store.remove_leftovers()
+    folder.remove_leftovers()
     # Before anything is written: on a full disk, a lower keep frees space.
     store.prune(store.keep)
     metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
