@@ -11,6 +11,7 @@ import pytest
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import InputError
 from bert_trainer.output.run_folder import FencedError, RunFolder
+from tiny_finetune import finetune_stage
 from tiny_run import pretrain_stage, run_config
 
 
@@ -39,6 +40,37 @@ def test_an_earlier_run_is_refused_by_default(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="already holds a run of default/tiny") as error:
         RunFolder.claim(config(tmp_path, uid="uid-2"), attempt=1)
     assert "Resume" in str(error.value)
+
+
+@pytest.mark.parametrize("if_exists", ["Fail", "Resume", "New"])
+@pytest.mark.parametrize("name", ["finetune", "export"])
+def test_results_of_no_run_are_not_overwritten(tmp_path: Path, name: str, if_exists: str) -> None:
+    stages = [pretrain_stage(), {"kind": "export", "name": "out", "format": "huggingface"}]
+    if name == "finetune":
+        stages = [finetune_stage(tmp_path), stages[1]]
+    (tmp_path / name / "huggingface").mkdir(parents=True)
+    with pytest.raises(InputError) as refused:
+        RunFolder.claim(config(tmp_path, stages=stages, if_exists=if_exists), attempt=1)
+    assert str(refused.value).startswith(
+        f"{tmp_path}: got a folder that holds {name}/ and no run; allowed: an empty folder, or that of a run"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [name], "nothing was written"
+    (tmp_path / name / "huggingface").rmdir()
+    RunFolder.claim(config(tmp_path, stages=stages, if_exists=if_exists), attempt=1)
+
+
+def test_a_folder_is_in_nobodys_way_that_no_stage_writes_into(tmp_path: Path) -> None:
+    for name in ("finetune", "export", "mine"):
+        (tmp_path / name / "mine").mkdir(parents=True)
+    RunFolder.claim(config(tmp_path), attempt=1)
+
+
+def test_a_run_whose_claim_was_deleted_keeps_its_results(tmp_path: Path) -> None:
+    wanted = config(tmp_path, stages=[pretrain_stage(), {"kind": "export", "name": "out", "format": "huggingface"}])
+    RunFolder.claim(wanted, attempt=1)
+    (tmp_path / "export" / "huggingface").mkdir(parents=True)
+    (tmp_path / "run.json").unlink()
+    RunFolder.claim(wanted, attempt=1).check_fence()
 
 
 def test_resume_takes_the_folder_over_and_fences_the_one_before(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from bert_trainer.config.checks import parse_run_config, resolve_model
 from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
 from bert_trainer.system.atomic_files import disk_errors, remove_partial_files, write_atomically, write_json_atomically
+from bert_trainer.system.files import shown
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ _REMEDIES = {
     CONFIG_FILE: "delete the file: it is written again with the current settings, unchecked, so they must be those "
     "that the run began with; otherwise choose another output folder",
 }
+_RESULT_FOLDERS = frozenset({"finetune", "export"})
+"""Which stages of these kinds fill, replacing what is there."""
 AUTOTUNE_FOLDER = "autotune"
 """Measurements of the hardware: ``ifExists: New`` keeps them."""
 
@@ -90,7 +93,7 @@ class RunFolder:
 
         Raises:
             InputError: the folder belongs to another job, or to an earlier run that must not be touched, or
-                was made with other settings.
+                was made with other settings, or holds results of no run.
             FencedError: a later attempt has claimed it.
         """
         path = Path(config.output_folder)
@@ -101,6 +104,8 @@ class RunFolder:
             _check_owner(path, owner, job, config, attempt)
             if owner["uid"] != config.job.uid and config.if_exists == "New":
                 _archive(path)
+        elif not (path / CONFIG_FILE).exists():
+            _refuse_foreign_results(path, config)
         config, changed = _freeze(path / CONFIG_FILE, config)
         # Unique even where host names and process ids repeat, as in containers of one image.
         launcher = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
@@ -158,6 +163,19 @@ def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig,
             hint="set output.ifExists (bert-train finetune: --if-exists) to Resume (resume from its latest "
             f"checkpoint) or New (keep it under {_ARCHIVE}/ and start over), or choose another output folder",
         )
+
+
+def _refuse_foreign_results(path: Path, config: RunConfig) -> None:
+    """Refuse a folder of no run with what a stage would replace by its results."""
+    for name in sorted({stage.kind for stage in config.stages} & _RESULT_FOLDERS):
+        with disk_errors(path / name):
+            # Empty, it is in nobody's way.
+            is_used = (path / name).exists() and (not (path / name).is_dir() or any((path / name).iterdir()))
+        if is_used:
+            raise InputError(
+                f"{shown(path)}: got a folder that holds {name}/ and no run; allowed: an empty folder, or that of a run",
+                hint=f"choose another output folder, or move {name}/ away: the stages of this run write to it",
+            )
 
 
 def _archive(path: Path) -> None:
