@@ -173,7 +173,8 @@ def _refuse_foreign_results(path: Path, config: RunConfig) -> None:
             is_used = (path / name).exists() and (not (path / name).is_dir() or any((path / name).iterdir()))
         if is_used:
             raise InputError(
-                f"{shown(path)}: got a folder that holds {name}/ and no run; allowed: an empty folder, or that of a run",
+                f"{shown(path)}: got a folder that holds {name}/ and no run; allowed: an empty folder, or that of a "
+                "run",
                 hint=f"choose another output folder, or move {name}/ away: the stages of this run write to it",
             )
 
