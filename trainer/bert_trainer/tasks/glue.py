@@ -236,7 +236,7 @@ class _FileReader:
         rating = parse_rating(text, self.path, line)
         if not 0 <= rating <= _BEST_RATING:
             raise InputError(
-                f"{at(self.path, line)}: got {excerpt(text)} to predict; allowed for {self._layout.folder}: 0 to "
+                f"{at(self.path, line)}: got {excerpt(text)} to predict; allowed for {self._task.official_name}: 0 to "
                 f"{_BEST_RATING}",
                 hint=_COPY,
             )
