@@ -180,9 +180,9 @@ class FinetuneSpec(Section):
     """``linear``: proportional to the remaining steps, as published; ``poly``: to the square root of the remaining
     steps; ``constant``: no decay."""
     after_warmup: Literal["published", "continuous"] = "continuous"
-    """``continuous``: decay counts from the end of the warm-up, as in PyTorch's and transformers' schedules;
-    ``published``: from step 0, so that the rate drops at the end of the warm-up, as in Google's scripts. Default:
-    continuous."""
+    """``continuous``: decay counts from the end of the warm-up, as in transformers, whose rates come a step later: its
+    first step has rate 0, here the last one has; ``published``: from step 0, so that the rate drops at the end of the
+    warm-up, as in Google's scripts. Default: continuous."""
     learning_rate_scaling: Literal["none", "sqrtRanks"] = "none"
     """``sqrtRanks``: learningRate is multiplied by the square root of the number of ranks, as Intel's TensorFlow
     scripts do by default: 1.41 times with two. Default: none, so that a job on other ranks trains the same."""

@@ -39,7 +39,7 @@ class WarmupSpec(Section):
     steps: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Optimizer steps. 0: no warm-up."""
     proportion: Share | None = None
-    """Fraction of the stage's steps."""
+    """Fraction of the stage's steps; in a finetune stage, of the steps of each run."""
 
 
 class ReductionSpec(Section):
