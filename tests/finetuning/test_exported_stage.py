@@ -22,12 +22,13 @@ from bert_trainer.training.finetuning.best import load_finetuned
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.session import Session
 from in_process import train
-from tiny_finetune import finetune_document, finetune_stage, write_task
+from tiny_finetune import finetune_document, finetune_stage, write_task, write_vocabulary
 from tiny_run import pretrain_stage, run_document, write_dataset
 from whole_configs import whole_stage
 
 EXPORT = whole_stage({"kind": "export"})
 GRAPH = {**EXPORT, "name": "graph", "format": "onnx"}
+OFFICIAL = Path(__file__).parents[1] / "fixtures/tasks/glue"
 TEXTS = ["w7 w5 w9", "w7 w8 w9", "w30 w31 W5"]
 
 
@@ -127,6 +128,19 @@ def test_the_hub_reads_the_cards(run: tuple[Session, Path], name: str) -> None:
     found = ModelCard(card_of(run, name), ignore_metadata_errors=False).data.to_dict()
     assert found["pipeline_tag"] == "text-classification"
     assert [it["name"] for it in found["model-index"][0]["results"][0]["metrics"]] == ["accuracy", "f1"]
+
+
+def test_an_official_task_has_its_names_for_classes(tmp_path: Path) -> None:
+    task = write_vocabulary(tmp_path / "task")
+    stage = finetune_stage(task, "sst-2", task="sst-2", data={"folder": str(OFFICIAL)}, epochs=1)
+    session = train(parse_run_config(finetune_document(tmp_path / "run", task, stage, EXPORT, checkpoint={})))
+    session.close()
+    export = tmp_path / "run" / "export" / "huggingface"
+    assert json.loads((export / "config.json").read_text())["id2label"] == {"0": "negative", "1": "positive"}
+    card = (export / "README.md").read_text()
+    assert "| 1 | positive |" in table_of(card, "Classes")
+    written = (tmp_path / "run" / "finetune" / "sst-2" / "predictions" / "SST-2.tsv").read_text()
+    assert {line.partition("\t")[2] for line in written.splitlines()[1:]} <= {"0", "1"}, "as GLUE's server takes them"
 
 
 def test_weights_that_were_damaged_since_are_not_exported(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_trainer.config.finetuning import TaskData, TaskName
+from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.examples import SpanExample, Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 
@@ -244,3 +245,16 @@ def test_squad_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (OFFICIAL / "squad" / name).read_bytes())
     assert read("squad", tmp_path) == read("squad", OFFICIAL / "squad")
+
+
+def test_classes_that_files_number_have_the_names_that_people_know() -> None:
+    names = {name: task.label_names for name, task in TASKS.items() if task.label_names != task.labels}
+    assert names == {
+        "cola": ("unacceptable", "acceptable"),
+        "sst-2": ("negative", "positive"),
+        "mrpc": ("not_equivalent", "equivalent"),
+        "qqp": ("not_duplicate", "duplicate"),
+        "wnli": ("not_entailment", "entailment"),
+    }
+    assert TASKS["mnli"].label_names == ("contradiction", "entailment", "neutral")
+    assert TASKS["classification"].with_labels(("1", "0")).label_names == ("1", "0"), "one's own stay"

@@ -46,8 +46,13 @@ class Task:
         return self.metrics[0]
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """Classes by number as people read them: those of the files, unless these are 0 and 1."""
+        return _LABEL_NAMES.get(self.name, self.labels)
+
+    @property
     def num_outputs(self) -> int:
-        """Numbers that the head gives for a row: one for each class, 1 for a regression; 2 for each token of spans."""
+        """Logits of a row: one for each class, 1 of a regression; of spans 2 for each token."""
         return {"classification": len(self.labels), "regression": 1, "spans": 2}[self.kind]
 
     def with_labels(self, labels: tuple[str, ...]) -> Task:
@@ -59,7 +64,20 @@ def _task(name: TaskName, kind: Kind, labels: tuple[str, ...] = ()) -> Task:
     return Task(name, kind, labels, TASK_METRICS[name])
 
 
-# Classes in the order of GLUE's own number of them.
+_LABEL_NAMES: Mapping[TaskName, tuple[str, ...]] = MappingProxyType(
+    {
+        "cola": ("unacceptable", "acceptable"),
+        "sst-2": ("negative", "positive"),
+        "mrpc": ("not_equivalent", "equivalent"),
+        "qqp": ("not_duplicate", "duplicate"),
+        "wnli": ("not_entailment", "entailment"),
+    }
+)
+"""Of tasks whose files have 0 and 1; those of the library datasets."""
+
+
+# Classes in the order of the processors in Google's run_classifier.py and in transformers; the library datasets numbers
+# MNLI's otherwise.
 TASKS: Mapping[TaskName, Task] = MappingProxyType(
     {
         task.name: task

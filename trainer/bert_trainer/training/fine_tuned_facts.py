@@ -13,6 +13,7 @@ from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.model.task_model import Head
 from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.system.files import shown
+from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.training.finetuning.best import Best
 from bert_trainer.training.finetuning.task_learner import scaled_schedule
 
@@ -25,7 +26,7 @@ def task_facts(
     return TaskFacts(
         name=stage.task,
         kind=head.kind,
-        labels=best.labels,
+        labels=TASKS[stage.task].with_labels(best.labels).label_names,
         data_name=_data_name(stage),
         started_from=_start(config, stage),
         settings=list(_settings(stage, head, ranks)),

@@ -88,7 +88,7 @@ def _trained_model(session: Session, index: int, stage: ExportStage) -> _Exporte
     if not started_pretrained(stages, trained):
         facts = replace(facts, stages=[])
     task = task_facts(session.config, trained, model.head_config, best, records, session.world.size)
-    return _Exported(model, best.lower_case, best.labels, render_fine_tuned_card(facts, task))
+    return _Exported(model, best.lower_case, task.labels, render_fine_tuned_card(facts, task))
 
 
 def export_name(stages: Sequence[Stage], index: int) -> str:
