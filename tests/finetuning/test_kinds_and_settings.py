@@ -96,6 +96,14 @@ def test_a_warm_up_longer_than_a_run_is_told_and_never_ends(tmp_path: Path, task
     assert notes == ["the warm-up of 5 steps is no shorter than a run, of 5 steps"]
 
 
+def test_a_validation_set_that_cannot_tell_models_apart_is_told(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task")
+    (task / "validation.tsv").write_text("sentence\tanswer\nw1 w2\tyes\nw3\tyes\n")
+    run(finetune_document(tmp_path / "out", task, finetune_stage(task, epochs=0.2)))
+    notes = [it["message"] for it in read_metrics(tmp_path / "out") if it["event"] == "task_note"]
+    assert notes == ["all examples of validation have one label: no metric of it tells a model from a constant"]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp64"])
 def test_a_stop_in_any_precision_is_exact(tmp_path: Path, task: Path, precision: str) -> None:
     def document(folder: Path) -> Document:

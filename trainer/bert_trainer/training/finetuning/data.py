@@ -24,7 +24,7 @@ from bert_trainer.model.batch import IGNORED_LABEL, Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows
 from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.tasks.examples import Split, TaskExamples
+from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 from bert_trainer.tasks.rows import TaskRows, make_rows
 from bert_trainer.training.data_loader import SampleOrder
@@ -164,6 +164,10 @@ def _report_data(
     notes = [*examples.notes]
     if num_lost_answers:
         notes.append(f"of {num_lost_answers:,} examples to train on no row holds the whole answer")
+    for split in examples.validations:
+        labels = {example.label for example in split.examples if isinstance(example, TextExample)}
+        if len(labels) == 1:
+            notes.append(f"all examples of {split.name} have one label: no metric of it tells a model from a constant")
     warmup = stage.schedule.warmup.steps or 0
     if warmup >= plan.steps_per_run:
         # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
