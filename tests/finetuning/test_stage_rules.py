@@ -77,6 +77,12 @@ def test_a_stage_that_cannot_work_is_refused(changes: Document, problem: str) ->
     assert "\n" not in found
 
 
+@pytest.mark.parametrize("name", ["epochs", "evaluate_every_epochs"])
+def test_epochs_are_limited_as_in_a_job(name: str) -> None:
+    assert refused({**finetune_stage(FOLDER), name: 1e308}).startswith(f"stages.0.finetune.{name}: got 1e+308")
+    parse_run_config(finetune_document(FOLDER, FOLDER, {**finetune_stage(FOLDER), name: 1e6}))
+
+
 def test_a_model_that_was_fine_tuned_is_fine_tuned_again_or_exported() -> None:
     stages = [finetune_stage(FOLDER), pretrain_stage(), whole_stage({"kind": "export", "format": "tensorflow"})]
     first, second = refused(*stages).splitlines()

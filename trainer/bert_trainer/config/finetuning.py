@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from bert_trainer.config.optimization import OptimizerConfig, Schedule
-from bert_trainer.config.section import Positive, PositiveFloat, Probability, Section, Seed, StageName
+from bert_trainer.config.section import Positive, Probability, Section, Seed, StageName
 
 TaskName = Literal[
     "cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "squad",
@@ -60,6 +60,9 @@ OPTIONAL_COLUMNS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Those that it may name as well."""
+
+Epochs = Annotated[float, Field(gt=0, le=1e6)]
+"""The limit is that of a job; beyond some, numbers of steps overflow a float."""
 
 
 class TableColumns(Section):
@@ -139,7 +142,7 @@ class FinetuneStage(Section):
     rank."""
     micro_batch_size: Positive
     """Rows of one forward and backward pass on one rank, at most; of evaluations as well."""
-    epochs: Annotated[float, Field(gt=0, le=1e6)]
+    epochs: Epochs
     """Passes over the training rows. The last step of an epoch has what is left of its rows."""
     schedule: Schedule
     """Over the steps of one run."""
@@ -154,7 +157,7 @@ class FinetuneStage(Section):
     synchronize_gradients: bool = True
     """False: every rank trains a model of its own on all rows, with ``seed + rank * len(seeds)``, and the best one is
     kept."""
-    evaluate_every_epochs: PositiveFloat = 1.0
+    evaluate_every_epochs: Epochs = 1.0
     """The last step of a run is evaluated as well."""
     metric: str | None = None
     """What decides which evaluation is the best; empty: the task's main metric (``tasks.catalog``)."""
