@@ -31,6 +31,8 @@ TASK = TaskFacts(
     kind="classification",
     labels=("0", "1"),
     data_name="MRPC",
+    validation_name="MRPC",
+    is_pair=True,
     started_from="the pretraining below",
     settings=[("tokens per row, at most", "96"), ("epochs", "3")],
     data=[("examples to train on", "3,668")],
@@ -58,8 +60,8 @@ def test_the_front_matter_names_task_and_metrics() -> None:
 def test_every_metric_stands_beside_its_baseline_and_the_mean_of_the_runs() -> None:
     card = render_fine_tuned_card(FACTS, TASK)
     assert (
-        "A BERT encoder with a head for one of 2 classes for a text or a pair of texts, fine-tuned on MRPC (task mrpc) "
-        "from the pretraining below. Text is lower-cased, without accents." in card
+        "A BERT encoder with a head for one of 2 classes for a pair of texts, fine-tuned on MRPC (task mrpc) from "
+        "the pretraining below. Text is lower-cased, without accents." in card
     )
     assert "| metric | this model | always the most frequent class |" in card
     assert "| f1 | 0.8894 | 0.8122 |" in card
@@ -106,7 +108,7 @@ def test_weights_without_an_evaluation_say_so() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_are_text(text: str) -> None:
-    task = dataclasses.replace(TASK, data_name=text, labels=(text, "b"), started_from=text)
+    task = dataclasses.replace(TASK, data_name=text, validation_name=text, labels=(text, "b"), started_from=text)
     card = render_fine_tuned_card(dataclasses.replace(FACTS, name=text), task)
     assert "<script>" not in card.partition("---\n")[2].partition("\n---\n")[2]
     assert "license" not in metadata(card)
@@ -119,3 +121,30 @@ def test_many_classes_are_counted() -> None:
     assert "| 99 | c99 |" in card
     assert "c100 " not in card
     assert "And 903 more, which `config.json` names." in card
+
+
+def test_files_of_one_s_own_are_each_named_for_what_they_were_used() -> None:
+    card = render_fine_tuned_card(FACTS, dataclasses.replace(TASK, data_name="a.csv", validation_name="b.csv"))
+    assert "fine-tuned on a.csv (task mrpc)" in card
+    (result,) = metadata(card)["model-index"][0]["results"]
+    assert result["dataset"] == {"type": "b.csv", "name": "b.csv"}
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_single_texts_are_shown_without_a_pair(kind: Any) -> None:
+    task = dataclasses.replace(TASK, kind=kind, labels=("0", "1") if kind == "classification" else (), is_pair=False)
+    pipeline = render_fine_tuned_card(FACTS, task)
+    assert 'print(classifier("a text", truncation=True))' in pipeline
+    graph = render_fine_tuned_card(dataclasses.replace(FACTS, form="onnx"), task)
+    assert 'rows = tokenizer.encode_batch(["a text", "another"])' in graph
+    for card in (pipeline, graph):
+        assert "pair" not in card
+        assert " a text, fine-tuned on MRPC" in card
+
+
+def test_pairs_are_shown_as_pairs() -> None:
+    assert 'print(classifier({"text": "a text", "text_pair": "the other text of the pair"}, truncation=True))' in (
+        render_fine_tuned_card(FACTS, TASK)
+    )
+    graph = render_fine_tuned_card(dataclasses.replace(FACTS, form="onnx"), TASK)
+    assert 'encode_batch([("a text", "the other text of the pair"), ("another text", "and its pair")])' in graph

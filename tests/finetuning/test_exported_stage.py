@@ -105,7 +105,7 @@ def test_the_card_states_scores_baselines_and_all_seeds(run: tuple[Session, Path
     assert "| seeds | 42, 43 |" in settings
     assert "| peak learning rate | 0.003, linear decay |" in settings
     assert "| examples to train on | 50 in 50 rows |" in settings
-    assert "| examples measured on | 24 |" in settings
+    assert "| examples evaluated on | 24 |" in settings
     weights = hashlib.sha256((best_folder / "model.safetensors").read_bytes()).hexdigest()
     assert f"| best weights, SHA-256 | {weights} |" in card
     assert "| phase1 | 32 | 16 | 3 |" in table_of(card, "Pretraining")
@@ -139,6 +139,7 @@ def test_an_official_task_has_its_names_for_classes(tmp_path: Path) -> None:
     assert json.loads((export / "config.json").read_text())["id2label"] == {"0": "negative", "1": "positive"}
     card = (export / "README.md").read_text()
     assert "| 1 | positive |" in table_of(card, "Classes")
+    assert "for one of 2 classes for a text, fine-tuned on SST-2 (task sst-2)" in card
     written = (tmp_path / "run" / "finetune" / "sst-2" / "predictions" / "SST-2.tsv").read_text()
     assert {line.partition("\t")[2] for line in written.splitlines()[1:]} <= {"0", "1"}, "as GLUE's server takes them"
 

@@ -37,6 +37,7 @@ SQUAD = {
     "max_query_length": 12,
     "doc_stride": 4,
 }
+OWN = {"train": "/data/t.csv", "validation": "/data/v.csv"}
 START = {"path": "/models/secret/bert-base-cased", "format": "huggingface"}
 
 
@@ -51,12 +52,12 @@ def facts(*stages: dict[str, Any], ranks: int = 1, records: Any = (), **changes:
 
 def test_spans_name_their_windows_and_their_scores() -> None:
     found = facts(finetune_stage(Path("task"), **SQUAD))
-    assert (found.name, found.kind, found.data_name, found.labels) == ("squad", "spans", "squad", ())
+    assert (found.name, found.kind, found.labels) == ("squad", "spans", ())
     settings = dict(found.settings)
     assert settings["tokens between windows of a context"] == "4"
     assert settings["tokens of an answer, at most"] == "30"
     assert settings["dropout before the head"] == "0.1"
-    assert found.data == [("examples to train on", "1,234 in 2,000 rows"), ("examples measured on", "56")]
+    assert found.data == [("examples to train on", "1,234 in 2,000 rows"), ("examples evaluated on", "56")]
     assert [(it.metric, it.value, it.majority) for it in found.scores] == [("f1", 0.8, 0.1), ("exact_match", 0.7, None)]
 
 
@@ -66,7 +67,7 @@ def test_spans_name_their_windows_and_their_scores() -> None:
         ([], "random", None, "random weights"),
         ([pretrain_stage()], "random", None, "random weights"),
         ([pretrain_stage()], "pretrained", START, "the pretraining below"),
-        ([], "pretrained", START, "bert-base-cased (format huggingface)"),
+        ([], "pretrained", START, "bert-base-cased, format huggingface"),
     ],
 )
 def test_it_says_what_the_encoder_began_with(earlier: list[Any], start_from: str, initial: Any, expected: str) -> None:
@@ -96,3 +97,20 @@ def test_the_spread_is_that_of_the_stages_own_last_record() -> None:
     assert (runs.metric, runs.best_seed, runs.best_epoch) == ("f1", 43, 1.5)
     alone = facts(finetune_stage(Path("task"))).runs
     assert (alone.count, alone.mean, alone.deviation) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "is_pair"),
+    [
+        ({"task": "sst-2", "data": {"folder": "/data/glue"}}, ("SST-2", "SST-2"), False),
+        ({"task": "rte", "data": {"folder": "/data/glue/RTE"}}, ("RTE", "RTE"), True),
+        (SQUAD, ("SQuAD", "SQuAD"), True),
+        ({}, ("train.tsv", "validation.tsv"), False),
+        ({"data": {**OWN, "columns": {"text": "a", "text_pair": "b", "label": "c"}}}, ("t.csv", "v.csv"), True),
+    ],
+)
+def test_data_have_their_official_name_or_that_of_each_file(
+    changes: dict[str, Any], names: tuple[str, str], is_pair: bool
+) -> None:
+    found = facts(finetune_stage(Path("task"), **changes))
+    assert ((found.data_name, found.validation_name), found.is_pair) == (names, is_pair)

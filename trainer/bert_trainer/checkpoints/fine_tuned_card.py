@@ -65,7 +65,11 @@ class TaskFacts:
     labels: Sequence[str]
     """Classes by number."""
     data_name: str
-    """Folder or file, for people."""
+    """Data set or file that was trained on, for people."""
+    validation_name: str
+    """The same of what was evaluated on; equal where both are parts of one data set."""
+    is_pair: bool
+    """Whether rows are pairs of texts, rather than single ones; those of spans are."""
     started_from: str
     """What the encoder began with, for people."""
     settings: Sequence[Row]
@@ -78,6 +82,8 @@ def render_fine_tuned_card(facts: ModelFacts, task: TaskFacts) -> str:
     """Return the content of ``README.md``."""
     case = "lower-cased, without accents" if facts.lower_case else "cased"
     use = _USES[facts.form, task.kind].replace("TOKENS", _longest(task))
+    for name, of_pairs, of_texts in _INPUTS:
+        use = use.replace(name, of_pairs if task.is_pair else of_texts)
     parts = [
         front_matter(_metadata(facts, task)),
         f"# {escape(facts.name)}",
@@ -98,10 +104,11 @@ def render_fine_tuned_card(facts: ModelFacts, task: TaskFacts) -> str:
 
 
 def _what(task: TaskFacts) -> str:
+    texts = "a pair of texts" if task.is_pair else "a text"
     if task.kind == "classification":
-        return f"one of {len(task.labels)} classes for a text or a pair of texts"
+        return f"one of {len(task.labels)} classes for {texts}"
     if task.kind == "regression":
-        return "a rating of a text or a pair of texts"
+        return f"a rating of {texts}"
     return "the answer to a question as a span of its context"
 
 
@@ -133,8 +140,8 @@ def _evaluation(task: TaskFacts) -> str:
             "best of them, is what another run is likely to give."
         )
     notes.append(
-        "The weights were chosen on the same examples that they are measured on here, so examples that took no part "
-        "will give somewhat less. Shares and correlations, not percent."
+        "The weights were chosen on the same examples that they are evaluated on here, so examples that took no "
+        "part will give somewhat less. Fractions and correlations, not percent."
     )
     return table(("metric", "this model", baseline), rows) + "\n\n" + " ".join(notes)
 
@@ -146,8 +153,8 @@ def _longest(task: TaskFacts) -> str:
 _PIPELINE = """```python
 from transformers import pipeline
 
-judge = pipeline("text-classification", model=".")  # this folder
-print(judge({"text": "a text", "text_pair": "the other text of a pair, if there is one"}, truncation=True))
+classifier = pipeline("text-classification", model=".")  # this folder
+print(classifier(INPUT, truncation=True))
 ```"""
 _SPANS_PIPELINE = """```python
 import torch
@@ -169,7 +176,7 @@ from tokenizers import Tokenizer
 tokenizer, session = Tokenizer.from_file("tokenizer.json"), onnxruntime.InferenceSession("model.onnx")
 tokenizer.enable_padding()
 tokenizer.enable_truncation(TOKENS)
-rows = tokenizer.encode_batch(PAIRS)
+rows = tokenizer.encode_batch(ROWS)
 fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 wanted = [entry.name for entry in session.get_inputs()]
 inputs = {name: np.array([getattr(row, fields[name]) for row in rows], dtype=np.int64) for name in wanted}
@@ -178,11 +185,15 @@ OUTPUTS
 
 `model.onnx` takes rows padded to any common length; an `attention_mask` of 0 marks padding. It needs operators of
 version 17, which ONNX Runtime has since 1.12."""
-_TEXTS = '[("a text", "the other text of a pair"), ("another text", "and its pair")]'
+_INPUTS = (
+    ("INPUT", '{"text": "a text", "text_pair": "the other text of the pair"}', '"a text"'),
+    ("TEXTS", '[("a text", "the other text of the pair"), ("another text", "and its pair")]', '["a text", "another"]'),
+)
+"""What stands for them in ``_USES``: of pairs, of single texts."""
 _QUESTIONS = '[("a question", "the context")]'
 _OUTPUTS: Mapping[Kind, tuple[str, str]] = {
-    "classification": (_TEXTS, "(logits,) = session.run(None, inputs)  # (rows, classes); names are in config.json"),
-    "regression": (_TEXTS, "(ratings,) = session.run(None, inputs)  # (rows, 1)"),
+    "classification": ("TEXTS", "(logits,) = session.run(None, inputs)  # (rows, classes); names are in config.json"),
+    "regression": ("TEXTS", "(ratings,) = session.run(None, inputs)  # (rows, 1)"),
     "spans": (
         _QUESTIONS,
         "first, last = session.run(None, inputs)  # (rows, tokens): scores of an answer's first and last token, "
@@ -190,25 +201,26 @@ _OUTPUTS: Mapping[Kind, tuple[str, str]] = {
     ),
 }
 _USES: Mapping[tuple[str, Kind], str] = {
-    ("huggingface", "classification"): f"{_PIPELINE}\n\nGives one of the classes below, with its share.",
+    ("huggingface", "classification"): f"{_PIPELINE}\n\nGives one of the classes below, with its probability.",
     ("huggingface", "regression"): f"{_PIPELINE}\n\nIts score is the rating.",
     ("huggingface", "spans"): _SPANS_PIPELINE,
     **{
-        ("onnx", kind): _GRAPH.replace("PAIRS", pairs).replace("OUTPUTS", outputs)
-        for kind, (pairs, outputs) in _OUTPUTS.items()
+        ("onnx", kind): _GRAPH.replace("ROWS", rows).replace("OUTPUTS", outputs)
+        for kind, (rows, outputs) in _OUTPUTS.items()
     },
 }
 
 
 def _metadata(facts: ModelFacts, task: TaskFacts) -> dict[str, Any]:
     pipeline_tag = "question-answering" if task.kind == "spans" else "text-classification"
-    name = one_line(task.data_name) or "unnamed"
+    name = one_line(task.validation_name) or "unnamed"
+    part = ", validation" if task.validation_name == task.data_name else ""
     metrics = [
         {"type": it.metric, "name": it.metric, "value": it.value} for it in task.scores if math.isfinite(it.value)
     ]
     result = {
         "task": {"type": pipeline_tag, "name": task.name},
-        "dataset": {"type": data_id(name), "name": f"{name}, validation"},
+        "dataset": {"type": data_id(name), "name": f"{name}{part}"},
         "metrics": metrics,
     }
     index = [{"name": one_line(facts.name) or "unnamed", "results": [result]}] if metrics else []

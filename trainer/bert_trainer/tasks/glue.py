@@ -121,6 +121,11 @@ def _together(task: Task, splits: dict[str, Split], notes: list[str]) -> TaskExa
     )
 
 
+def has_pairs(task: TaskName) -> bool:
+    """Return whether a task's examples are pairs of texts, rather than single ones."""
+    return _LAYOUTS[task].second is not None
+
+
 class _FileReader:
     """One file of one task: its lines, and what was left out of them."""
 

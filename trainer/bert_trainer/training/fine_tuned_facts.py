@@ -7,13 +7,14 @@ from pathlib import PurePath
 
 from bert_trainer.checkpoints.fine_tuned_card import Runs, Score, TaskFacts
 from bert_trainer.checkpoints.model_card import Row
-from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.finetuning import OWN_TABLES, SPAN_TASKS, FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.model.task_model import Head
 from bert_trainer.output.metrics import Record, find_evaluations
 from bert_trainer.system.files import shown
 from bert_trainer.tasks.catalog import TASKS
+from bert_trainer.tasks.glue import has_pairs
 from bert_trainer.training.finetuning.best import Best
 from bert_trainer.training.finetuning.task_learner import scaled_schedule
 
@@ -27,7 +28,9 @@ def task_facts(
         name=stage.task,
         kind=head.kind,
         labels=TASKS[stage.task].with_labels(best.labels).label_names,
-        data_name=_data_name(stage),
+        data_name=_data_name(stage, stage.data.train),
+        validation_name=_data_name(stage, stage.data.validation),
+        is_pair=_is_pair(stage),
         started_from=_start(config, stage),
         settings=list(_settings(stage, head, ranks)),
         data=list(_data(best)),
@@ -53,9 +56,18 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _data_name(stage: FinetuneStage) -> str:
+def _data_name(stage: FinetuneStage, file: str | None) -> str:
+    """Return the official name of the data set, or that of one's own file."""
+    if stage.task not in OWN_TABLES:
+        return TASKS[stage.task].official_name
     # The last part of a path alone, since the rest is about somebody's volume.
-    return PurePath(stage.data.folder or stage.data.train or "").name or "unnamed data"
+    return PurePath(file or "").name or "unnamed data"
+
+
+def _is_pair(stage: FinetuneStage) -> bool:
+    if stage.task in SPAN_TASKS:
+        return True
+    return stage.data.columns.text_pair is not None if stage.task in OWN_TABLES else has_pairs(stage.task)
 
 
 def _start(config: RunConfig, stage: FinetuneStage) -> str:
@@ -66,7 +78,7 @@ def _start(config: RunConfig, stage: FinetuneStage) -> str:
     start = config.initial_checkpoint
     if start is None:
         return "random weights"
-    return f"{shown(PurePath(start.path).name) or 'unnamed weights'} (format {start.format})"
+    return f"{shown(PurePath(start.path).name) or 'unnamed weights'}, format {start.format}"
 
 
 def _settings(stage: FinetuneStage, head: Head, ranks: int) -> Iterator[Row]:
@@ -87,4 +99,4 @@ def _settings(stage: FinetuneStage, head: Head, ranks: int) -> Iterator[Row]:
 
 def _data(best: Best) -> Iterator[Row]:
     yield "examples to train on", f"{best.train_examples:,} in {best.train_rows:,} rows"
-    yield "examples measured on", f"{best.validation_examples:,}"
+    yield "examples evaluated on", f"{best.validation_examples:,}"
