@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.model import bert as model_module
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu import encoder as gpu_encoder
 from bert_trainer.model.backends.gpu.bucket_padding import pad_to_bucket
 from bert_trainer.model.backends.gpu.encoder import GpuBackend, render_gpu
 from bert_trainer.model.bert import Bert
 from bert_trainer.training.interval import read_sums
-from gpu_models import SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
+from gpu_models import SETTINGS, SHAPE, largest_difference, make_batch, make_model, run, use_backend
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 BF16, FP64 = torch.bfloat16, torch.float64
@@ -92,7 +91,7 @@ def test_autocast_of_the_caller_changes_nothing_inside(monkeypatch: pytest.Monke
     backend = GpuBackend("padded", torch.float32)
     without = run(monkeypatch, model, batch, backend)
     with torch.autocast("cpu", dtype=BF16):
-        monkeypatch.setattr(model_module, "choose_backend", lambda _: backend)
+        use_backend(monkeypatch, lambda _: backend)
         inside = model(batch)
     assert float(inside.masked_lm.detach()) == without.losses[0]
 
@@ -114,7 +113,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
     model = make_model(torch.float32, objective=objective, **drops).to("meta")
     model.activation_checkpointing = recompute
     batch = pad_to_bucket(make_batch(), SHAPE).to(torch.device("meta"))
-    monkeypatch.setattr(model_module, "choose_backend", lambda _: GpuBackend(attention, dtype))
+    use_backend(monkeypatch, lambda _: GpuBackend(attention, dtype))
     sums = model(batch, batch.dropout_keys(1, 2))
     (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows).backward()
     for parameter in model.parameters():
@@ -125,7 +124,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
 
 
 def test_losses_of_an_interval_are_read_at_once_and_sum_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "choose_backend", lambda _: EagerBackend())
+    use_backend(monkeypatch, lambda _: EagerBackend())
     model: Bert = make_model(torch.float32)
     with torch.no_grad():
         sums = [model(make_batch(seed=seed)) for seed in range(3)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.model import bert as model_module
+from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu import encoder as gpu_encoder
 from bert_trainer.model.backends.gpu.attention import (
@@ -181,4 +181,4 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
 
 def test_every_way_is_tested_here() -> None:
     assert {attention for attention, _ in NEEDED} == set(ATTENTIONS)
-    assert isinstance(model_module.choose_backend(make_model(FP32).to(GPU)), GpuBackend)
+    assert isinstance(choose_backend(make_model(FP32).to(GPU)), GpuBackend)
