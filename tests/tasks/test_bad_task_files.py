@@ -283,9 +283,21 @@ def test_a_file_that_the_stage_does_not_name_is_asked_for(tmp_path: Path, name: 
             "train.jsonl:1: 'text' is 1; allowed: a text",
         ),
         (b'{"text": "a", "label": null}\n', ".jsonl", "train.jsonl:1: 'label' is null; allowed: a label"),
-        (b'text,label\none,"x\ny"\n', ".csv", "train.csv:2: 'label' is 'x\\ny'; allowed: at most 256 characters"),
-        (b"text\tlabel\none\tx\x1b[31m\n", ".tsv", "train.tsv:2: 'label' is 'x\\x1b[31m'; allowed: at most 256"),
-        (b"text\tlabel\none\t" + b"x" * 257, ".tsv", "train.tsv:2: 'label' is 'xxx"),
+        (
+            b'text,label\none,"x\ny"\n',
+            ".csv",
+            "train.csv:2: 'label' is 'x\\ny', with control characters; allowed: none",
+        ),
+        (
+            b"text\tlabel\none\tx\x1b[31m\n",
+            ".tsv",
+            "train.tsv:2: 'label' is 'x\\x1b[31m', with control characters; allowed: none",
+        ),
+        (
+            b"text\tlabel\none\t" + b"x" * 257,
+            ".tsv",
+            "train.tsv:2: 'label' is a text of 257 characters; allowed: 256 at most",
+        ),
         (b'{"text": "a", "label": 1.0}\n', ".jsonl", "train.jsonl:1: 'label' is 1.0; allowed: a label"),
     ],
 )
@@ -312,6 +324,29 @@ def test_a_column_of_texts_is_no_column_of_labels(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(tables, "MAX_CLASSES", 3)
     content = b"text\tlabel\n" + b"".join(b"a\tlabel %d\n" % number for number in range(5))
     assert table_refusal(tmp_path, content).startswith("train.tsv:5: got more than 3 labels in the column 'label'")
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("a" * 257, "'label' is a text of 257 characters; allowed: 256 at most"),
+        ("a\x1b[2J", "'label' is 'a\\x1b[2J', with control characters; allowed: none"),
+        ("a\x7fb", "'label' is 'a\\x7fb', with control characters; allowed: none"),
+    ],
+)
+def test_a_label_is_a_name(tmp_path: Path, label: str, said: str) -> None:
+    message = table_refusal(tmp_path, f"text\tlabel\none\tx\ntwo\t{label}\n".encode())
+    assert message.startswith(f"train.tsv:3: {said}")
+    assert "hint: results and the exported model name their classes so" in message
+    content = json.dumps({"text": "one", "label": label}).encode() + b"\n"
+    assert table_refusal(tmp_path, content, suffix=".jsonl").startswith(f"train.jsonl:1: {said}")
+    assert table_refusal(tmp_path, TABLE, labels=("x", label)).startswith(f"data.labels: got {said[11:]}")
+
+
+def test_a_label_of_256_characters_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(f"text\tlabel\none\tx\ntwo\t{'a' * 256}\n")
+    data = TaskData(train=str(tmp_path / "a.tsv"), validation=str(tmp_path / "a.tsv"), columns=TEXT)
+    assert read_examples("classification", data).task.labels == ("a" * 256, "x")
 
 
 @pytest.mark.parametrize("value", ["", "NaN", "inf", "high", "1e39", "-3.5e38"])
@@ -377,6 +412,22 @@ def test_an_identifier_is_a_text_or_a_whole_number(tmp_path: Path, value: str) -
     content = f'{{"id": {value}, "text": "a", "label": "x"}}\n{{"id": 1, "text": "b", "label": "y"}}\n'.encode()
     columns = TEXT.model_copy(update={"id": "id"})
     assert table_refusal(tmp_path, content, columns=columns, suffix=".jsonl").startswith("train.jsonl:1: 'id' is ")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a" * 1_025, "'id' is a text of 1,025 characters; allowed: 1,024 at most"),
+        ("a\x1b[2J", "'id' is 'a\\x1b[2J', with control characters; allowed: none"),
+    ],
+)
+def test_an_identifier_is_a_name(tmp_path: Path, value: str, said: str) -> None:
+    rows = [{"id": value, "text": "a", "label": "x"}, {"id": 1, "text": "b", "label": "y"}]
+    content = "\n".join(map(json.dumps, rows)).encode()
+    columns = TEXT.model_copy(update={"id": "id"})
+    message = table_refusal(tmp_path, content, columns=columns, suffix=".jsonl")
+    assert message.startswith(f"train.jsonl:1: {said}")
+    assert "hint: predictions are labelled with it" in message
 
 
 # Hostile files
@@ -462,7 +513,7 @@ def test_pipes_devices_and_folders_are_not_opened(tmp_path: Path) -> None:
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
     message = table_refusal(
-        tmp_path, b"text\tlabel\none\tx\n", validation=b"text\tlabel\none\t\x1b[2J\n", labels=("x", "y")
+        tmp_path, b"text\tlabel\none\tx\n", validation=b"text\tlabel\none\t\xe2\x80\xae\n", labels=("x", "y")
     )
-    assert "'label' is '\\x1b[2J'" in message
-    assert "\x1b" not in message
+    assert "got the label '\\u202e'" in message
+    assert "\u202e" not in message

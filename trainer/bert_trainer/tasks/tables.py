@@ -22,8 +22,12 @@ from bert_trainer.tasks.records import Record, read_records
 MAX_CLASSES = 10_000
 """More are a column of texts or numbers, named by mistake."""
 MAX_LABEL_CHARACTERS = 256
-"""Of a class; they are written into every exported configuration, model card and line of predictions."""
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""As a job's data.labels; the model's configuration, its card and the head of predictions hold all of them."""
+MAX_ID_CHARACTERS = 1024
+_LABEL_HINT = (
+    "results and the exported model name their classes so: write it differently, or name the column of classes"
+)
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def read_tables(task: Task, data: TaskData) -> TaskExamples:
@@ -90,7 +94,19 @@ def _given_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
             f"data.labels: got {listed(list(labels))}; allowed: two or more, none twice, without spaces around them",
             hint="leave it empty to take the labels of the file to train on",
         )
+    for label in labels:
+        if problem := _problem_of_name(label, MAX_LABEL_CHARACTERS):
+            raise InputError(f"data.labels: got {problem}", hint=_LABEL_HINT)
     return labels
+
+
+def _problem_of_name(name: str, most_characters: int) -> str | None:
+    """Return why a table of predictions, a terminal or a model's card could not show a name."""
+    if len(name) > most_characters:
+        return f"a text of {len(name):,} characters; allowed: {most_characters:,} at most"
+    if _CONTROL_CHARACTERS.search(name):
+        return f"{excerpt(name)}, with control characters; allowed: none"
+    return None
 
 
 def _labels_in(table: _Table, task: Task) -> set[str]:
@@ -191,12 +207,8 @@ class _Table:
                 hint="take rows without a label out of the file; those to predict belong into data.test",
             )
         label = whole_characters(text.strip())
-        if len(label) > MAX_LABEL_CHARACTERS or _CONTROL.search(label):
-            raise InputError(
-                f"{at(self.path, line)}: {self.columns.label!r} is {excerpt(label)}; allowed: at most "
-                f"{MAX_LABEL_CHARACTERS} characters without line breaks, tabs and control characters",
-                hint=f"name the column of the classes; {self.columns.label!r} is named now",
-            )
+        if problem := _problem_of_name(label, MAX_LABEL_CHARACTERS):
+            raise InputError(f"{at(self.path, line)}: {self.columns.label!r} is {problem}", hint=_LABEL_HINT)
         return label
 
     def _class(self, record: dict[str, Any], line: int, numbers: dict[str, int]) -> int:
@@ -232,6 +244,12 @@ class _Table:
                 f"{at(self.path, line)}: {column!r} is {_described(value)}; allowed: a text or a whole number"
             )
         name = whole_characters(str(value))
+        if problem := _problem_of_name(name, MAX_ID_CHARACTERS):
+            raise InputError(
+                f"{at(self.path, line)}: {column!r} is {problem}",
+                hint="predictions are labelled with it: name another column in data.columns.id, or none, for the "
+                "numbers of the rows",
+            )
         before = self._lines.setdefault(name, line)
         if before != line and self._equal is None:
             self._equal = (name, before, line)
