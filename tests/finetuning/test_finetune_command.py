@@ -96,6 +96,12 @@ def test_the_published_recipes_can_be_written(mrpc: Path, weights: Path) -> None
     assert stage_of(configure(*fixed, "--warmup-proportion", "0")).schedule.warmup.proportion == 0
 
 
+@pytest.mark.parametrize("written", ["MRPC", "Mrpc", "mrpc"])
+def test_a_task_may_be_written_as_its_folder_is(mrpc: Path, weights: Path, written: str) -> None:
+    stage = stage_of(configure("--task", written, "--data", mrpc, "--model", weights))
+    assert (stage.name, stage.task) == ("mrpc", "mrpc")
+
+
 def test_questions_get_long_rows_and_smaller_passes(tmp_path: Path, weights: Path) -> None:
     stage = stage_of(configure("--task", "squad", "--data", tmp_path, "--model", weights))
     assert (stage.sequence_length, stage.doc_stride, stage.micro_batch_size) == (384, 128, 10)

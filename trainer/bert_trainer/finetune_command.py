@@ -49,7 +49,10 @@ _FILES = ("train", "validation", "test")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command; in their order, what people decide first comes first."""
-    parser.add_argument("--task", required=True, choices=get_args(TaskName), metavar="TASK", help=", ".join(TASKS))
+    # The names of GLUE's folders are taken as well.
+    parser.add_argument(
+        "--task", required=True, type=str.lower, choices=get_args(TaskName), metavar="TASK", help=", ".join(TASKS)
+    )
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="output folder of the run")
     _add_data(parser.add_argument_group("data"))
     _add_weights(parser.add_argument_group("weights"))
@@ -204,24 +207,28 @@ def _choices(section: type[Any], field: str) -> tuple[str, ...]:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="of GLUE and SQuAD: folder with the official files, unpacked"
+        "--data", type=Path, metavar="FOLDER", help="GLUE and SQuAD: folder with the official files, unpacked"
     )
-    for name, of in (("train", "to train on"), ("validation", "to evaluate on"), ("test", "to predict, unlabelled")):
-        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"of one's own: the table {of}")
+    for name, of in (
+        ("train", "to train on"),
+        ("validation", "to evaluate on"),
+        ("test", "without labels, to predict"),
+    ):
+        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"own tables: file {of}")
     group.add_argument(
         "--data-format",
         default="auto",
         choices=_choices(TaskData, "format"),
-        help="of one's own tables; default: by each file's suffix",
+        help="own tables: format of the files; default: by each file's suffix",
     )
     for name, what in (
         ("text", "the text, or the first of a pair"),
         ("text-pair", "the second text of a pair"),
         ("label", "the class, or for regression the number"),
-        ("question", "of spans"),
-        ("context", "of spans: the text that holds the answer"),
-        ("answer", "of spans: the answer as it stands in the context"),
-        ("answer-start", "of spans: offset of the answer's first character; default: its first occurrence"),
+        ("question", "spans: the question"),
+        ("context", "spans: the text that holds the answer"),
+        ("answer", "spans: the answer as it stands in the context"),
+        ("answer-start", "spans: offset of the answer's first character; default: its first occurrence"),
         ("id", "what predictions are labelled with; default: the row's number"),
     ):
         group.add_argument(f"--{name}", metavar="COLUMN", help=what)
@@ -275,23 +282,28 @@ _NUMBERS: tuple[tuple[str, type[int] | type[float], int | float | None, str], ..
     ("learning-rate", float, 2e-5, "peak learning rate, at the end of the warm-up"),
     ("warmup-proportion", float, None, f"share of a run's steps; default: {_WARMUP_PROPORTION:g}"),
     ("warmup-steps", int, None, "steps of each run, in place of --warmup-proportion"),
-    ("batch-size", int, 32, "rows per optimizer step over all ranks; without synchronized gradients of each rank"),
+    ("batch-size", int, 32, "rows per optimizer step over all ranks; without synchronized gradients, on each"),
     ("micro-batch-size", int, None, "rows of one pass on one rank; default: as many as 4096 tokens hold"),
-    ("sequence-length", int, None, f"tokens at most; default: {_LENGTH}, of squad and spans {_SPAN_LENGTH}"),
-    ("doc-stride", int, 128, "of spans: tokens between the starts of two windows"),
-    ("max-query-length", int, 64, "of spans: tokens of a question"),
-    ("max-answer-length", int, 30, "of spans: tokens of a predicted answer"),
+    ("sequence-length", int, None, f"tokens of a row, at most; default: {_LENGTH}, for squad and spans {_SPAN_LENGTH}"),
+    ("doc-stride", int, 128, "spans: tokens between the starts of two windows"),
+    ("max-query-length", int, 64, "spans: tokens of a question, at most"),
+    ("max-answer-length", int, 30, "spans: tokens of a predicted answer, at most"),
     ("seeds", int, 1, "runs, with --seed and the numbers after it; the best one is kept"),
     ("seed", int, 42, "of the first run"),
     ("beta1", float, 0.9, "decay rate of the first moment"),
     ("beta2", float, 0.999, "decay rate of the second moment"),
     ("epsilon", float, 1e-8, "added to the root of the second moment"),
     ("weight-decay", float, 0.01, "not of biases and LayerNorm"),
-    ("max-gradient-norm", float, 1.0, "above which gradients are clipped; 0: never"),
-    ("head-dropout", float, None, "before the task's own layer; default: as the architecture's authors have it"),
+    ("max-gradient-norm", float, 1.0, "gradients are clipped to this L2 norm; 0: never"),
+    ("head-dropout", float, None, "dropout before the task head; default: as the architecture's authors have it"),
     ("evaluate-every-epochs", float, 1.0, "epochs between evaluations; the last step is evaluated as well"),
     ("patience", int, None, "evaluations without improvement that end a run early; default: it takes all its epochs"),
-    ("min-improvement", float, 0.0, "of the metric, below which an evaluation counts as none, with --patience"),
+    (
+        "min-improvement",
+        float,
+        0.0,
+        "with --patience: improvement of the metric below which an evaluation counts as none",
+    ),
 )
 
 
@@ -330,7 +342,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         action="store_false",
         help="every rank trains a model of its own, and the best one is kept",
     )
-    group.add_argument("--metric", help="which decides what is the best; default: the task's first")
+    group.add_argument("--metric", help="metric by which the best evaluation is chosen; default: the task's main one")
 
 
 def _data_problems(arguments: argparse.Namespace) -> Iterator[str]:

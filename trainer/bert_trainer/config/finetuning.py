@@ -150,8 +150,8 @@ class FinetuneStage(Section):
     """``sqrtRanks``: the learning rate times the square root of the number of ranks."""
     optimizer: OptimizerConfig
     head_dropout: Probability | None = None
-    """Before the task's last layer; empty: as in transformers, the model's ``hidden_dropout_prob`` and 0 for spans, or
-    of DistilBERT 0.2 and 0.1 for spans."""
+    """Before the last layer of the task head; empty: as in transformers, the model's ``hidden_dropout_prob`` and 0 for
+    spans, or of DistilBERT 0.2 and 0.1 for spans."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=100)]
     """Of the head's weights, order and dropout: one run for each, one after the other."""
     synchronize_gradients: bool = True

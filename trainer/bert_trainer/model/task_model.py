@@ -3,7 +3,7 @@
 Heads are those of transformers' ``BertForSequenceClassification``, ``DistilBertForSequenceClassification`` and
 ``...ForQuestionAnswering`` (Devlin et al. 2019, section 4), whose names exported models carry.
 
-Letters: N real tokens of a micro-batch, B rows, D hidden size, L numbers that the head gives.
+Letters: N real tokens of a micro-batch, B rows, D hidden size, L logits.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class AnswerCheck:
         return answer, found
 
     def notes(self) -> list[str]:
-        """Return what a person should know.
+        """Return warnings for the log.
 
         Raises:
             InputError: answers are not in their contexts; names the first ones and how many there are.

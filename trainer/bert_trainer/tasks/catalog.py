@@ -33,7 +33,7 @@ class Task:
     labels: tuple[str, ...]
     """Classes by number, as they stand in the files; empty for other kinds, and of one's own table until it is read."""
     metrics: tuple[str, ...]
-    """All of them, the main one first; higher is better. Shares and correlations, not percent."""
+    """All of them, the main one first; higher is better. Fractions and correlations, not percent."""
 
     @property
     def official_name(self) -> str:

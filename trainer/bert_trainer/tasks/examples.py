@@ -59,7 +59,7 @@ class TaskExamples:
     tests: tuple[Split, ...]
     """Perhaps none; without labels."""
     notes: tuple[str, ...] = ()
-    """What a person should know, such as lines that were skipped, for the log."""
+    """Warnings for the log, such as lines that were skipped."""
 
 
 def text_examples(split: Split) -> list[TextExample]:

@@ -138,7 +138,7 @@ class _FileReader:
         """Of MRPC, the two ids of each example."""
 
     def notes(self) -> list[str]:
-        """Return what a person should know about lines that were left out."""
+        """Return warnings for the log: lines that were left out."""
         name = shown(self.path)
         notes = []
         if self._broken:

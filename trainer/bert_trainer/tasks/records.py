@@ -27,7 +27,7 @@ Record = tuple[int, dict[str, Any]]
 
 
 def read_records(path: Path, format: Format, wanted: set[str], notes: list[str]) -> Iterator[Record]:
-    """Yield the rows, of which each has the wanted columns. notes: what a person should know is added at the end.
+    """Yield the rows, of which each has the wanted columns. notes: warnings for the log are added at the end.
 
     Raises:
         InputError: as ``delimited`` raises it; a column is missing, a row has other fields than columns.
