@@ -139,7 +139,6 @@ def test_killed_behind_its_last_step_it_only_writes_its_results(two_seeds: Path,
     stage.joinpath("predictions").rename(stage / ".predictions.before")
     stage.joinpath("best").rename(stage / ".best.before")
     shutil.copytree(stage / ".best.before", stage / ".best.aside")
-    (stage / ".results.json.4711.partial").write_text("{")
     run(finetune_document(tmp_path / "out", task, finetune_stage(task, seeds=[42, 43])), attempt=2)
     assert_same_run(two_seeds, tmp_path / "out")
     assert len(evaluated(tmp_path / "out", "after")) == 1

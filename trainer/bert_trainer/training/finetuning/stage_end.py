@@ -10,7 +10,7 @@ from typing import Any
 from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
 from bert_trainer.output.metrics import find_evaluations, read_metrics
 from bert_trainer.parallel.world import on_rank_0
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, write_json_atomically
+from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import Best, read_best, stage_folder
 from bert_trainer.training.finetuning.data import TextSplit
 from bert_trainer.training.finetuning.evaluations import Evaluations
@@ -95,9 +95,6 @@ def _report(evaluations: Evaluations, best: Best) -> str:
     }
     message = _describe(stage.name, best, mean, std, len(runs), majority.get(best.metric), is_split=is_split)
     writer.folder.check_fence()
-    # Of attempts that were killed while they wrote.
-    for path in stage_folder(session, stage).glob(f".*{PARTIAL_SUFFIX}"):
-        path.unlink(missing_ok=True)
     write_json_atomically(stage_folder(session, stage) / RESULTS_FILE, results)
     writer.metrics.evaluated(
         stage=stage.name,
