@@ -74,6 +74,22 @@ def score(predictions: Predictions, split: Split, task: Task) -> dict[str, float
     return {name: _METRICS[name](labels, predictions.values, task) for name in task.metrics}
 
 
+def note_on_correlations(split: Split, task: Task, predictions: Predictions | None = None) -> str | None:
+    """Return which of the task's metrics are correlations of equal labels, or of equal predictions if some are given.
+
+    None where the task has no correlations, or the values differ.
+    """
+    names = [name for name in task.metrics if name in _CORRELATIONS]
+    if not names:
+        return None
+    values = _labels(split) if predictions is None else predictions.values
+    if _varies(values):
+        return None
+    what = "labels" if predictions is None else "predictions"
+    exist = "do not exist and are" if len(names) > 1 else "does not exist and is"
+    return f"all {what} of {split.name} are {values[0]:g}, so {' and '.join(names)} {exist} given as 0"
+
+
 def majority_scores(examples: TaskExamples, split: Split) -> dict[str, float]:
     """Return the metrics on a split of giving always the same: what a model must surpass to have learnt anything.
 
@@ -181,4 +197,5 @@ _METRICS = {
     "pearson": _pearson,
     "spearman": _spearman,
 }
+_CORRELATIONS = ("matthews_correlation", "pearson", "spearman")
 _OF_ANSWERS = {"f1": best_f1, "exact_match": exact_match}

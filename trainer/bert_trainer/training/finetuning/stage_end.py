@@ -59,20 +59,25 @@ def has_ended(output: Path, stage: str) -> bool:
 
 
 def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs: list[Any]) -> None:
-    from bert_trainer.tasks.scoring import predict
+    from bert_trainer.tasks.scoring import note_on_correlations, predict
     from bert_trainer.tasks.submissions import write_predictions
 
     session, stage, task = evaluations.session, evaluations.stage, evaluations.data.task
     assert session.writer is not None, "runs on rank 0"
+    notes: list[str | None] = []
 
     def fill(folder: Path) -> None:
-        for part, values in zip(parts, outputs, strict=True):
+        for number, (part, values) in enumerate(zip(parts, outputs, strict=True)):
             predictions = predict(part.rows, part.split, task, values.numpy(), stage)
             write_predictions(predictions, part.split, task, folder)
+            if number < len(evaluations.data.validations):
+                notes.append(note_on_correlations(part.split, task, predictions))
 
     target = stage_folder(session, stage) / PREDICTIONS_FOLDER
     restore_folder(target)
     swap_folder(target, fill, before_commit=session.writer.folder.check_fence)
+    for note in filter(None, notes):
+        session.writer.metrics.event("task_note", stage=stage.name, message=f"by the best weights, {note}")
 
 
 def _report(evaluations: Evaluations, best: Best) -> str:
