@@ -206,6 +206,7 @@ def draw_run(config: RunConfig, records: list[Record]) -> Figure:
     """Draw loss and what was evaluated over all stages, one after another, on a shared step axis."""
     figure, panels = _panels(config)
     loss_axes, *others = panels
+    fine_tunes = any(isinstance(stage, FinetuneStage) for stage in config.stages)
     offset = 0
     for number, stage in enumerate(it for it in config.stages if isinstance(it, PretrainStage | FinetuneStage)):
         intervals = _by_step(records, stage.name)
@@ -226,7 +227,9 @@ def draw_run(config: RunConfig, records: list[Record]) -> Figure:
             axes.set(ylim=(0, 1.05 * highest if 0 < highest < math.inf else None))
     for axes in panels:
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="upper right" if axes is loss_axes else "lower right")
+            # Pretraining leaves these corners free, a short fine-tuning perhaps not; to look for one takes time.
+            corner = "upper right" if axes is loss_axes else "lower right"
+            axes.legend(loc="best" if fine_tunes else corner)
         axes.grid(alpha=0.3)
     return figure
 
@@ -243,7 +246,7 @@ def _panels(config: RunConfig) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(9, 3 * rows))
     FigureCanvasAgg(figure)
     # Fixed margins: a layout engine would draw everything twice.
-    margins = {"left": 0.07, "right": 0.985, "bottom": 0.16 / rows, "top": 1 - 0.1 / rows, "hspace": 0.08}
+    margins = {"left": 0.09, "right": 0.985, "bottom": 0.16 / rows, "top": 1 - 0.1 / rows, "hspace": 0.08}
     panels = list(figure.subplots(rows, sharex=True, gridspec_kw=margins))
     what = ["pretraining"] * pretrains + ["fine-tuning"] * bool(tasks)
     # A regression's loss is a squared error.
