@@ -228,8 +228,7 @@ def draw_run(config: RunConfig, records: list[Record]) -> Figure:
     for axes in panels:
         if axes.get_legend_handles_labels()[0]:
             # Pretraining leaves these corners free, a short fine-tuning perhaps not; to look for one takes time.
-            corner = "upper right" if axes is loss_axes else "lower right"
-            axes.legend(loc="best" if fine_tunes else corner)
+            axes.legend(loc="best" if fine_tunes else "upper right" if axes is loss_axes else "lower right")
         axes.grid(alpha=0.3)
     return figure
 
