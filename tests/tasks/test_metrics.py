@@ -12,7 +12,7 @@ import pytest
 from bert_trainer.tasks.catalog import TASKS, Task
 from bert_trainer.tasks.examples import Split, TaskExamples
 from bert_trainer.tasks.rows import make_rows
-from bert_trainer.tasks.scoring import Predictions, majority_scores, note_on_correlations, predict, score
+from bert_trainer.tasks.scoring import Predictions, majority_scores, note_on_predictions, predict, score
 from small_tasks import finetune_stage, spans, texts, vocabulary_of
 
 WORDS = vocabulary_of("a", "b")
@@ -69,22 +69,18 @@ def test_a_correlation_that_does_not_exist_is_0_without_a_warning(outputs: list[
     assert scores_of(TASKS["sts-b"], [2, 2], [[4.0], [3.0]]) == {"spearman": 0, "pearson": 0}
 
 
-def test_a_correlation_that_does_not_exist_is_noted() -> None:
-    def note(task: Task, labels: list[float], values: list[float] | None = None) -> str | None:
-        given = None if values is None else Predictions(np.array(values), np.zeros((len(values), 0)))
-        return note_on_correlations(labelled(*labels), task, given)
+def test_predictions_without_a_correlation_are_noted() -> None:
+    def note(task: Task, *values: float) -> str | None:
+        return note_on_predictions(Predictions(np.array(values), np.zeros((len(values), 0))), labelled(0, 1), task)
 
-    ratings, acceptability = TASKS["sts-b"], TASKS["cola"]
-    assert note(ratings, [2, 2]) == (
-        "all labels of validation are 2, so spearman and pearson do not exist and are given as 0"
+    assert note(TASKS["sts-b"], 2.5, 2.5) == (
+        "all predictions of validation are 2.5: spearman and pearson do not exist and are given as 0"
     )
-    assert note(ratings, [2]) is not None
-    assert note(acceptability, [0, 1], [1, 1]) == (
-        "all predictions of validation are 1, so matthews_correlation does not exist and is given as 0"
+    assert note(TASKS["cola"], 1, 1) == (
+        "all predictions of validation are 1: matthews_correlation does not exist and is given as 0"
     )
-    assert note(ratings, [1, 2]) is None
-    assert note(ratings, [1, 2], [1, 3]) is None
-    assert note(TASKS["mrpc"], [1, 1]) is None
+    assert note(TASKS["sts-b"], 2.5, 2.0) is None
+    assert note(TASKS["mrpc"], 1, 1) is None
 
 
 def test_ratings_that_differ_in_their_last_bit_cause_no_warning() -> None:

@@ -74,20 +74,13 @@ def score(predictions: Predictions, split: Split, task: Task) -> dict[str, float
     return {name: _METRICS[name](labels, predictions.values, task) for name in task.metrics}
 
 
-def note_on_correlations(split: Split, task: Task, predictions: Predictions | None = None) -> str | None:
-    """Return which of the task's metrics are correlations of equal labels, or of equal predictions if some are given.
-
-    None where the task has no correlations, or the values differ.
-    """
+def note_on_predictions(predictions: Predictions, split: Split, task: Task) -> str | None:
+    """Return which of the task's metrics are 0 because all predictions are the same; None if they are not."""
     names = [name for name in task.metrics if name in _CORRELATIONS]
-    if not names:
+    if not names or _varies(predictions.values):
         return None
-    values = _labels(split) if predictions is None else predictions.values
-    if _varies(values):
-        return None
-    what = "labels" if predictions is None else "predictions"
     exist = "do not exist and are" if len(names) > 1 else "does not exist and is"
-    return f"all {what} of {split.name} are {values[0]:g}, so {' and '.join(names)} {exist} given as 0"
+    return f"all predictions of {split.name} are {predictions.values[0]:g}: {' and '.join(names)} {exist} given as 0"
 
 
 def majority_scores(examples: TaskExamples, split: Split) -> dict[str, float]:

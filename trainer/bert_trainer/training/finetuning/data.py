@@ -27,7 +27,6 @@ from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 from bert_trainer.tasks.rows import TaskRows, make_rows
-from bert_trainer.tasks.scoring import note_on_correlations
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.letter_case import lower_case_of
@@ -173,7 +172,6 @@ def _report_data(
     if warmup >= plan.steps_per_run:
         # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
         notes.append(f"the warm-up of {warmup} steps is no shorter than a run, of {plan.steps_per_run} steps")
-    notes += [note for split in examples.validations if (note := note_on_correlations(split, examples.task))]
     for note in notes:
         session.writer.metrics.event("task_note", stage=stage.name, message=note)
 

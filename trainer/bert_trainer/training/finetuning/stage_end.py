@@ -59,7 +59,7 @@ def has_ended(output: Path, stage: str) -> bool:
 
 
 def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs: list[Any]) -> None:
-    from bert_trainer.tasks.scoring import note_on_correlations, predict
+    from bert_trainer.tasks.scoring import note_on_predictions, predict
     from bert_trainer.tasks.submissions import write_predictions
 
     session, stage, task = evaluations.session, evaluations.stage, evaluations.data.task
@@ -71,7 +71,7 @@ def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs
             predictions = predict(part.rows, part.split, task, values.numpy(), stage)
             write_predictions(predictions, part.split, task, folder)
             if number < len(evaluations.data.validations):
-                notes.append(note_on_correlations(part.split, task, predictions))
+                notes.append(note_on_predictions(predictions, part.split, task))
 
     target = stage_folder(session, stage) / PREDICTIONS_FOLDER
     restore_folder(target)
