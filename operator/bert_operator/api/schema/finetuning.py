@@ -147,8 +147,8 @@ class FinetuneSpec(Section):
     """Where the task's files are."""
     start_from: Literal["pretrained", "random"] = "pretrained"
     """``pretrained``: the weights that the pretrain stages before this one end with, or without such stages those of
-    initialCheckpoint; ``random``: weights drawn from each run's seed, for comparison. The task's own layer is drawn
-    from it either way."""
+    initialCheckpoint; ``random``: weights drawn from each run's seed, for comparison. The task head is drawn from it
+    either way."""
     lower_case: bool | None = None
     """Lower-case texts and strip accents, as the vocabulary wants it. Empty: as the prepare stage, the dataset or the
     tokenizer of the initial checkpoint says."""
@@ -191,11 +191,11 @@ class FinetuneSpec(Section):
     spec.optimizer.partitioning says, unless every rank trains a model of its own. Default: AdamW with betas 0.9 and
     0.999, epsilon 1e-8, weight decay 0.01, clipping to 1.0."""
     head_dropout: Share | None = None
-    """Dropout probability before the task's own layer. Empty: as in transformers, hiddenDropout of the model and 0 for
-    spans, or of DistilBERT 0.2 and 0.1 for spans."""
+    """Dropout probability before the task head. Empty: as in transformers, hiddenDropout of the model and 0 for spans,
+    or of DistilBERT 0.2 and 0.1 for spans."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
-    """Number of runs, one after the other: with spec.seed, spec.seed + 1 and so on, which decide the task's own layer,
-    the order of rows and dropout. The best one is kept; mean and standard deviation are reported. Default: 1. Published
+    """Number of runs, one after the other: with spec.seed, spec.seed + 1 and so on, which decide the task head, the
+    order of rows and dropout. The best one is kept; mean and standard deviation are reported. Default: 1. Published
     results on small tasks are the best of five."""
     synchronize_gradients: bool = True
     """false: every rank trains a model of its own on all rows, with seeds of its own, and the best one is kept, as

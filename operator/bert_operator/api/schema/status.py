@@ -167,8 +167,8 @@ class StageResult(_Part):
     stage: Quoted
     """The stage: one that was evaluated while it trained, a finetune stage, or an evaluate stage."""
     step: Annotated[int, Field(ge=0)] | None = None
-    """Optimizer step that was evaluated, of the stage or of the run of a finetune stage; empty for an evaluate stage
-    and once a finetune stage has ended."""
+    """Optimizer step of the stage that was evaluated, counted on over the runs of a finetune stage; empty for an
+    evaluate stage and once a finetune stage has ended."""
     metrics: Annotated[tuple[Metric, ...], Field(max_length=MAX_METRICS)] = ()
     """The figures. Of pretraining: accuracies as fractions, losses in nats, ``samples`` that were measured on,
     ``trained_samples`` of the stage before, and the ``target`` if there is one. Of fine-tuning: the metrics of the task
