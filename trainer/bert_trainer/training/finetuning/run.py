@@ -39,7 +39,7 @@ from bert_trainer.training.stop_signal import StopSignal
 
 
 @dataclass(slots=True)
-class _Stage:
+class _StageState:
     """A stage while it runs, on one rank."""
 
     session: Session
@@ -76,7 +76,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
     ranks = check_beginning(session, stage, texts.sha256 if texts else None, has_begun=has_begun)
     now_s = time.monotonic()
     schedule = scaled_schedule(stage, ranks)
-    running = _Stage(session, index, stage, schedule, data, plan, learner, evaluations, stop, now_s, now_s)
+    state = _StageState(session, index, stage, schedule, data, plan, learner, evaluations, stop, now_s, now_s)
     _report(session, "stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
     if stage.learning_rate_scaling != "none":
         message = (
@@ -86,7 +86,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         _report(session, "learning_rate", stage=stage.name, message=message)
     while first_step < plan.total_steps:
         number, step = divmod(first_step, plan.steps_per_run)
-        _train_run(running, number, step)
+        _train_run(state, number, step)
         first_step = (number + 1) * plan.steps_per_run
     session.profiler.close()
     message = end_stage(evaluations)
@@ -122,9 +122,9 @@ def _first_step(session: Session, index: int, stage: FinetuneStage, plan: RunPla
     return at.step
 
 
-def _train_run(stage: _Stage, number: int, first_step: int) -> None:
+def _train_run(state: _StageState, number: int, first_step: int) -> None:
     """Train one run, or what is left of it, on every rank at once."""
-    session, learner, plan, evaluations = stage.session, stage.learner, stage.plan, stage.evaluations
+    session, learner, plan, evaluations = state.session, state.learner, state.plan, state.evaluations
     runs = evaluations.runs_of(number)
     own = runs[session.world.rank if learner.is_split_by_rank else 0]
     sample_hash = ""
@@ -134,26 +134,26 @@ def _train_run(stage: _Stage, number: int, first_step: int) -> None:
         assert session.resumed_from is not None, "a run begins at 0 unless a checkpoint is in it"
         learner.load(session.resumed_from)
         sample_hash = session.resumed_from.position.sample_hash
-    progress = RunProgress(stage.index, own, first_step, sample_hash)
-    reader = _open_reader(stage, own)
+    progress = RunProgress(state.index, own, first_step, sample_hash)
+    reader = _open_reader(state, own)
     interval = RunInterval()
-    stage.stop.listen()  # from here on there is something to save
+    state.stop.listen()  # from here on there is something to save
     is_over, at_end = evaluations.is_over(own, progress.stage_step(plan)), False
     while not at_end:
-        session.profiler.start_step(stage.stage.name, progress.stage_step(plan) + 1)
-        save_is_due = session.writer is not None and save_interval_is_over(session.config.checkpoint, stage.saved_at_s)
+        session.profiler.start_step(state.stage.name, progress.stage_step(plan) + 1)
+        save_is_due = session.writer is not None and save_interval_is_over(session.config.checkpoint, state.saved_at_s)
         with session.profiler.part("reduction"):
-            stops, in_time = session.world.sum_numbers([stage.stop.received, save_is_due])
+            stops, in_time = session.world.sum_numbers([state.stop.received, save_is_due])
         if stops:
-            _save_and_stop(stage, progress)
-        result = _step(stage, reader, progress, interval, is_over=is_over)
+            _save_and_stop(state, progress)
+        result = _step(state, reader, progress, interval, is_over=is_over)
         progress.advance(session, reader)
         session.has_trained = True
 
         step, is_last = progress.stage_step(plan), progress.step == plan.steps_per_run
         is_reported = step % session.config.logging.every_steps == 0 or is_last
         if is_reported:
-            _publish(stage, progress, result, interval)
+            _publish(state, progress, result, interval)
         at_end = is_last
         if plan.is_evaluated(progress.step):
             with session.profiler.paused(), interval.paused():
@@ -161,39 +161,39 @@ def _train_run(stage: _Stage, number: int, first_step: int) -> None:
             is_over = evaluations.is_over(own, step)
             at_end = is_last or all(evaluations.is_over(run, step) for run in runs)
             if at_end and not is_reported:
-                _publish(stage, progress, result, interval)
-        if at_end or _checkpoint_is_due(stage, progress, in_time=bool(in_time)):
+                _publish(state, progress, result, interval)
+        if at_end or _checkpoint_is_due(state, progress, in_time=bool(in_time)):
             with session.profiler.part("checkpoint"):
                 learner.save(progress.position(learner, plan, at_end=at_end))
-            stage.saved_at_s = time.monotonic()
+            state.saved_at_s = time.monotonic()
         session.profiler.end_step()
         # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
         if session.writer is not None:
             session.writer.store.raise_if_failed()
 
 
-def _open_reader(stage: _Stage, run: Run) -> StepReader:
-    session, size = stage.session, stage.stage.micro_batch_size
+def _open_reader(state: _StageState, run: Run) -> StepReader:
+    session, size = state.session, state.stage.micro_batch_size
     return StepReader(
-        stage.data,
-        stage.plan,
+        state.data,
+        state.plan,
         micro_batch_size=size,
-        rank=stage.learner.world.rank,
-        num_ranks=stage.learner.world.size,
-        staged=stage_for(session.device, stage.stage.sequence_length, size),
-        order=SampleOrder((len(stage.data.train),), run.seed),
+        rank=state.learner.world.rank,
+        num_ranks=state.learner.world.size,
+        staged=stage_for(session.device, state.stage.sequence_length, size),
+        order=SampleOrder((len(state.data.train),), run.seed),
     )
 
 
 def _step(
-    stage: _Stage, reader: StepReader, progress: RunProgress, interval: RunInterval, *, is_over: bool
+    state: _StageState, reader: StepReader, progress: RunProgress, interval: RunInterval, *, is_over: bool
 ) -> StepResult | None:
     """Take one step, on a rank whose run is not over. Collective.
 
     Raises:
         TrainerError: the gradients are not finite, on this rank or on another one that trains its own model.
     """
-    session, learner, plan = stage.session, stage.learner, stage.plan
+    session, learner, plan = state.session, state.learner, state.plan
     result: StepResult | None = None
     error: TrainerError | None = None
     if is_over:
@@ -201,10 +201,10 @@ def _step(
     else:
         with session.profiler.part("data"):
             batches: Sequence[TaskBatch] = [it.to(session.device) for it in reader.read(progress.step)]
-        rate = learning_rate(stage.schedule, learner.optimizer.num_applied, plan.steps_per_run)
+        rate = learning_rate(state.schedule, learner.optimizer.num_applied, plan.steps_per_run)
         start, stop = plan.rows_of(progress.step)
         # The stage's index in the high bits keeps the dropout of two stages apart.
-        seed, dropout_step = progress.run.seed, (stage.index << 32) + progress.step
+        seed, dropout_step = progress.run.seed, (state.index << 32) + progress.step
 
         def loss_of(task_batch: TaskBatch) -> Tensor:
             batch = task_batch.batch
@@ -217,7 +217,7 @@ def _step(
         result, times = take_step(learner, batches, loss_of, rate, overlap=overlap, profiler=session.profiler)
         interval.add_step(reader.most_tokens, times)
         interval.learning_rate = rate
-        error = not_finite(learner, stage.stage.name, progress.stage_step(plan) + 1, result)
+        error = not_finite(learner, state.stage.name, progress.stage_step(plan) + 1, result)
     if learner.is_split_by_rank:
         # The ranks learn of it together: one that went on alone would wait for the others for ever.
         failed = np.zeros(session.world.size)
@@ -225,7 +225,7 @@ def _step(
         by_rank = session.world.sum_numbers(failed.tolist())
         if any(by_rank) and error is None:
             error = TrainerError(
-                f"{stage.stage.name}: the gradients of step {progress.stage_step(plan) + 1} are not finite on rank "
+                f"{state.stage.name}: the gradients of step {progress.stage_step(plan) + 1} are not finite on rank "
                 f"{by_rank.index(1)}",
                 hint="lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32",
             )
@@ -234,39 +234,39 @@ def _step(
     return result
 
 
-def _publish(stage: _Stage, progress: RunProgress, result: StepResult | None, interval: RunInterval) -> None:
-    left = stage.plan.evaluations_left(progress.stage_step(stage.plan))
+def _publish(state: _StageState, progress: RunProgress, result: StepResult | None, interval: RunInterval) -> None:
+    left = state.plan.evaluations_left(progress.stage_step(state.plan))
     interval.publish(
-        stage.learner,
+        state.learner,
         progress,
-        stage.plan,
+        state.plan,
         result,
-        started_at_s=stage.started_at_s,
-        evaluations_s=left * stage.evaluations.last_s,
+        started_at_s=state.started_at_s,
+        evaluations_s=left * state.evaluations.last_s,
     )
 
 
-def _checkpoint_is_due(stage: _Stage, progress: RunProgress, *, in_time: bool) -> bool:
+def _checkpoint_is_due(state: _StageState, progress: RunProgress, *, in_time: bool) -> bool:
     """Return whether a periodic checkpoint is due. in_time: rank 0's clock says so."""
     # min_samples_to_start counts the samples of pretraining, which are behind.
-    times, step = stage.session.config.checkpoint, progress.stage_step(stage.plan)
+    times, step = state.session.config.checkpoint, progress.stage_step(state.plan)
     if not times.periodic:
         return False
     by_steps = times.every_steps is not None and step % times.every_steps == 0
-    before, after = (stage.plan.rows_before(steps) for steps in (progress.step - 1, progress.step))
+    before, after = (state.plan.rows_before(steps) for steps in (progress.step - 1, progress.step))
     by_samples = times.every_samples is not None and before // times.every_samples < after // times.every_samples
     return by_steps or by_samples or in_time
 
 
-def _save_and_stop(stage: _Stage, progress: RunProgress) -> None:
+def _save_and_stop(state: _StageState, progress: RunProgress) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
-    position = progress.position(stage.learner, stage.plan)
+    position = progress.position(state.learner, state.plan)
     # Between two runs the end of the one before is on disk, and the next one starts afresh.
     if progress.step or not progress.run.number:
-        stage.learner.save(position)
+        state.learner.save(position)
 
     def leave() -> None:
-        writer = stage.session.writer
+        writer = state.session.writer
         assert writer is not None, "runs on rank 0"
         writer.store.wait()
         message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
@@ -274,7 +274,7 @@ def _save_and_stop(stage: _Stage, progress: RunProgress) -> None:
         path = writer.store.path_of(position)
         raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
-    on_rank_0(stage.session.world, leave, has_trained=stage.session.has_trained)
+    on_rank_0(state.session.world, leave, has_trained=state.session.has_trained)
 
 
 def _report(session: Session, event: str, **fields: str | int | float | None) -> None:
