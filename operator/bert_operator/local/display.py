@@ -189,8 +189,6 @@ def describe_record(record: ProgressRecord) -> str | None:
             return record.text("message")
         case "stage_finished":
             seconds, message = record.number("seconds"), record.text("message")
-            # Of fine-tuning it stands by itself elsewhere, and names the stage.
-            message = message.removeprefix(f"{record.stage}: ") if message else None
             took = f" in {render_duration(seconds)}" if seconds is not None else ""
             return f"Finished stage {record.stage}{took}" + (f": {message}" if message else "")
         case "evaluated":
@@ -218,9 +216,9 @@ def _describe_evaluation(record: ProgressRecord) -> str | None:
 
 
 def _describe_task(record: ProgressRecord) -> str | None:
-    """Return what an evaluation of a finetune stage found; None at the stage's end, whose own record says it."""
+    """Return what an evaluation of a finetune stage found; at the stage's end in the trainer's words."""
     if record.text("when") == "after":
-        return None
+        return record.text("message")
     runs = [f"{name} {value:.10g}" for name in ("seed", "rank", "epoch") if (value := record.number(name)) is not None]
     # In the order of the record, the deciding one first.
     figures = [

@@ -89,8 +89,8 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         _train_run(state, number, step)
         first_step = (number + 1) * plan.steps_per_run
     session.profiler.close()
-    message = end_stage(evaluations)
-    _report(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - now_s, message=message)
+    end_stage(evaluations)
+    _report(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - now_s)
 
 
 def _keep_start(session: Session, index: int) -> None:

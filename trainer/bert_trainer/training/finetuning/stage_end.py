@@ -20,11 +20,8 @@ RESULTS_FILE = "results.json"
 PREDICTIONS_FOLDER = "predictions"
 
 
-def end_stage(evaluations: Evaluations) -> str:
+def end_stage(evaluations: Evaluations) -> None:
     """Write predictions and results, and report them. Collective; doing it again writes the same.
-
-    Returns:
-        The result in words.
 
     Raises:
         TrainerError: the best weights are damaged, or the disk is.
@@ -44,13 +41,13 @@ def end_stage(evaluations: Evaluations) -> str:
     data = evaluations.data
     outputs = [evaluations.outputs(samples, alike=True) for samples in (*data.validations, *data.tests)]
 
-    def write() -> str:
+    def write() -> None:
         texts = evaluations.texts
         assert texts is not None, "runs on rank 0"
         _write_predictions(evaluations, [*texts.validations, *texts.tests], outputs)
-        return _report(evaluations, kept[0])
+        _report(evaluations, kept[0])
 
-    return on_rank_0(session.world, write, has_trained=True)
+    on_rank_0(session.world, write, has_trained=True)
 
 
 def has_ended(output: Path, stage: str) -> bool:
@@ -80,7 +77,7 @@ def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs
         session.writer.metrics.event("task_note", stage=stage.name, message=f"by the best weights, {note}")
 
 
-def _report(evaluations: Evaluations, best: Best) -> str:
+def _report(evaluations: Evaluations, best: Best) -> None:
     session, stage, findings = evaluations.session, evaluations.stage, evaluations.findings
     writer, majority = session.writer, evaluations.majority
     assert writer is not None, "runs on rank 0"
@@ -116,7 +113,6 @@ def _report(evaluations: Evaluations, best: Best) -> str:
         runs=len(runs),
         message=message,
     )
-    return message
 
 
 def _describe(
