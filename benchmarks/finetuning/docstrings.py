@@ -84,10 +84,11 @@ def read_table(
     *,
     held_out_rows: int = HELD_OUT_ROWS,
     training_rows: int = TRAINING_ROWS,
+    split: int = 0,
 ) -> Table:
-    """Read so many rows of every package. root: where they are installed."""
+    """Read so many rows of every package. root: where they are installed. split: decides which modules are held out."""
     root = root or Path(sysconfig.get_paths()["purelib"])
-    files = {name: _modules(root / folder, root) for name, folder in packages.items()}
+    files = {name: _modules(root / folder, root, split) for name, folder in packages.items()}
     texts = {name: _read(modules) for name, modules in files.items()}
     names = removed_names(packages, [module for modules in files.values() for module in modules], texts)
     seen: set[bytes] = set()
@@ -150,14 +151,17 @@ def remove_names(text: str, names: frozenset[str]) -> str:
     return _SPACES.sub(" ", text).strip()
 
 
-def _modules(folder: Path, root: Path) -> dict[str, Path]:
-    """Return the modules below a folder, in the order of a hash of their names."""
+def _modules(folder: Path, root: Path, split: int) -> dict[str, Path]:
+    """Return the modules below a folder, in the order of a hash of their names; another one for each split."""
+    salt = str(split) if split else ""
     found = {
         ".".join(path.relative_to(root).with_suffix("").parts): path
         for path in folder.rglob("*.py")
         if not _SKIPPED.intersection(path.relative_to(folder).parts)
     }
-    return {name: found[name] for name in sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())}
+    return {
+        name: found[name] for name in sorted(found, key=lambda name: hashlib.sha256((salt + name).encode()).digest())
+    }
 
 
 def _read(modules: dict[str, Path]) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """What fine-tuning learns: ``make bench-finetune``.
 
-    python benchmarks/finetuning/run.py [--quick] [--seeds 5]
+    python benchmarks/finetuning/run.py [--quick] [--seeds 5] [--split 0]
 
 Docstrings of installed packages are classified by package, from pretrained weights and from random ones, with the same
 seeds and settings, beside a linear model of scikit-learn's on word counts and the majority class; a rule is planted in
@@ -98,13 +98,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a rehearsal: few rows, seeds and steps")
     parser.add_argument("--seeds", type=int, help=f"runs from each start (default {SEEDS})")
+    parser.add_argument("--split", type=int, default=0, help="which modules are held out; the setting was chosen on 0")
     arguments = parser.parse_args()
     began_at_s = time.monotonic()
     seeds = arguments.seeds or (2 if arguments.quick else SEEDS)
     print(describe_machine(), flush=True)
     versions = installed_versions(ROOT / "requirements.lock")
     print("docstrings of " + ", ".join(f"{name} {number}" for name, number in versions.items()), flush=True)
-    rows = read_table()
+    rows = read_table(split=arguments.split)
     modules = [len({row.module for row in side}) for side in (rows.training, rows.held_out)]
     print(
         f"{len(rows.training)} rows of {modules[0]} modules to train on, {len(rows.held_out)} of {modules[1]} others "

@@ -45,6 +45,8 @@ def test_no_module_is_on_both_sides_and_no_text_is_there_twice(tmp_path: Path) -
     texts = [row.text for row in (*table.training, *table.held_out)]
     assert len(set(texts)) == 52
     assert table == docstrings.read_table(PACKAGES, tmp_path, held_out_rows=6, training_rows=20)
+    other = docstrings.read_table(PACKAGES, tmp_path, held_out_rows=6, training_rows=20, split=1)
+    assert other != table, "another split holds other modules out"
 
 
 def test_a_package_with_too_few_docstrings_is_named(tmp_path: Path) -> None:
