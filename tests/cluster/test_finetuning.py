@@ -26,13 +26,6 @@ EPOCH_STEPS = ROWS // BATCH
 COLOURS = ("violet", "blue", "green", "yellow", "orange", "red")
 """By their ratings, from the lowest."""
 
-_WRITE = """
-import json, pathlib
-folder = pathlib.Path('/volume/task')
-folder.mkdir(exist_ok=True)
-for name, text in json.loads({files!r}).items():
-    (folder / name).write_text(text)
-"""
 _LEFT = """
 import hashlib, json, pathlib
 folder = pathlib.Path('/volume/{job}')
@@ -126,11 +119,13 @@ def figures(record: Json) -> Json:
 
 
 @pytest.fixture(scope="module")
-def namespace(fresh: Callable[[str], Namespace]) -> Namespace:
+def namespace(fresh: Callable[[str], Namespace], tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """A namespace whose volume holds the text and the table."""
-    made = fresh("finetuning")
+    made, folder = fresh("finetuning"), tmp_path_factory.mktemp("task")
     made.make_claim()
-    made.python(_WRITE.format(files=json.dumps(files())))
+    for name, content in files().items():
+        (folder / name).write_text(content)
+    made.put(folder, "task")
     return made
 
 
