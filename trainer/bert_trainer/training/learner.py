@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from bert_trainer.checkpoints.checkpoint import Position
+from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.stages import CheckpointTimes
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.cpu.linear import cached_weights
@@ -97,6 +99,14 @@ def state_by_name(learner: Learner, moments: Mapping[str, Tensor]) -> dict[str, 
     """Return what a checkpoint holds of a learner, as views. moments: from ``Optimizer.gather_moments``, whole."""
     flats = {"model": learner.parameters.values, **moments}
     return {part: learner.parameters.named(flat) for part, flat in flats.items()}
+
+
+def save_state(store: CheckpointStore, learner: Learner, position: Position, moments: Mapping[str, Tensor]) -> None:
+    """Write a learner's checkpoint in the background. Rank 0 only. moments: as ``state_by_name`` takes them."""
+    # ZeRO-1's moments were gathered into fresh tensors for this checkpoint alone: they need no second copy. Without it
+    # they are the optimizer's own, which the next step updates in place.
+    owned = frozenset(moments) if learner.optimizer.partition.is_split else frozenset[str]()
+    store.save(position, state_by_name(learner, moments), owned=owned)
 
 
 @torch.no_grad()

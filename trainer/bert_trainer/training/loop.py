@@ -322,11 +322,7 @@ def _save_and_stop(session: Session, progress: StageProgress) -> None:
         assert writer is not None, "runs on rank 0"
         position = progress.position(session, session.training_data[progress.stage_index])
         session.save(position, moments)
-        writer.store.wait()
-        message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
-        writer.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
-        path = writer.store.path_of(position)
-        raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
+        writer.leave(position)
 
     on_rank_0(session.world, save, has_trained=session.has_trained)
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.errors import InputError, UnsupportedPrecision
+from bert_trainer.errors import InputError, Stopped, UnsupportedPrecision
 from bert_trainer.model.backends.cpu.capability import prepare_processor
 from bert_trainer.model.backends.gpu.capability import check_build, check_capability
 from bert_trainer.model.bert import Bert
@@ -38,7 +39,7 @@ from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.parallel.zero1 import Zero1Partition
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
-from bert_trainer.training.learner import copy_state, state_by_name
+from bert_trainer.training.learner import copy_state, save_state, state_by_name
 from bert_trainer.training.profiling import (
     NoProfiler,
     Profiler,
@@ -71,6 +72,14 @@ class RunWriter:
     folder: RunFolder
     store: CheckpointStore
     metrics: MetricsWriter
+
+    def leave(self, position: Position) -> NoReturn:
+        """End the attempt at a position that was saved, once its checkpoint is in place; raises Stopped."""
+        self.store.wait()
+        message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
+        self.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
+        path = self.store.path_of(position)
+        raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
 
 
 @dataclass(slots=True)
@@ -223,13 +232,8 @@ class Session:
             position: Where in the run this is.
             moments: From ``optimizer.gather_moments``, which is collective with ZeRO-1: every rank has to call it.
         """
-        if self.writer is None or moments is None:
-            return
-        named = state_by_name(self, moments)
-        # ZeRO-1's moments were gathered into fresh tensors for this checkpoint alone: they need no second copy. Without
-        # it they are the optimizer's own, which the next step updates in place.
-        owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
-        self.writer.store.save(position, named, owned=owned)
+        if self.writer is not None and moments is not None:
+            save_state(self.writer.store, self, position, moments)
 
     def close(self) -> None:
         """Close rank 0's files, after the checkpoint that is being written is in place."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.optimization import Schedule
 from bert_trainer.config.stages import PretrainStage
-from bert_trainer.errors import Stopped, TrainerError
+from bert_trainer.errors import TrainerError
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
@@ -268,11 +268,7 @@ def _save_and_stop(state: _StageState, progress: RunProgress) -> None:
     def leave() -> None:
         writer = state.session.writer
         assert writer is not None, "runs on rank 0"
-        writer.store.wait()
-        message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
-        writer.metrics.event("stopped", stage=position.stage, step=position.step, message=message)
-        path = writer.store.path_of(position)
-        raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
+        writer.leave(position)
 
     on_rank_0(state.session.world, leave, has_trained=state.session.has_trained)
 

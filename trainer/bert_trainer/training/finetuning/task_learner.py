@@ -24,7 +24,7 @@ from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import Alone, World, on_rank_0
 from bert_trainer.parallel.zero1 import Zero1Partition
 from bert_trainer.tasks.catalog import Task
-from bert_trainer.training.learner import copy_state, state_by_name
+from bert_trainer.training.learner import copy_state, save_state, state_by_name
 from bert_trainer.training.session import Session
 
 _COUNTS = "counts"
@@ -99,8 +99,7 @@ class TaskLearner:
             return
         moments = self.optimizer.gather_moments()
         if session.writer is not None and moments is not None:
-            owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
-            session.writer.store.save(position, state_by_name(self, moments), owned=owned)
+            save_state(session.writer.store, self, position, moments)
 
     def _save_all_ranks(self, position: Position) -> None:
         world, optimizer = self.session.world, self.optimizer
