@@ -7,7 +7,7 @@ real token, because Hugging Face gives its embedding no gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from bert_trainer.config.run_config import ModelConfig
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.layers import EncoderParameters
 from whole_configs import model_settings
 
 MASK, FIRST_WORD = 4, 5
+M = TypeVar("M", bound=EncoderParameters)
 
 
 def random_samples(
@@ -70,13 +72,8 @@ def model_config(hidden_size: int = 32, **changes: Any) -> ModelConfig:
     return model_settings(**{**settings, **changes})
 
 
-def random_model(config: ModelConfig, vocabulary_size: int, *, seed: int, dtype: torch.dtype) -> Bert:
-    """Return a model in which every parameter counts.
-
-    No bias is 0, and weights are large enough for attention to prefer some tokens and for activations to
-    reach where they bend: from the usual start, even the two forms of GELU give the same to within 6e-6.
-    """
-    model = Bert(config, vocabulary_size)
+def make_all_count(model: M, *, seed: int, dtype: torch.dtype) -> M:
+    """Give a model weights with which every parameter counts; ``random_model`` says why."""
     model.initialize(seed)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
@@ -84,5 +81,14 @@ def random_model(config: ModelConfig, vocabulary_size: int, *, seed: int, dtype:
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
             else:
-                parameter.mul_(1.5 / config.hidden_size**0.5 / config.initializer_range)
+                parameter.mul_(1.5 / model.config.hidden_size**0.5 / model.config.initializer_range)
     return model.to(dtype)
+
+
+def random_model(config: ModelConfig, vocabulary_size: int, *, seed: int, dtype: torch.dtype) -> Bert:
+    """Return a model in which every parameter counts.
+
+    No bias is 0, and weights are large enough for attention to prefer some tokens and for activations to
+    reach where they bend: from the usual start, even the two forms of GELU give the same to within 6e-6.
+    """
+    return make_all_count(Bert(config, vocabulary_size), seed=seed, dtype=dtype)

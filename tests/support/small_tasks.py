@@ -10,6 +10,17 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary
 from bert_trainer.tasks.examples import SpanExample, Split, TextExample
 
+ADAMW: dict[str, Any] = {
+    "name": "adamw",
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-8,
+    "weight_decay": 0.01,
+    "bias_correction": True,
+    "max_gradient_norm": 1.0,
+    "partitioning": "none",
+}
+"""A job's default for fine-tuning."""
 _STAGE: dict[str, Any] = {
     "name": "finetune",
     "task": "classification",
@@ -19,16 +30,7 @@ _STAGE: dict[str, Any] = {
     "micro_batch_size": 8,
     "epochs": 1,
     "schedule": {"learning_rate": 2e-5, "warmup": {"steps": 0}, "decay": "linear", "after_warmup": "continuous"},
-    "optimizer": {
-        "name": "adamw",
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "epsilon": 1e-8,
-        "weight_decay": 0.01,
-        "bias_correction": True,
-        "max_gradient_norm": 1.0,
-        "partitioning": "none",
-    },
+    "optimizer": ADAMW,
     "seeds": [42],
 }
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.task_model import Head, TaskModel
-from random_rows import FIRST_WORD, random_samples
+from random_rows import FIRST_WORD, make_all_count, random_samples
 
 MARKS = (FIRST_WORD, FIRST_WORD + 1)
 """Tokens before and behind an answer."""
@@ -82,12 +82,4 @@ def random_task_model(
     model = TaskModel(
         config, vocabulary_size, Head.of(kind, {"classification": CLASSES, "spans": 2}.get(kind, 1), config)
     )
-    model.initialize(seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-            else:
-                parameter.mul_(1.5 / config.hidden_size**0.5 / config.initializer_range)
-    return model.to(dtype)
+    return make_all_count(model, seed=seed, dtype=dtype)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
+from small_tasks import ADAMW
 from tiny_run import FIRST_WORD, VOCABULARY_SIZE, run_document
 
 SEQUENCE_LENGTH = 16
@@ -66,16 +67,7 @@ def finetune_stage(folder: Path, name: str = "rule", **changes: Any) -> dict[str
             "decay": "linear",
             "after_warmup": "continuous",
         },
-        "optimizer": {
-            "name": "adamw",
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "epsilon": 1e-8,
-            "weight_decay": 0.01,
-            "bias_correction": True,
-            "max_gradient_norm": 1.0,
-            "partitioning": "none",
-        },
+        "optimizer": ADAMW,
         "seeds": [42],
     }
     return {**stage, **changes}

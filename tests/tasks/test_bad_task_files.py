@@ -2,60 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
-import re
 import shutil
-import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bert_trainer.config.finetuning import TableColumns, TaskData, TaskName
 from bert_trainer.errors import InputError
-from bert_trainer.tasks import delimited, tables
-from bert_trainer.tasks import squad as squad_files
+from bert_trainer.tasks import tables
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.reading import read_examples
+from task_refusals import OFFICIAL, TABLE, TEXT, glue, one_question, refusal, squad, table_refusal
 
-OFFICIAL = Path(__file__).parents[1] / "fixtures/tasks"
-TEXT = TableColumns(text="text", label="label")
 SPANS = TableColumns(question="question", context="context", answer="answer", id="id")
-TABLE = b"text\tlabel\none\tx\ntwo\ty\n"
-
-
-def refusal(task: TaskName, folder: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        read_examples(task, TaskData(folder=str(folder)))
-    return str(caught.value).replace(f"{folder}/", "")
-
-
-def table_refusal(
-    folder: Path,
-    content: bytes,
-    *,
-    validation: bytes = TABLE,
-    columns: TableColumns = TEXT,
-    task: TaskName = "classification",
-    suffix: str = ".tsv",
-    **data: Any,
-) -> str:
-    (folder / f"train{suffix}").write_bytes(content)
-    (folder / f"validation{suffix}").write_bytes(validation)
-    paths = {"train": str(folder / f"train{suffix}"), "validation": str(folder / f"validation{suffix}")}
-    with pytest.raises(InputError) as caught:
-        read_examples(task, TaskData(**(paths | data), columns=columns))
-    return str(caught.value).replace(f"{folder}/", "")
-
-
-def glue(folder: Path, task: str, **files: str) -> Path:
-    """Copy a task's files, with others in place of some: train_tsv="..."."""
-    shutil.copytree(OFFICIAL / "glue" / task, folder, dirs_exist_ok=True)
-    for name, content in files.items():
-        (folder / name.replace("_", ".")).write_text(content)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -150,18 +110,6 @@ def test_a_list_of_ids_that_names_no_pair_of_mrpc_is_refused(tmp_path: Path) -> 
 
 
 # SQuAD
-
-
-def squad(folder: Path, document: object) -> Path:
-    shutil.copytree(OFFICIAL / "squad", folder, dirs_exist_ok=True)
-    text = document if isinstance(document, str) else json.dumps(document)
-    (folder / "train-v1.1.json").write_text(text)
-    return folder
-
-
-def one_question(**question: object) -> dict[str, Any]:
-    entry = {"id": "a", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}], **question}
-    return {"version": "1.1", "data": [{"title": "T", "paragraphs": [{"context": "Ann met Eve.", "qas": [entry]}]}]}
 
 
 @pytest.mark.parametrize(
@@ -428,92 +376,3 @@ def test_an_identifier_is_a_name(tmp_path: Path, value: str, said: str) -> None:
     message = table_refusal(tmp_path, content, columns=columns, suffix=".jsonl")
     assert message.startswith(f"train.jsonl:1: {said}")
     assert "hint: predictions are labelled with it" in message
-
-
-# Hostile files
-
-
-@pytest.mark.parametrize(
-    ("suffix", "head", "tail", "said"),
-    [
-        (".tsv", b"text\tlabel\none\tx\n", b"\ty\n", "train.tsv:3: got a line of 8 MiB or more, from byte 17 on"),
-        (".csv", b'text,label\none,x\n"', b'",y\n', "train.csv:3: got a line of 8 MiB or more, from byte 17 on"),
-        (".jsonl", b'{"text": "', b'", "label": "y"}\n', "train.jsonl:1: got a line of 8 MiB or more, from byte 0 on"),
-    ],
-)
-def test_a_field_of_100_mb_is_named_in_little_memory(
-    tmp_path: Path, suffix: str, head: bytes, tail: bytes, said: str
-) -> None:
-    path = tmp_path / f"train{suffix}"
-    with path.open("wb") as file:
-        file.write(head)
-        for _ in range(100):
-            file.write(b"a" * 1_000_000)
-        file.write(tail)
-    tracemalloc.start()
-    with pytest.raises(InputError, match=re.escape(said)):
-        read_examples("classification", TaskData(train=str(path), validation=str(path), columns=TEXT))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 40 << 20
-
-
-def test_a_quotation_mark_that_is_not_closed_takes_no_more_than_a_row(tmp_path: Path) -> None:
-    content = b'text,label\none,x\n"two,y\n' + (b"three," + b"a" * 10_000 + b"\n") * 2_000
-    message = table_refusal(tmp_path, content, suffix=".csv")
-    assert message.startswith("train.csv:3: got a row of 8 MiB or more, which goes on in line 84")
-    assert message.endswith("hint: a quoted field that begins in this row is perhaps not closed")
-
-
-def test_a_small_file_that_decompresses_to_much_is_read_no_further_than_that(tmp_path: Path) -> None:
-    content = gzip.compress(b"text\tlabel\n" + b"a" * 50_000_000)
-    assert len(content) < 100_000
-    assert "train.tsv.gz:2: got a line of 8 MiB or more" in table_refusal(tmp_path, content, suffix=".tsv.gz")
-
-
-@pytest.mark.parametrize(("limit", "value"), [("MAX_ROWS", 2), ("MAX_TEXT_BYTES", 20)])
-def test_more_than_memory_should_hold_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    monkeypatch.setattr(delimited, limit, value)
-    assert table_refusal(tmp_path, TABLE).startswith("train.tsv:3: got more than ")
-
-
-def test_a_text_that_no_model_reads_is_named(tmp_path: Path) -> None:
-    long = "a" * (1 << 20)
-    said = "got a text of 1,048,577 characters; allowed: 1,048,576"
-    assert f"train.tsv:3: {said}" in table_refusal(tmp_path, f"text\tlabel\n{long}\tx\n{long}a\ty\n".encode())
-    folder = glue(tmp_path / "glue", "SST-2", dev_tsv=f"sentence\tlabel\n{long}a\t1\n")
-    assert f"dev.tsv:2: {said}" in refusal("sst-2", folder)
-    document = one_question()
-    document["data"][0]["paragraphs"][0]["context"] = f"{long}a"
-    message = refusal("squad", squad(tmp_path / "squad", document))
-    assert f"train-v1.1.json: data[0].paragraphs[0].context: {said}" in message
-
-
-def test_a_document_of_squad_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squad_files, "_MAX_BYTES", 1 << 20)
-    folder = squad(tmp_path, " " * (1 << 21))
-    assert refusal("squad", folder).startswith("train-v1.1.json: got more than 1 MiB; allowed: files of SQuAD 1.1")
-
-
-def test_pipes_devices_and_folders_are_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.tsv")
-    (tmp_path / "folder.tsv").mkdir()
-    for path in (str(tmp_path / "pipe.tsv"), str(tmp_path / "folder.tsv"), "/dev/zero"):
-        assert table_refusal(tmp_path, TABLE, validation=TABLE, train=path).startswith(
-            f"{Path(path).name if path != '/dev/zero' else path}: got a folder, a pipe or a device; allowed: a file"
-        )
-    assert table_refusal(tmp_path, TABLE, train="/none.tsv").startswith("/none.tsv: no such file; allowed: a file that")
-    folder = glue(tmp_path / "glue", "SST-2")
-    (folder / "test.tsv").unlink()
-    os.mkfifo(folder / "test.tsv")
-    assert refusal("sst-2", folder).startswith("test.tsv: got a folder, a pipe or a device")
-
-
-def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
-    message = table_refusal(
-        tmp_path, b"text\tlabel\none\tx\n", validation=b"text\tlabel\none\t\xe2\x80\xae\n", labels=("x", "y")
-    )
-    assert "got the label '\\u202e'" in message
-    assert "\u202e" not in message
