@@ -81,6 +81,13 @@ def test_torch_lies_below_whatever_changes_more_often() -> None:
     assert places == sorted(places)
 
 
+def test_the_trainer_has_what_mpis_and_nccl_load_for_infiniband_below_any_mpi_and_above_torch() -> None:
+    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    install, _, mpi = final.partition("ARG MPI")
+    assert {"ibverbs-providers", "libibverbs1", "librdmacm1", "libucx0", "libnuma1"} <= set(install.split())
+    assert "/src/mpi/$MPI.lock" in mpi
+
+
 @pytest.mark.parametrize("image", ["operator", "trainer"])
 def test_an_image_runs_as_a_user_by_number_who_is_not_root(image: str) -> None:
     final = (ROOT / f"images/{image}/Dockerfile").read_text().rpartition("\nFROM ")[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("operator", "trainer", "trainer-open-mpi-4", "trainer-mpich", "trainer-intel-mpi")
+NAMES = ("operator", "trainer", "trainer-cuda", "trainer-open-mpi-4", "trainer-mpich", "trainer-intel-mpi")
 
 BUILDAH = '#!/bin/sh\necho "buildah $*" >>"$CALLS"\n'
 # One layer that all images share, and one of each image's own and each call's.
@@ -99,23 +99,24 @@ def test_it_builds_operator_and_trainer_where_nothing_is_named_and_prints_the_la
 
 
 @pytest.mark.parametrize(
-    ("name", "dockerfile", "mpi"),
+    ("name", "dockerfile", "argument"),
     [
         ("operator", "operator", None),
         ("trainer", "trainer", None),
-        ("trainer-open-mpi-4", "trainer", "open-mpi-4"),
-        ("trainer-mpich", "trainer", "mpich"),
-        ("trainer-intel-mpi", "trainer", "intel-mpi"),
+        ("trainer-cuda", "trainer", "ACCELERATOR=cuda"),
+        ("trainer-open-mpi-4", "trainer", "MPI=open-mpi-4"),
+        ("trainer-mpich", "trainer", "MPI=mpich"),
+        ("trainer-intel-mpi", "trainer", "MPI=intel-mpi"),
     ],
 )
-def test_a_flavour_is_the_trainers_dockerfile_with_another_mpi(
-    clone: Clone, name: str, dockerfile: str, mpi: str | None
+def test_a_flavour_is_the_trainers_dockerfile_with_another_argument(
+    clone: Clone, name: str, dockerfile: str, argument: str | None
 ) -> None:
     clone.run(name)
     (build,) = clone.built()
     assert f"-f images/{dockerfile}/Dockerfile " in build
     assert [word for word in build.split() if word.startswith("--build-arg")] == (
-        [f"--build-arg=MPI={mpi}"] if mpi else []
+        [f"--build-arg={argument}"] if argument else []
     )
 
 

@@ -5,6 +5,8 @@
     │   ├── WrongMPI              the image holds another MPI than the job names
     │   ├── WrongWorld            the launcher started other ranks, or on other hosts, than the job asks for
     │   ├── WrongTopology         the machine has other sockets or NUMA nodes than the job says
+    │   ├── TransportUnusable     a network or library that the environment asks for is not in the pod
+    │   ├── DeviceUnusable        PyTorch finds no GPU where the run asks for one
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
     │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
     ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
@@ -59,6 +61,14 @@ class WrongTopology(InputError):
     """The machine has another number of sockets or NUMA nodes than the job says."""
 
 
+class TransportUnusable(InputError):
+    """The environment asks MPI, UCX or NCCL for a network, a card or a library that the pod does not have."""
+
+
+class DeviceUnusable(InputError):
+    """The run asks for a GPU and PyTorch finds none: no driver, no device, or a PyTorch that was made without CUDA."""
+
+
 class UnsupportedPrecision(InputError):
     """This processor or device has no instructions for the precision."""
 
@@ -82,7 +92,16 @@ class StorageFailed(TrainerError):
 
 NAMED: dict[str, type[TrainerError]] = {
     kind.__name__: kind
-    for kind in (WrongMPI, WrongWorld, WrongTopology, UnsupportedPrecision, OutOfDeviceMemory, StorageFailed)
+    for kind in (
+        WrongMPI,
+        WrongWorld,
+        WrongTopology,
+        TransportUnusable,
+        DeviceUnusable,
+        UnsupportedPrecision,
+        OutOfDeviceMemory,
+        StorageFailed,
+    )
 }
 """Errors whose name is printed, since it says more than the exit code."""
 

@@ -1,4 +1,4 @@
-"""``bert-pod rank``: what mpirun starts; checks the machine, sets up the environment and runs the rank's program.
+"""``bert-pod rank``: what mpirun starts; checks machine and network, sets up the environment and runs the program.
 
 The memory allocator, the OpenMP runtime and the number of threads depend on the machine that the rank runs on, so
 they are chosen there, and mpirun itself is not affected. The job selects libraries by ``BERT_ALLOCATOR`` and
@@ -23,8 +23,10 @@ from bert_trainer.errors import InputError, TrainerError, WrongTopology
 from bert_trainer.output.termination import report_error
 from bert_trainer.pod.processes import die_with_parent
 from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
+from bert_trainer.pod.transport_check import check_transports
+from bert_trainer.pod.transports import describe_transports, read_transports
 from bert_trainer.system.machine import Machine, bound_processors, quota_cores, read_machine
-from bert_trainer.system.mpi_variables import read_local_size
+from bert_trainer.system.mpi_variables import read_local_rank, read_local_size, read_size
 
 # Preloaded, because a process can have only one allocator and one OpenMP runtime, and linking has chosen already.
 _LIBRARIES = {
@@ -82,6 +84,13 @@ def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_en
             sys.stdout.write(render_announcement(os.environ, host) + "\n")
             sys.stdout.flush()
         check_topology(machine, declared, host)
+        if read_size(os.environ) > 1:
+            transports = read_transports()
+            # Once per pod.
+            if not is_quiet and read_local_rank(os.environ) == 0:
+                sys.stdout.write(describe_transports(transports, host) + "\n")
+                sys.stdout.flush()
+            check_transports(transports, os.environ, host)
         extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), quota_cores())}
         try:
             if reports_end:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 # MPI. PMIX_RANK comes from any PMIx launcher; PMIx has no variable for the size.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -24,6 +25,11 @@ def read_rank(environment: Mapping[str, str]) -> int:
 def read_size(environment: Mapping[str, str]) -> int:
     """Return the number of ranks; 1 without a launcher."""
     return _first_number(environment, SIZE_VARIABLES, 1)
+
+
+def read_local_rank(environment: Mapping[str, str]) -> int:
+    """Return this process's number on this machine, or in this pod; 0 without a launcher."""
+    return _first_number(environment, _LOCAL_RANK_VARIABLES, 0)
 
 
 def read_local_size(environment: Mapping[str, str]) -> int:

@@ -164,6 +164,16 @@ class FailureReason(_Described):
         "WrongTopology",
         "A node has another number of sockets or NUMA nodes than cpu.sockets or cpu.numaNodes says.",
     )
+    TRANSPORT_UNUSABLE = (
+        "TransportUnusable",
+        "A variable asks MPI, UCX or NCCL for a network, a card or a library that a worker does not have; the message "
+        "names what is missing.",
+    )
+    DEVICE_UNUSABLE = (
+        "DeviceUnusable",
+        "The job asks for an accelerator, and PyTorch finds none: no driver in the container, no device, or an image "
+        "that was made for CPUs.",
+    )
     UNSUPPORTED_PRECISION = (
         "UnsupportedPrecision",
         "The processors or GPUs cannot compute with the precision that the job asks for.",
