@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +19,9 @@ from bert_operator.render import run_config
 from bert_trainer.config import checks, optimization, stages
 from bert_trainer.config import run_config as trainer
 from bert_trainer.errors import InputError
+from examples import Example, list_examples
 from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
 Spec = dict[str, Any]
 
 
@@ -110,14 +108,14 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
 }
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
-def test_every_example_loads_in_the_trainer(path: Path) -> None:
-    job = parse_job(read_job_document(path))
+@pytest.mark.parametrize("example", list_examples(), ids=lambda example: example.name)
+def test_every_example_loads_in_the_trainer(example: Example) -> None:
+    job = parse_job(read_job_document(example.path))
     assert load(job).job.name == job.metadata.name
 
 
 def test_there_are_examples() -> None:
-    assert EXAMPLES
+    assert list_examples()
 
 
 @pytest.mark.parametrize("case", JOBS)

@@ -6,7 +6,6 @@ Needs the control plane of tests/api_server besides (tools/control_plane/build.s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from manifests import (
     copy_tree,
     helm_template,
     kustomize,
-    module_files,
     parse,
     program,
     run,
@@ -29,26 +27,6 @@ from manifests import (
 )
 
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ControlPlane]:
-    definitions = [
-        document
-        for path in module_files().rglob("*.yaml")
-        for document in parse(path.read_text())
-        # MPIJob is there already.
-        if document["kind"] == "CustomResourceDefinition" and "mpijobs" not in document["metadata"]["name"]
-    ]
-    with ControlPlane(definitions=[without_webhook(document) for document in definitions]) as running:
-        yield running
-
-
-def without_webhook(definition: Json) -> Json:
-    """Return a definition whose versions are not converted, since Kueue's program, which would do that, is not here."""
-    definition["spec"].pop("conversion", None)
-    definition["metadata"].get("annotations", {}).pop("cert-manager.io/inject-ca-from", None)
-    return definition
 
 
 def apply(bench: ControlPlane, documents: list[Json], namespace: str = "bert") -> None:
