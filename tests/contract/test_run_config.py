@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.parsing.validation import parse_job
-from bert_operator.api.schema import bert_pretrain_job
+from bert_operator.api.schema import bert_pretrain_job, recipes
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec
 from bert_operator.api.schema.preparation import CorpusSpec, PrepareSpec
 from bert_operator.render import run_config
@@ -268,7 +268,7 @@ def test_a_stage_s_checkpoint_settings_replace_the_job_s(
 
 
 def test_the_published_numbers_of_predictions_are_the_defaults() -> None:
-    assert [run_config.default_max_predictions(length) for length in (8, 64, 128, 512)] == [4, 12, 20, 80]
+    assert [recipes.predictions_of_length(length) for length in (8, 64, 128, 512)] == [4, 12, 20, 80]
 
 
 def test_the_default_micro_batch_does_not_depend_on_the_ranks() -> None:
@@ -284,8 +284,9 @@ def test_the_contract_version_is_the_trainer_s() -> None:
 def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     """The frozen document is complete, so a new release of the trainer does not change what it means."""
     document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
-    # The last five are rendered only where a job asks for them, so that the documents of all others stay as they are.
-    open_ones = {"device", "type_vocab_size", "evaluation", "target", "checkpoint", "data_range", "config_file"}
+    # The last six are rendered only where a job asks for them, so that the documents of all others stay as they are.
+    open_ones = {"device", "type_vocab_size", "lengths", "evaluation", "target", "checkpoint", "data_range"}
+    open_ones.add("config_file")
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),

@@ -9,7 +9,10 @@ from pathlib import Path
 import h5py
 import pytest
 
+from bert_trainer.config.run_config import DatasetConfig
+from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.__main__ import main
+from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.build.recipes import corpus_name
 from bert_trainer.dataset.shards import ShardFolder, find_shard_folder, read_header, read_shard
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
@@ -43,7 +46,8 @@ def test_nvidia_s_recipe_has_its_settings_and_its_loader_s_names(
         assert find_shard_folder(root, tokens, predictions) == folder
         # NVIDIA's loader takes every file with "training" in its name.
         files = sorted(path.name for path in folder.iterdir() if "training" in path.name)
-        assert files == [f"text_training_{number}.hdf5" for number in range(8)]
+        # As many of the recipe's 256 as 35 documents fill.
+        assert files == sorted(f"text_training_{number}.hdf5" for number in range(17))
         assert {read_header(folder / name).layout for name in files} == {"nvidia"}
         assert (folder / "text_test_0.hdf5").is_file()
         vocabulary = read_vocabulary(root / "vocab.txt")
@@ -204,6 +208,75 @@ def test_the_layout_of_a_recipe_may_be_another(tmp_path: Path, write_corpus: Cal
     root = tmp_path / "data"
     build(write_corpus(), root, "--recipe", "nvidia", "--length", "64:10", "--layout", "mlperf-variable")
     assert {read_header(path).layout for path in root.rglob("*.hdf5")} == {"mlperf-variable"}
+
+
+def test_a_build_says_what_is_its_recipe_s(
+    tmp_path: Path, write_corpus: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    root = tmp_path / "data"
+    build(
+        write_corpus(), root, "--recipe", "mlperf", "--length", "64:12", "--dupe-factor", "5", "--balanced-shards", "4"
+    )
+    (line,) = (record.message for record in caplog.records if record.message.startswith("recipe "))
+    assert line == (
+        "recipe mlperf: masked_lm_probability 0.15, short_sequence_probability 0.1, seed 12345, num_shards 500, "
+        "layout intel; not the recipe's: dupe_factor 5 (recipe: 10), num_balanced_shards 4 (recipe: 2048)"
+    )
+
+
+class Silent:
+    """Takes no reports."""
+
+    def report(self, event: str, **fields: str | int | float | None) -> None:
+        """Say nothing."""
+
+
+def files_of(root: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_ino) for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_dataset_of_the_release_before_is_neither_built_again_nor_refused_without_a_way_on(
+    tmp_path: Path, write_corpus: Callable[..., Path]
+) -> None:
+    text, root = write_corpus(), tmp_path / "data"
+    config = DatasetConfig(folder=str(root))
+    begun = PrepareStage(
+        text=str(text), vocabulary_size=120, num_processes=1, recipe="mlperf", num_balanced_shards=4, num_shards=8
+    )
+    # That release let the text decide on the number of parts.
+    info = build_dataset(begun, config, [(64, 12)], Silent())
+    info.model_copy(update={"settings": info.settings.model_copy(update={"num_shards": None})}).write(root)
+    before = files_of(root)
+    now = begun.model_copy(update={"num_shards": None, "dupe_factor": 10})
+    with pytest.raises(InputError) as refused:
+        build_dataset(now, config, [(64, 61)], Silent())
+    assert str(refused.value).splitlines()[1:3] == [
+        "  dupe_factor: was 5, is 10",
+        "  predictions per sequence at 64 tokens: was 12, is 61",
+    ]
+    assert "to keep this dataset write dupeFactor: 5, maxPredictionsPerSequence: 12 wherever 64 tokens are read" in str(
+        refused.value
+    )
+    # As the message says.
+    build_dataset(now.model_copy(update={"dupe_factor": 5}), config, [(64, 12)], Silent())
+    assert files_of(root) == before
+    # Another text is another dataset, whatever the rest.
+    with pytest.raises(InputError) as other:
+        build_dataset(now.model_copy(update={"text": str(write_corpus(30, "other"))}), config, [(64, 12)], Silent())
+    assert "to keep this dataset" not in str(other.value)
+    assert files_of(root) == before
+
+
+def test_one_folder_does_not_take_shards_of_two_numbers_of_predictions(
+    tmp_path: Path, write_corpus: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    base = ["build", "--text", str(write_corpus()), "--output", str(root), "--vocabulary-size", "120"]
+    base += ["--processes", "1", "--recipe", "mlperf", "--shards", "2", "--balanced-shards", "4"]
+    assert main([*base, "--length", "64:12", "--length", "64:20"]) == 2
+    assert "got 12 and 20 predictions per sequence at 64 tokens" in capsys.readouterr().err
+    assert not root.exists()
 
 
 def test_conflicting_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,14 @@ import pytest
 import yaml
 
 from bert_operator.api.crd import render_crd
+from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.status import OLDEST_OPERATOR
 from bert_operator.cluster.settings import Settings
-from bert_operator.render.frozen import agrees, data_hash, freeze
+from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map
 from frozen_walk import attempts, blocked, frozen, go_on, kill, put, start, world
 from job_walk import World
 from kept_release import CRD, read_manifest
-from sample_job import Document
+from sample_job import Document, sample_document
 
 NEWER = {"colour": "red", "model": {"depth": 3}}
 
@@ -153,6 +154,32 @@ def test_what_release_0_1_0_has_frozen_is_taken_over() -> None:
     other = copy.deepcopy(config_map)
     other["data"]["run-config.json"] = other["data"]["run-config.json"].replace("two-workers", "else", 3)
     assert not agrees(other, own, lambda _: True)
+
+
+def test_what_it_has_frozen_with_a_recipe_that_set_names_alone_is_taken_over() -> None:
+    job = sample_document()
+    job["metadata"] |= {"namespace": "team", "uid": "uid-1"}
+    prepare, trained = job["spec"]["stages"][0]["prepare"], job["spec"]["stages"][1]["pretrain"]
+    prepare["recipe"] = "mlperf"
+    now = freeze(parse_job(job), default_image="image")
+    assert [stage["dupe_factor"] for stage in run_config_of(now)["stages"][:1]] == [10]
+    # The defaults of that release: written into its spec, and resolved without the recipe.
+    prepare["dupeFactor"] = 5
+    trained["maxPredictionsPerSequence"] = 20
+    before = render_config_map(freeze(parse_job(job), default_image="image"))
+    spec = json.loads(before["data"]["spec.json"])
+    del spec["stages"][1]["pretrain"]["maxPredictionsPerSequence"]
+    before["data"]["spec.json"] = json.dumps(spec)
+    assert agrees(before, now, lambda _: False)
+    before["data"]["run-config.json"] = before["data"]["run-config.json"].replace(
+        '"dupe_factor": 5', '"dupe_factor": 6'
+    )
+    assert not agrees(before, now, lambda _: False)
+
+
+def run_config_of(frozen: Frozen) -> Document:
+    document: Document = json.loads(render_config_map(frozen)["data"]["run-config.json"])
+    return document
 
 
 def nodes(schema: Document, path: str = "spec") -> Iterator[tuple[str, Document]]:

@@ -107,6 +107,12 @@ JOB_CASES: dict[str, RuleCase] = {
         "spec.stages[0].prepare",
         ("together with pretrain stages",),
     ),
+    "lengths for other jobs": RuleCase(
+        both(only(PREPARE), put("stages", PREPARE, "prepare", "sequenceLengths", value=[128, 512])),
+        both(only(PREPARE), put("stages", PREPARE, "prepare", "recipe", value="nvidia")),
+        "spec.stages[0].prepare",
+        ("no sequenceLengths and no stage in the job that trains", "add sequenceLengths: [128, 512]"),
+    ),
     "a source of the data": RuleCase(
         both(drop("stages", PREPARE), put("dataset", value={"path": "data"})),
         both(drop("stages", PREPARE), put("dataset", value={"vocabularyFile": "vocab.txt"})),

@@ -64,6 +64,27 @@ PREPARATION_CASES: dict[str, RuleCase] = {
         "spec.stages[0].prepare.numBalancedShards",
         ("got 64 with recipe null", "only with recipe: mlperf"),
     ),
+    "predictions of lengths for others": RuleCase(
+        both(
+            put("stages", PREPARE, "prepare", "sequenceLengths", value=[512]),
+            put("stages", PREPARE, "prepare", "maxPredictionsPerSequence", value=76),
+        ),
+        put("stages", PREPARE, "prepare", "maxPredictionsPerSequence", value=76),
+        "spec.stages[0].prepare.maxPredictionsPerSequence",
+        ("got 76 without sequenceLengths", "only with sequenceLengths"),
+    ),
+    "predictions that every length for others has room for": RuleCase(
+        both(
+            put("stages", PREPARE, "prepare", "sequenceLengths", value=[512, 79]),
+            put("stages", PREPARE, "prepare", "maxPredictionsPerSequence", value=76),
+        ),
+        both(
+            put("stages", PREPARE, "prepare", "sequenceLengths", value=[512, 64]),
+            put("stages", PREPARE, "prepare", "maxPredictionsPerSequence", value=76),
+        ),
+        "spec.stages[0].prepare.maxPredictionsPerSequence",
+        ("got 76 with 64 tokens",),
+    ),
     "a layout with room for rows without masks": RuleCase(
         put("stages", PREPARE, "prepare", "layout", value="intel"),
         both(

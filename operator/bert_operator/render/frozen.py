@@ -14,6 +14,7 @@ from typing import Any
 
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.rules import mounts
+from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, Stage
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob
@@ -184,23 +185,45 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
     for held, key in ((expected, SPEC_KEY), (data, SPEC_KEY), (data, RUN_CONFIG_KEY)):
         del held[key]
     is_fixed = config_map.get("immutable") is True and not config_map.get("binaryData")
-    return is_fixed and found == moved and data == expected and _agree(run_config, own_run_config)
+    is_same = _agree(run_config, own_run_config) or _agree(run_config, _without_recipe(own))
+    return is_fixed and found == moved and data == expected and is_same
 
 
 def _without_former_default(own: tuple[Stage, ...], found: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Drop the default that the CRD of 0.1.0 filled into a job of a later release while 0.1.0 was installed."""
-    return (
-        tuple(
-            stage.model_copy(update={"pretrain": stage.pretrain.model_copy(update={"optimizer_state": None})})
-            if stage.pretrain is not None
-            and stage.pretrain.optimizer_state == "keep"
-            and before.pretrain is not None
-            and before.pretrain.optimizer_state is None
-            else stage
-            for stage, before in zip(own, found, strict=False)
-        )
-        + own[len(found) :]
-    )
+    """Undo a default that only one of the two has: the CRD of 0.1.0 filled it into jobs while 0.1.0 was installed."""
+    return tuple(map(_as_filled_in, own, found)) + own[len(found) :]
+
+
+def _as_filled_in(stage: Stage, before: Stage) -> Stage:
+    if stage.pretrain is not None and before.pretrain is not None:
+        is_filled_in = (stage.pretrain.optimizer_state, before.pretrain.optimizer_state) == ("keep", None)
+        changes: Document = {"optimizer_state": None} if is_filled_in else {}
+        return stage.model_copy(update={"pretrain": stage.pretrain.model_copy(update=changes)})
+    if stage.prepare is not None and before.prepare is not None:
+        # In both directions: what the job leaves open, 0.1.0 has frozen as 5.
+        is_filled_in = {stage.prepare.dupe_factor, before.prepare.dupe_factor} == {None, recipes.DUPE_FACTOR}
+        changes = {"dupe_factor": before.prepare.dupe_factor} if is_filled_in else {}
+        return stage.model_copy(update={"prepare": stage.prepare.model_copy(update=changes)})
+    return stage
+
+
+def _without_recipe(own: Frozen) -> Document:
+    """Return the run configuration as up to 0.1.0, where a recipe set names and layout alone."""
+
+    def former(stage: Stage) -> Stage:
+        if stage.prepare is None:
+            return stage
+        update = {"recipe": None, "dupe_factor": stage.prepare.dupe_factor or recipes.DUPE_FACTOR}
+        return stage.model_copy(update={"prepare": stage.prepare.model_copy(update=update)})
+
+    spec = own.job.spec
+    stages = tuple(map(former, spec.stages))
+    changed = replace(own, job=own.job.model_copy(update={"spec": spec.model_copy(update={"stages": stages})}))
+    document: Document = json.loads(render_config_map(changed)["data"][RUN_CONFIG_KEY])
+    for rendered, stage in zip(document["stages"], spec.stages, strict=True):
+        if stage.prepare is not None:
+            rendered["recipe"] = stage.prepare.recipe
+    return document
 
 
 def _agree(found: Any, own: Any) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 
 from pydantic.alias_generators import to_snake
 
-from bert_operator.api.schema import presets
+from bert_operator.api.schema import presets, recipes
 from bert_operator.api.schema.bert_pretrain_job import (
     BertPretrainJob,
     InitialCheckpointSpec,
@@ -90,16 +90,6 @@ def place_path(path: str | None, *, base: str | None) -> str | None:
     return f"{base}/{path}"
 
 
-def default_max_predictions(sequence_length: int) -> int:
-    """Return 15 % of a sequence, rounded up to a multiple of 4, which gives the published 20 and 80.
-
-    At most the tokens that can be masked.
-    """
-    # -(-a // b) rounds up; 3: [CLS] and two [SEP] are never masked.
-    predictions = -(-sequence_length * 15 // 100)
-    return min(-(-predictions // 4) * 4, sequence_length - 3)
-
-
 def _model(model: ModelSpec, place: Place) -> Document:
     if model.config_file is not None:
         # Read by the trainer when the run starts: the operator sees no volumes.
@@ -167,12 +157,12 @@ def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: in
         processes: Per worker that prepares data; None: one per core.
     """
     if stage.prepare is not None:
-        body = _prepare(stage.prepare, place, processes)
+        body = _prepare(stage.prepare, spec, place, processes)
     elif stage.pretrain is not None:
-        body = {**_pretrain(stage.pretrain, spec.optimizer.name, place), **_evaluated(stage.pretrain, spec, place)}
+        body = {**_pretrain(stage.pretrain, spec, place), **_evaluated(stage.pretrain, spec, place)}
     elif stage.evaluate is not None:
         trained = [earlier.pretrain for earlier in spec.stages[:number] if earlier.pretrain is not None]
-        body = _evaluate(stage.evaluate, trained[-1], place)
+        body = _evaluate(stage.evaluate, trained[-1], spec, place)
     elif stage.finetune is not None:
         body = render_finetune(stage.finetune, spec, place)
     else:
@@ -181,22 +171,40 @@ def _stage(stage: Stage, spec: JobSpec, number: int, place: Place, processes: in
     return {**body, "name": stage.name}
 
 
-def _prepare(prepare: PrepareSpec, place: Place, processes: int | None) -> Document:
+def _prepare(prepare: PrepareSpec, spec: JobSpec, place: Place, processes: int | None) -> Document:
     corpora = [
         {**corpus.model_dump(), "path": place(corpus.path), "checksums": place(corpus.checksums)}
         for corpus in prepare.corpora or ()
     ]
     return {
         "kind": "prepare",
-        **prepare.model_dump(exclude={"workers"}),
+        # Where a recipe has a number of files, and a layout, the trainer has them as well, and keeps those of a dataset
+        # that it finds; the others decide what the stages are rendered with.
+        **prepare.model_dump(exclude={"workers", "sequence_lengths", "max_predictions_per_sequence"}),
+        "dupe_factor": recipes.resolve_dupe_factor(prepare),
         "num_processes": processes,
         "text": place(prepare.text),
         "corpora": corpora,
         "vocabulary_size": prepare.vocabulary_size or PUBLISHED_VOCABULARY_SIZE,
+        **({"lengths": _lengths(spec)} if recipes.list_lengths(spec) else {}),
     }
 
 
-def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
+def _lengths(spec: JobSpec) -> list[Document]:
+    return [
+        {"sequence_length": length, "max_predictions_per_sequence": predictions}
+        for length, predictions in recipes.list_lengths(spec)
+    ]
+
+
+def _predictions(section: PretrainSpec | EvaluateSpec, length: int, spec: JobSpec) -> int:
+    """Return the predictions per sequence that a stage leaves open."""
+    # Shards of a folder of its own are not those that this job prepares.
+    of_dataset = section.shards is None
+    return recipes.predictions_of_dataset(spec, length) if of_dataset else recipes.predictions_of_length(length)
+
+
+def _pretrain(pretrain: PretrainSpec, spec: JobSpec, place: Place) -> Document:
     length = pretrain.sequence_length
     # The default must not depend on the number of ranks: a job may resume with another one, and the size of
     # micro-batches decides the order of floating-point sums.
@@ -204,7 +212,7 @@ def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
     return {
         "kind": "pretrain",
         "sequence_length": length,
-        "max_predictions_per_sequence": pretrain.max_predictions_per_sequence or default_max_predictions(length),
+        "max_predictions_per_sequence": pretrain.max_predictions_per_sequence or _predictions(pretrain, length, spec),
         "global_batch_size": pretrain.global_batch_size,
         "micro_batch_size": pretrain.micro_batch_size or micro_batch_size,
         "length": set_fields(pretrain.length),
@@ -214,7 +222,7 @@ def _pretrain(pretrain: PretrainSpec, optimizer: str, place: Place) -> Document:
             "decay": pretrain.decay,
             "after_warmup": pretrain.after_warmup,
         },
-        "optimizer_state": pretrain.optimizer_state or _DEFAULT_OPTIMIZER_STATES[optimizer],
+        "optimizer_state": pretrain.optimizer_state or _DEFAULT_OPTIMIZER_STATES[spec.optimizer.name],
         "loss_normalization": pretrain.loss_normalization,
         "masking": pretrain.masking,
         "masked_lm_probability": pretrain.masked_lm_probability or PUBLISHED_MASKED_LM_PROBABILITY,
@@ -228,13 +236,13 @@ def _evaluated(pretrain: PretrainSpec, spec: JobSpec, place: Place) -> Document:
     """Render what a stage has only if the job asks for it: other jobs keep the document that they have always had."""
     own, target, checkpoint = pretrain.evaluation, pretrain.target, pretrain.checkpoint
     return {
-        **({} if own is None else {"evaluation": _evaluation(own, pretrain, place)}),
+        **({} if own is None else {"evaluation": _evaluation(own, pretrain, spec, place)}),
         **({} if target is None else {"target": target.model_dump()}),
         **({} if checkpoint is None else {"checkpoint": _stage_checkpoint(checkpoint, spec)}),
     }
 
 
-def _evaluation(own: EvaluationSpec, trained: PretrainSpec, place: Place) -> Document:
+def _evaluation(own: EvaluationSpec, trained: PretrainSpec, spec: JobSpec, place: Place) -> Document:
     length, data_range = trained.sequence_length, own.data_range
     predictions = own.max_predictions_per_sequence or trained.max_predictions_per_sequence
     # A range without a folder is one of the shards that the stage trains on.
@@ -243,21 +251,21 @@ def _evaluation(own: EvaluationSpec, trained: PretrainSpec, place: Place) -> Doc
         **{name: value for name, value in own.model_dump().items() if name.startswith(("every_", "start_")) and value},
         "max_samples": own.max_samples,
         "micro_batch_size": own.micro_batch_size or default_micro_batch_size(length),
-        "max_predictions_per_sequence": predictions or default_max_predictions(length),
+        "max_predictions_per_sequence": predictions or _predictions(trained, length, spec),
         "shards": place(shards),
         "data_range": None if data_range is None else data_range.model_dump(),
     }
 
 
-def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, place: Place) -> Document:
+def _evaluate(evaluate: EvaluateSpec, trained: PretrainSpec, spec: JobSpec, place: Place) -> Document:
     length = evaluate.sequence_length or trained.sequence_length
     predictions = evaluate.max_predictions_per_sequence
     if predictions is None and length == trained.sequence_length:
-        predictions = trained.max_predictions_per_sequence
+        predictions = trained.max_predictions_per_sequence or _predictions(trained, length, spec)
     return {
         "kind": "evaluate",
         "sequence_length": length,
-        "max_predictions_per_sequence": predictions or default_max_predictions(length),
+        "max_predictions_per_sequence": predictions or _predictions(evaluate, length, spec),
         "micro_batch_size": evaluate.micro_batch_size or default_micro_batch_size(length),
         "max_samples": evaluate.max_samples,
         "shards": place(evaluate.shards),

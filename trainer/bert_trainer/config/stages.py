@@ -101,6 +101,14 @@ class CorpusConfig(Section):
     """Of ``mlperf``: the published list of MD5 sums; empty: looked for in the folder and beside it."""
 
 
+class PreparedLength(Section):
+    """Shards to make that no stage of the run reads."""
+
+    sequence_length: Annotated[int, Field(ge=8)]
+    """Tokens, [CLS] and both [SEP] included."""
+    max_predictions_per_sequence: Positive
+
+
 class PrepareStage(Section):
     """Text to a vocabulary and shards, by ``bert-data build``."""
 
@@ -124,7 +132,9 @@ class PrepareStage(Section):
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     seed: Seed = 12345
     recipe: RecipeName | None = None
-    """Whose names and layout folders and files get; empty: our own. Other settings are not changed by it."""
+    """Whose names folders and files get; empty: our own. It also says what ``layout``, ``num_shards`` and
+    ``num_balanced_shards`` are where they are empty. What else belongs to it (duplicates, predictions) is written out
+    by whoever writes this document."""
     layout: LayoutName | None = None
     """Of the files that a loader reads; empty: that of the recipe's loader, ``compact`` without one or without
     masks."""
@@ -136,10 +146,15 @@ class PrepareStage(Section):
     whole_word_masking: bool = False
     """Mask all pieces of a word or none (Google's ``do_whole_word_mask``)."""
     num_shards: Positive | None = None
-    """Training files per sequence length. Empty: 8, and more where the text is large, so that the samples of a
-    file, which are held in memory together, stay about 50 MB."""
+    """Training files per sequence length. Empty: the recipe's (nvidia 256, mlperf 500); without one 8, and more where
+    the text is large, so that the samples of a file, which are held in memory together, stay about 50 MB. A dataset
+    that was begun without a number keeps what its text decided."""
     num_processes: Positive | None = None
     """Empty: one per core."""
+    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    lengths: tuple[PreparedLength, ...] = ()
+    """Lengths to make in addition to those that the run's stages read. Empty in a run without such stages: those of the
+    recipe, or 128 and 512 tokens as published."""
 
     @property
     def all_corpora(self) -> tuple[CorpusConfig, ...]:

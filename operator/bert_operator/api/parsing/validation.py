@@ -12,6 +12,7 @@ from bert_operator.api.parsing import schema_problems
 from bert_operator.api.parsing.json_values import normalise
 from bert_operator.api.rules import all_rules, size_bound
 from bert_operator.api.rules.soundness import Soundness
+from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.errors import InvalidJob, Path, Problem, render_path
 
@@ -77,7 +78,7 @@ def check_rules(job: BertPretrainJob) -> None:
 
 
 def advise(job: BertPretrainJob) -> list[str]:
-    """Return remarks on what works, but is seldom meant."""
+    """Return remarks on what works, but is seldom meant, and what a recipe sets that the job leaves open."""
     remarks = []
     if job.spec.precision == "fp64":
         remarks.append("spec.precision: fp64 is for exact comparisons; fp32 trains as well and far faster")
@@ -95,7 +96,7 @@ def advise(job: BertPretrainJob) -> list[str]:
                 f"spec.stages[{number}].pretrain.globalBatchSize: {batch} is no multiple of {job.spec.ranks} "
                 "ranks; the result is the same, but some ranks wait for others"
             )
-    return remarks
+    return [*remarks, *recipes.describe_recipe(job.spec)]
 
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:

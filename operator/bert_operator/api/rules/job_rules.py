@@ -211,17 +211,25 @@ def results_come_after_training(spec: JobSpec) -> Iterator[Violation]:
 
 
 @rule(
-    Cel(JobSpec, f"!{PREPARES} || self.stages.exists(stage, has(stage.pretrain) || has(stage.finetune))", "stages"),
+    Cel(
+        JobSpec,
+        f"!{PREPARES} || self.stages.exists(stage, has(stage.pretrain) || has(stage.finetune) || "
+        "(has(stage.prepare) && has(stage.prepare.sequenceLengths)))",
+        "stages",
+    ),
     allowed="a prepare stage together with pretrain stages, whose sequenceLength it makes data for, or with finetune "
-    "stages, which take its vocabulary",
-    next_step="add the stages that the data is meant for",
+    "stages, which take its vocabulary; or with sequenceLengths, for other jobs",
+    next_step="add sequenceLengths: [128, 512] to the prepare stage, or the stages that the data is meant for",
+    reads=(("stages",),),
     reads_kinds=True,
 )
 def prepare_has_a_reader(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse a prepare stage alone: what it makes is for the stages that train."""
+    """Refuse a prepare stage alone that does not say for which lengths: a job that trains gives them."""
     prepares = [number for number, stage in enumerate(spec.stages) if stage.prepare is not None]
+    if any(stage.prepare is not None and stage.prepare.sequence_lengths for stage in spec.stages):
+        return
     if prepares and all(stage.pretrain is None and stage.finetune is None for stage in spec.stages):
-        yield Violation(f"stages[{prepares[0]}].prepare", "no stage in the job that trains")
+        yield Violation(f"stages[{prepares[0]}].prepare", "no sequenceLengths and no stage in the job that trains")
 
 
 def _on_held_out_documents(measured: str) -> str:

@@ -382,6 +382,28 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda stage: f"{stage.num_balanced_shards} with recipe {render_value(stage.recipe)}",
             ),
             SectionRule(
+                holds=lambda stage: stage.max_predictions_per_sequence is None or bool(stage.sequence_lengths),
+                cel="!has(self.maxPredictionsPerSequence) || has(self.sequenceLengths)",
+                field="maxPredictionsPerSequence",
+                allowed="only with sequenceLengths; shards that a stage of the job reads have that stage's number",
+                next_step="give it to the stage that trains on them, or add sequenceLengths",
+                got=lambda stage: f"{stage.max_predictions_per_sequence} without sequenceLengths",
+            ),
+            SectionRule(
+                holds=lambda stage: all(
+                    (stage.max_predictions_per_sequence or 0) <= length - SPECIAL_TOKENS
+                    for length in stage.sequence_lengths or ()
+                ),
+                cel="!has(self.maxPredictionsPerSequence) || !has(self.sequenceLengths) || self.sequenceLengths.all("
+                f"length, self.maxPredictionsPerSequence <= length - {SPECIAL_TOKENS})",
+                field="maxPredictionsPerSequence",
+                allowed="at most the shortest of sequenceLengths less [CLS] and two [SEP]",
+                next_step="leave the field out for that of the recipe, or 15 % of each length",
+                got=lambda stage: (
+                    f"{stage.max_predictions_per_sequence} with {min(stage.sequence_lengths or (0,))} tokens"
+                ),
+            ),
+            SectionRule(
                 holds=lambda stage: stage.masking == "static" or stage.layout in (None, "compact"),
                 cel="self.masking == 'static' || !has(self.layout) || self.layout == 'compact'",
                 field="layout",

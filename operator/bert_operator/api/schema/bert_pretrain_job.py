@@ -138,8 +138,9 @@ class PretrainSpec(Section):
     sequence_length: Tokens
     """Tokens per sequence, [CLS] and both [SEP] included. Published: 128 first, then 512."""
     max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Maximum number of masked tokens per sequence. Empty: 15 % of sequenceLength, rounded up to a multiple of 4,
-    which gives the published 20 at 128 and 80 at 512."""
+    """Maximum number of masked tokens per sequence. Empty: that of the recipe by which this job prepares the shards, 76
+    for mlperf; else 15 % of sequenceLength, rounded up to a multiple of 4, which gives the published 20 at 128 and 80
+    at 512."""
     global_batch_size: Rows
     """Sequences per optimizer step over all ranks and gradient accumulation. The ``train_batch_size`` of the
     original scripts is per GPU, before it is divided by the accumulation steps: multiply it by the number of GPUs."""

@@ -72,7 +72,7 @@ class EvaluateSpec(Section):
     """Tokens per sequence. Empty: that of the last pretrain stage before this one."""
     max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Maximum number of masked tokens per sequence. Empty: that of the last pretrain stage before this one if the
-    lengths are equal, else 15 % as in a pretrain stage."""
+    lengths are equal, else as in a pretrain stage."""
     micro_batch_size: Rows | None = None
     """Sequences in one forward pass on one rank. Empty: as many as 4096 tokens hold."""
     max_samples: Count | None = None

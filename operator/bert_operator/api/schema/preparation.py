@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bert_operator.api.schema.section import FilePath, Section, Seed
+from bert_operator.api.schema.section import FilePath, Section, Seed, Tokens
 
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z]+)*$"
 BUILTIN_TEXTS = ("builtin:python-docs",)
@@ -46,9 +46,10 @@ LayoutName = Literal["compact", "nvidia", "intel", "mlperf", "mlperf-variable", 
 
 
 class PrepareSpec(Section):
-    """Builds a vocabulary and shards from text, one set of shards per sequence length of the pretrain stages.
+    """Builds a vocabulary and shards from text, one set of shards per sequence length.
 
-    In a job that only fine-tunes, the vocabulary alone.
+    The lengths are those of the pretrain and evaluate stages and sequenceLengths. A job may consist of this stage
+    alone, and prepare data for others. In a job that only fine-tunes, the vocabulary alone is built.
     """
 
     text: FilePath | None = None
@@ -68,8 +69,16 @@ class PrepareSpec(Section):
     near_duplicate_similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Documents whose 5-word shingles have at least this Jaccard similarity are near-duplicates and count as one, so
     that no copy of a training document is held out. 1: only exact duplicates."""
-    dupe_factor: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Every document is sampled this many times, each time with other masks and pairs. Default: 5, as published."""
+    dupe_factor: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Every document is sampled this many times, each time with other masks and pairs. Empty: that of the recipe, 5
+    for nvidia and 10 for mlperf; 5 without one, as Google published it."""
+    sequence_lengths: Annotated[tuple[Tokens, ...], Field(min_length=1, max_length=16)] | None = None
+    """Tokens per sequence of shards for other jobs, in addition to those that the stages of this job read. Published:
+    128 and 512. Empty: those of the stages alone; a job without stages that train needs this field."""
+    max_predictions_per_sequence: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Maximum number of masked tokens per sequence in the shards of sequenceLengths, the same at each of them. Empty:
+    that of the recipe, 76 for mlperf; else 15 % of the length, rounded up to a multiple of 4. A length that a stage of
+    this job reads has that stage's number."""
     masked_lm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Fraction of the tokens that are predicted. Default: 0.15, as published."""
     short_sequence_probability: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -77,16 +86,19 @@ class PrepareSpec(Section):
     seed: Seed = 12345
     """Seed of masks, pairs and lengths. Default: 12345, as in the published scripts."""
     recipe: Literal["nvidia", "mlperf"] | None = None
-    """Naming and layout of shard folders and files, for loaders that expect them; with mlperf the files are also cut
-    again into equal ones. Empty: this project's own. Other settings are not changed."""
+    """A published way to build a dataset. It sets names of folders and files, so that the recipe's own loader finds
+    them, and what the job leaves open of dupeFactor (nvidia 5, mlperf 10), numShards (256, 500), layout (nvidia,
+    intel), numBalancedShards (mlperf 2048) and maxPredictionsPerSequence (nvidia 15 % of the length, mlperf 76 at
+    every length), also of the stages that read these shards. ``bert-operator check`` lists what came from it. Empty:
+    this project's own names, and the defaults of these fields."""
     masking: Literal["static", "dynamic"] = "static"
     """``static``: masks are in the files; ``dynamic``: training files hold none, for pretrain stages with
     ``masking: dynamic``. Held-out files hold masks either way, so that accuracies can be compared."""
     whole_word_masking: bool = False
     """Mask all pieces of a word or none, like Google's ``whole word masking`` models."""
     num_shards: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Training files per sequence length; more files need less memory at a time. Empty: 8, and more for large text:
-    about one for every 4 MB."""
+    """Training files per sequence length; more files need less memory at a time. Empty: that of the
+    recipe, 256 for nvidia and 500 for mlperf; without one 8, and more for large text: about one for every 4 MB."""
     layout: LayoutName | None = None
     """Layout of the shard files; ``tfrecord``: TensorFlow's, the others: HDF5. Empty: that of the recipe's own loader
     (gzip for nvidia, uncompressed for mlperf); compact without a recipe, and with dynamic masking, which has no

@@ -19,7 +19,15 @@ from bert_trainer.dataset.build.balancing import num_balanced, plan_resharding
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, check_estimate, estimate_build, free_disk
 from bert_trainer.dataset.build.passes import CorpusPasses, EncodedCorpus, token_path
 from bert_trainer.dataset.build.progress import BuildProgress, ProgressSink
-from bert_trainer.dataset.build.recipes import file_name, folder_name, loader_layout, resharding, shard_layout
+from bert_trainer.dataset.build.recipes import (
+    describe_recipe,
+    file_name,
+    folder_name,
+    loader_layout,
+    resharding,
+    shard_layout,
+    with_num_shards,
+)
 from bert_trainer.dataset.build.resume import Length, is_complete, open_dataset_info, vocabulary_path
 from bert_trainer.dataset.corpus.corpora import Compared, Corpora, open_corpora
 from bert_trainer.dataset.sampling.masking import MaskingRule
@@ -69,6 +77,8 @@ def build_dataset(
         InputError: wrong text, vocabulary or settings, or the folder holds a dataset built otherwise.
         TrainerError: the disk is full, a worker died, or another process builds here.
     """
+    root = Path(dataset.folder)
+    stage = _with_recipe(stage, root)
     _check_lengths(lengths)
     corpus = open_corpora(
         stage.all_corpora,
@@ -76,7 +86,6 @@ def build_dataset(
         check=lambda: check_and_tick(),
         compared=compared or (lambda done, total: None),
     )
-    root = Path(dataset.folder)
     progress = BuildProgress(
         stage,
         reporter,
@@ -110,6 +119,14 @@ def build_dataset(
                 raise
     progress.finish()
     return info
+
+
+def _with_recipe(stage: PrepareStage, root: Path) -> PrepareStage:
+    """Fill in the recipe's number of training parts, and log what of the build is the recipe's."""
+    stage = with_num_shards(stage, read_dataset_info(root))
+    if line := describe_recipe(stage):
+        logger.info("%s", line)
+    return stage
 
 
 def _build(

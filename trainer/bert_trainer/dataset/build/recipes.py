@@ -14,6 +14,7 @@ from typing import Any
 from bert_trainer.config.dataset_names import LayoutName, RecipeName
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.shards import Split, shard_name
+from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 
 _DEFAULT_CORPUS = "corpus"
 
@@ -35,7 +36,9 @@ class Recipe:
     lengths: tuple[tuple[int, int], ...]
     """Sequence lengths and predictions per sequence."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Fields of ``PrepareStage``."""
+    """Fields of ``PrepareStage``. An operator writes them out; a build by hand takes them from here."""
+    num_shards: int | None = None
+    """Training parts of a length, unless the stage sets another number. None: the size of the text decides."""
     folder_name: str = "seq_len_{tokens}_max_pred_{predictions}"
     """Folder of one length's shards, below the dataset's."""
     file_name: str = "training_{number:04d}.hdf5"
@@ -53,6 +56,7 @@ RECIPES: dict[RecipeName, Recipe] = {
     "nvidia": Recipe(
         lengths=((128, 20), (512, 80)),
         settings={**_PUBLISHED, "dupe_factor": 5},
+        num_shards=256,
         folder_name=(
             "hdf5_lower_case_{lower_case}_seq_len_{tokens}_max_pred_{predictions}"
             "_masked_lm_prob_{probability}_random_seed_{seed}_dupe_factor_{dupe_factor}/{corpus}"
@@ -65,13 +69,50 @@ RECIPES: dict[RecipeName, Recipe] = {
     # parts, then 2,048 shards. The published folder name keeps its 2048 for any number of shards.
     "mlperf": Recipe(
         lengths=((128, 76), (512, 76)),
-        settings={**_PUBLISHED, "dupe_factor": 10, "num_shards": 500},
+        settings={**_PUBLISHED, "dupe_factor": 10},
+        num_shards=500,
         folder_name="hdf5_seq_{tokens}",
         file_name="part-{number:05d}-of-{count:05d}.hdf5",
         layout="intel",
         resharding=Resharding("2048_shards_uncompressed_{tokens}", "part_{index}_of_{count}.hdf5", 2048),
     ),
 }
+
+
+DEFAULT_LENGTHS = RECIPES["nvidia"].lengths
+"""Of a build that nobody reads: 128 and 512 tokens (Devlin et al. 2019), with NVIDIA's numbers of predictions."""
+
+
+def published_lengths(stage: PrepareStage) -> list[tuple[int, int]]:
+    """Return the lengths of the stage's recipe; without one those of ``DEFAULT_LENGTHS``."""
+    return list(_recipe(stage).lengths or DEFAULT_LENGTHS)
+
+
+def with_num_shards(stage: PrepareStage, known: DatasetInfo | None) -> PrepareStage:
+    """Return the stage with its recipe's number of training parts, where it sets none.
+
+    A dataset that was begun without a number keeps the one that the size of its text decided.
+    """
+    number = _recipe(stage).num_shards
+    if stage.num_shards is not None or number is None or (known is not None and known.settings.num_shards is None):
+        return stage
+    return stage.model_copy(update={"num_shards": number})
+
+
+def describe_recipe(stage: PrepareStage) -> str | None:
+    """Return a line on what of a build is its recipe's, and what is not; None without a recipe."""
+    if stage.recipe is None:
+        return None
+    recipe = _recipe(stage)
+    wanted: dict[str, Any] = {**recipe.settings, "num_shards": recipe.num_shards, "layout": recipe.layout}
+    found: dict[str, Any] = {name: getattr(stage, name) for name in recipe.settings}
+    found |= {"num_shards": stage.num_shards, "layout": loader_layout(stage)}
+    if (target := resharding(stage)) and recipe.resharding:
+        wanted["num_balanced_shards"], found["num_balanced_shards"] = recipe.resharding.num_shards, target.num_shards
+    same = [f"{name} {value}" for name, value in found.items() if value == wanted[name]]
+    other = [f"{name} {value} (recipe: {wanted[name]})" for name, value in found.items() if value != wanted[name]]
+    line = f"recipe {stage.recipe}: {', '.join(same)}"
+    return f"{line}; not the recipe's: {', '.join(other)}" if other else line
 
 
 def corpus_name(paths: Sequence[str]) -> str:

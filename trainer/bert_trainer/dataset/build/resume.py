@@ -10,6 +10,7 @@ from pathlib import Path
 from bert_trainer.config.run_config import DatasetConfig
 from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.recipes import (
+    RECIPES,
     corpus_name,
     folder_name,
     loader_layout,
@@ -24,6 +25,8 @@ from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 
 _TRAINED = "trained"
+_FIELDS = {"dupe_factor": "dupeFactor"}
+"""What a job calls the settings of recipes that differ from the defaults."""
 _CHOOSE_ANOTHER = "choose another folder, or delete this one to build the dataset again"
 
 Length = tuple[int, int]
@@ -39,12 +42,17 @@ def open_dataset_info(
 
     Raises:
         InputError: the folder holds a dataset of other settings or text (the message lists what differs),
-            shards of unknown origin, or another vocabulary than it was built with.
+            shards of unknown origin, or another vocabulary than it was built with; or two lengths would share a folder.
     """
     info = read_dataset_info(root)
+    if info is None or info.settings.recipe != stage.recipe:
+        shared = _shared_folders(stage, lengths, [])
+    else:
+        shared = _shared_folders(stage, lengths, [(it.sequence_length, it.max_predictions) for it in info.lengths])
     given = _given_vocabulary(dataset, root, info)
     settings = _settings(stage, given)
     if info is None:
+        _refuse_shared_folders(stage, root, shared)
         _refuse_foreign_shards(stage, root, lengths, settings.corpus_name)
         return DatasetInfo(settings=settings, source=corpus.source, fingerprint=corpus.fingerprint)
     # A text that was moved or renamed is the same text: file names keep the name that it had at first.
@@ -62,6 +70,7 @@ def open_dataset_info(
         settings = settings.model_copy(update={"generator_version": info.settings.generator_version})
     # All differences at once, the text included.
     differing = _differences(info.settings, settings)
+    differing += [f"predictions per sequence at {old[0]} tokens: was {old[1]}, is {new[1]}" for old, new in shared]
     if info.fingerprint != corpus.fingerprint:
         if info.corpus_sha256 is not None and digest_corpus(corpus) != info.corpus_sha256:
             differing.append(f"text: was {info.source}, is {corpus.source} with other content")
@@ -69,9 +78,44 @@ def open_dataset_info(
     if differing:
         raise InputError(
             f"{root}: holds a dataset built with other settings\n" + "\n".join(f"  {line}" for line in differing),
-            hint=_CHOOSE_ANOTHER,
+            hint=_remedy(stage, info.settings, shared, differing),
         )
     return info
+
+
+def _shared_folders(stage: PrepareStage, lengths: list[Length], built: list[Length]) -> list[tuple[Length, Length]]:
+    """Return pairs of lengths whose shards would lie in one folder, where one would replace the other.
+
+    The folders of some recipes say nothing of predictions.
+    """
+    first: dict[str, Length] = {}
+    pairs = [(first.setdefault(folder_name(stage, length, None), length), length) for length in (*built, *lengths)]
+    return [(one, other) for one, other in pairs if one != other]
+
+
+def _refuse_shared_folders(stage: PrepareStage, root: Path, shared: list[tuple[Length, Length]]) -> None:
+    for (tokens, predictions), (_, others) in shared:
+        raise InputError(
+            f"{root}: got {predictions} and {others} predictions per sequence at {tokens} tokens; allowed with recipe "
+            f"{stage.recipe}: one number, since the folder's name says nothing of it",
+            hint=f"set the same maxPredictionsPerSequence (bert-data build: --length {tokens}:{predictions}) wherever "
+            "these shards are read, or name other shards there",
+        )
+
+
+def _remedy(stage: PrepareStage, old: BuildSettings, shared: list[tuple[Length, Length]], differing: list[str]) -> str:
+    """Return what to do about settings that differ, all of which a recipe may set where an earlier release did not."""
+    known = RECIPES[stage.recipe].settings if stage.recipe else {}
+    given = [name for name, value in known.items() if getattr(stage, name) == value != getattr(old, name)]
+    # Another text, or another recipe, is another dataset, whatever the rest.
+    if len(given) + len(shared) < len(differing):
+        return _CHOOSE_ANOTHER
+    written = [f"{_FIELDS.get(name, name)}: {getattr(old, name)}" for name in given]
+    written += [f"maxPredictionsPerSequence: {one[1]} wherever {one[0]} tokens are read" for one, _ in shared]
+    return (
+        f"recipe {stage.recipe} sets what a job or command leaves open; to keep this dataset write "
+        f"{', '.join(written)}; or {_CHOOSE_ANOTHER}"
+    )
 
 
 def is_complete(info: DatasetInfo, root: Path, vocabulary_path: Path, lengths: list[Length]) -> bool:

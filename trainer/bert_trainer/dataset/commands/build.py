@@ -19,6 +19,7 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import DatasetConfig, RunConfig
 from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStage
 from bert_trainer.dataset.build.pipeline import OpenPool, build_dataset
+from bert_trainer.dataset.build.recipes import published_lengths
 from bert_trainer.dataset.build.resume import Length
 from bert_trainer.dataset.commands.build_options import add_options, parse_lengths, parse_stage
 from bert_trainer.dataset.commands.stop_signals import StopSignals
@@ -161,13 +162,18 @@ def _run_stage(
 
 
 def wanted_lengths(config: RunConfig) -> list[Length]:
-    """Return the lengths of all stages that read the dataset, each once.
+    """Return the lengths of all stages that read the dataset, and those that the prepare stage adds, each once.
 
-    None where the others only fine-tune, which takes the vocabulary alone. A job with nothing but a prepare stage
-    makes a dataset for others: at 128 and 512 tokens (Devlin et al. 2019), with NVIDIA's numbers of predictions.
+    None where the others only fine-tune, which takes the vocabulary alone. A job with nothing but a prepare stage makes
+    a dataset for others: without lengths of its own at the published ones.
     """
     readers = [stage for stage in config.stages if isinstance(stage, PretrainStage | EvaluateStage)]
-    lengths = [(stage.sequence_length, stage.max_predictions_per_sequence) for stage in readers if stage.shards is None]
-    if not lengths and any(isinstance(stage, FinetuneStage) for stage in config.stages):
-        return []
-    return list(dict.fromkeys(lengths)) or [(128, 20), (512, 80)]
+    prepares = [stage for stage in config.stages if isinstance(stage, PrepareStage)]
+    added = [length for stage in prepares for length in stage.lengths]
+    lengths = [
+        (reader.sequence_length, reader.max_predictions_per_sequence)
+        for reader in (*(stage for stage in readers if stage.shards is None), *added)
+    ]
+    if not lengths and not any(isinstance(stage, FinetuneStage) for stage in config.stages):
+        lengths = [length for stage in prepares for length in published_lengths(stage)]
+    return list(dict.fromkeys(lengths))

@@ -36,7 +36,7 @@ _SETTINGS = {
 }
 """Fields of ``PrepareStage`` and the option that sets each by hand."""
 
-_DEFAULTS_SHOWN = {"num_shards": "8, more for large text", "num_processes": "one per core"}
+_DEFAULTS_SHOWN = {"num_shards": "the recipe's, else 8, more for large text", "num_processes": "one per core"}
 """Of fields whose default depends on the text or the machine."""
 
 
