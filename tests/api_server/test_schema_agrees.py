@@ -57,6 +57,10 @@ _MAY_BE_TRAINED_ON_BEFORE = re.compile(
 )
 
 
+# Amounts with a unit; those without one are numbers.
+_IS_AN_AMOUNT_IN_TEXT = re.compile(r'spec\.(worker\.)?resources\.cpu: got "')
+
+
 _IS_A_LABEL = re.compile(r"spec\.stages\[\d+\]\.finetune\.data\.labels\[\d+\]: got .* again;", re.DOTALL)
 
 
@@ -68,6 +72,7 @@ def is_for_the_controller(problems: list[str]) -> bool:
         or _MAY_COME_FROM_A_PROFILE.match(problem)
         or _MAY_BE_TRAINED_ON_BEFORE.match(problem)
         or _IS_A_LABEL.match(problem)
+        or _IS_AN_AMOUNT_IN_TEXT.match(problem)
         for problem in problems
     )
 

@@ -13,7 +13,8 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze
 from bert_operator.state.runs import list_runs, run_placement
 from bert_trainer.pod.__main__ import parse_arguments
-from bert_trainer.pod.mpi import MPIS, PLACES
+from bert_trainer.pod.binding import PLACES
+from bert_trainer.pod.mpi import MPIS
 from child_cases import IMAGE, case_child, child_of, container, every_job, templates
 
 
@@ -56,8 +57,13 @@ def test_ranks_are_counted_and_nodes_compared() -> None:
     counted, _ = parsed("xeon-counted", "launcher")
     assert (counted.ranks, counted.slots, counted.ranks_per_place) == (8, 4, 1)
     assert (counted.sockets, counted.numa_nodes) == (2, 4)
+    assert counted.threads_per_core is None
     silent, _ = parsed("two-workers-open-mpi", "launcher")
-    assert (silent.sockets, silent.numa_nodes) == (None, None)
+    assert (silent.sockets, silent.numa_nodes, silent.threads_per_core) == (None, None, None)
+    threads, _ = parsed("xeon-hyper-threads", "launcher")
+    assert (threads.threads_per_core, threads.cores_per_rank) == (2, 26)
+    alone, _ = parsed("xeon-hyper-threads-alone", "single")
+    assert (alone.bind, alone.cores_per_rank, alone.threads_per_core) == ("core", 26, 2)
 
 
 def test_programs_arrive_whole() -> None:

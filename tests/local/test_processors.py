@@ -14,10 +14,11 @@ from bert_operator.errors import InvalidJob
 from bert_operator.local import launch
 from bert_operator.local.command import on_these_machines, start_through
 from bert_operator.local.launch import Binding, Placement
-from bert_operator.local.programs import Programs, count_numa_nodes, count_sockets
+from bert_operator.local.programs import Programs, count_numa_nodes, count_sockets, count_threads_per_core
 from sample_job import sample_document
 
 XEON = Programs(prepare=(), train=("train",), mpirun="mpirun", cores=112, physical_cores=56, sockets=2, numa_nodes=4)
+HYPER_XEON = replace(XEON, threads_per_core=2)
 LAPTOP = Programs(prepare=(), train=("train",), mpirun="mpirun", cores=8, physical_cores=4)
 
 
@@ -58,21 +59,24 @@ def test_ranks_that_cannot_be_spread_over_this_machine_s_sockets_are_refused() -
 @pytest.mark.parametrize(
     ("cpu", "words"),
     [
-        ({"pinning": "socket", "sockets": 1}, "--map-by ppr:1:socket --bind-to socket"),
-        ({"pinning": "socket", "sockets": 1, "coresPerRank": 14}, "--map-by ppr:1:socket:PE=14 --bind-to core"),
-        ({"pinning": "core", "coresPerRank": 14}, "--map-by slot:PE=14 --bind-to core"),
-        ({"pinning": "core", "coresPerRank": 29}, "--bind-to none --map-by :OVERSUBSCRIBE"),
-        ({}, "--bind-to none --map-by :OVERSUBSCRIBE"),
+        ({"pinning": "socket", "sockets": 1}, "--bind socket --ranks-per-place 1"),
+        (
+            {"pinning": "socket", "sockets": 1, "coresPerRank": 14},
+            "--bind socket --ranks-per-place 1 --cores-per-rank 14",
+        ),
+        ({"pinning": "core", "coresPerRank": 14}, "--bind core --ranks-per-place 1 --cores-per-rank 14"),
+        ({"pinning": "core", "coresPerRank": 29}, None),
+        ({}, None),
     ],
 )
-def test_ranks_are_bound_where_the_machine_is_large_enough(cpu: dict[str, Any], words: str) -> None:
+def test_ranks_are_bound_where_the_machine_is_large_enough(cpu: dict[str, Any], words: str | None) -> None:
     here = on_these_machines(job(slotsPerWorker=2, cpu=cpu), (), None, XEON)
     placement = Placement(ranks=2, ranks_per_node=2)
-    placement = Placement(
-        ranks=2, ranks_per_node=2, binding=launch.choose_binding(here.spec.cpu, placement, XEON.physical_cores)
-    )
+    binding = launch.choose_binding(here.spec.cpu, placement, XEON.physical_cores)
+    assert (None if binding is None else " ".join(binding.options())) == words
+    # Ranks bind themselves, so mpirun does not.
     command = launch.launch_training(XEON, "open-mpi", placement, "c.json", {}, through=("rank", "--")).command
-    assert " ".join(command) == f"mpirun -np 2 {words} rank -- train --config c.json"
+    assert " ".join(command) == "mpirun -np 2 --bind-to none --map-by :OVERSUBSCRIBE rank -- train --config c.json"
 
 
 def test_ranks_are_started_through_bert_pod_only_where_something_is_asked_for() -> None:
@@ -80,9 +84,33 @@ def test_ranks_are_started_through_bert_pod_only_where_something_is_asked_for() 
     binding = Binding(place="socket", ranks_per_place=1, cores_per_rank=None)
     plain = on_these_machines(job(slotsPerWorker=2), (), None, XEON)
     assert start_through(plain, programs, None) == ()
-    assert start_through(plain, programs, binding) == ("rank", "--quiet", "--sockets", "2", "--numa-nodes", "4", "--")
+    bound = ("--bind", "socket", "--ranks-per-place", "1", "--")
+    here = ("rank", "--quiet", "--sockets", "2", "--numa-nodes", "4")
+    assert start_through(plain, programs, binding) == (*here, *bound)
+    hyper = on_these_machines(job(slotsPerWorker=2), (), None, HYPER_XEON)
+    assert start_through(hyper, programs, binding) == (*here, "--threads-per-core", "2", *bound)
     fast = on_these_machines(job(slotsPerWorker=2, cpu={"allocator": "jemalloc"}), (), None, XEON)
     assert start_through(fast, programs, None) == ("rank", "--quiet", "--")
+
+
+def test_what_pods_ask_for_is_not_asked_of_this_machine() -> None:
+    """56 CPUs hold two ranks of 28 cores where the job's nodes have one thread per core; this machine has two."""
+    asked = job(slotsPerWorker=2, cpu={"coresPerRank": 28, "pinning": "core"}, resources={"cpu": 56})
+    assert on_these_machines(asked, (), None, HYPER_XEON).spec.cpu.threads_per_core == 2
+    apart = job(slotsPerWorker=2, cpu={"coresPerRank": 28}, worker={"resources": {"cpu": 56}})
+    assert on_these_machines(apart, (), 4, HYPER_XEON).spec.ranks == 4
+
+
+def test_threads_of_a_core_are_those_of_this_machine(tmp_path: Path) -> None:
+    assert count_threads_per_core((0, 1), tmp_path) is None
+    for number, core in enumerate((0, 1, 0, 1)):
+        folder = tmp_path / "cpu" / f"cpu{number}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text("0\n")
+        (folder / "core_id").write_text(f"{core}\n")
+    assert count_threads_per_core((0, 1, 2, 3), tmp_path) == 2
+    assert count_threads_per_core((1, 3), tmp_path) == 2  # whole cores of a cpuset
+    assert count_threads_per_core((0, 1), tmp_path) is None  # taskset to first threads: nothing that ranks could check
 
 
 def test_a_machine_that_is_too_small_gets_no_more_threads_than_cores() -> None:

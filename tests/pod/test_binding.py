@@ -1,4 +1,4 @@
-"""Ranks are bound as the job says, by the options of each MPI; with Open MPI the result is checked as well."""
+"""Ranks bind themselves to whole cores of their socket or NUMA node, inside whatever cpuset their pod has."""
 
 from __future__ import annotations
 
@@ -10,71 +10,95 @@ import sys
 import pytest
 
 import pods
-from bert_trainer.pod.mpi import (
-    Binding,
-    Launcher,
-    Place,
-    intel_binding,
-    mpich_binding,
-    open_mpi_binding,
-    render_local_command,
-    render_remote_command,
-)
+from bert_trainer.errors import WrongTopology
+from bert_trainer.pod.binding import Binding, Place, choose_processors
+from bert_trainer.system.machine import Machine, parse_processors, render_processors
+from described_machines import describe_machine
 
-ANY = re.compile("x(1)")
+XEON = describe_machine(sockets=2, cores=28, threads=2)
+CLUSTERED = describe_machine(sockets=2, cores=28, threads=2, nodes_per_socket=2)
+FLAT = describe_machine(sockets=2, cores=4, threads=1)
 
 
-def binding(place: Place, ranks_per_place: int = 1, cores: int | None = None) -> Binding:
-    return Binding(place=place, ranks_per_place=ranks_per_place, cores_per_rank=cores)
+def bound(
+    place: Place,
+    machine: Machine = XEON,
+    allowed: str = "0-111",
+    *,
+    ranks: int,
+    ranks_per_place: int = 1,
+    cores: int | None = None,
+    threads: int | None = None,
+) -> list[str]:
+    """Return what every rank of a pod is bound to, as the kernel writes it."""
+    binding = Binding(place=place, ranks_per_place=ranks_per_place, cores_per_rank=cores)
+    processors = parse_processors(allowed)
+    return [
+        render_processors(
+            choose_processors(binding, machine, processors, local_rank=rank, local_size=ranks, threads_per_core=threads)
+        )
+        for rank in range(ranks)
+    ]
+
+
+def test_a_rank_has_both_threads_of_the_cores_of_its_socket() -> None:
+    assert bound("socket", ranks=2) == ["0-27,56-83", "28-55,84-111"]
+    assert bound("socket", ranks=2, cores=26, threads=2) == ["0-25,56-81", "28-53,84-109"]
+    four = bound("socket", ranks=4, ranks_per_place=2)
+    assert four == ["0-13,56-69", "14-27,70-83", "28-41,84-97", "42-55,98-111"]
+
+
+def test_ranks_by_node_and_by_core_follow_one_another() -> None:
+    assert bound("numa", CLUSTERED, ranks=4, cores=13) == ["0-12,56-68", "14-26,70-82", "28-40,84-96", "42-54,98-110"]
+    assert bound("core", ranks=3, cores=10) == ["0-9,56-65", "10-19,66-75", "20-29,76-85"]
+    assert bound("core", ranks=2) == ["0,56", "1,57"]
+    assert bound("core", FLAT, "0-7", ranks=2, cores=4) == ["0-3", "4-7"]
+
+
+def test_a_pod_without_threads_per_core_counts_half_a_core_as_one() -> None:
+    """As where a batch system gives out first threads alone; pods that declare threads ask kubelet for whole cores."""
+    assert bound("socket", allowed="0-55", ranks=2, cores=28) == ["0-27", "28-55"]
+    with pytest.raises(WrongTopology) as refused:
+        bound("socket", allowed="0-55", ranks=2, cores=28, threads=2)
+    assert str(refused.value).startswith(
+        "spec.cpu.threadsPerCore: got 2; allowed: 1, since 56 of the 56 cores that this pod may use lack threads, "
+        "which others use (it has 0-55 of them)"
+    )
+    assert "full-pcpus-only" in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("asked", "open_mpi", "mpich", "intel"),
+    ("place", "allowed", "ranks", "ranks_per_place", "cores", "words"),
     [
+        # A pod that asked for 56 CPUs, and got one socket with both threads of its cores.
         (
-            binding("core", cores=8),
-            "--map-by slot:PE=8 --bind-to core",
-            "-bind-to core:8",
-            "-genv I_MPI_PIN_DOMAIN 8:compact -genv I_MPI_PIN_CELL core -genv I_MPI_PIN_ORDER compact",
+            "socket", "0-27,56-83", 2, 1, 26,
+            "got 26 for each of 1 rank on each of 2 sockets; allowed: the cores that this pod may use, 28 on socket 0 "
+            "(processors 0-27,56-83)",
         ),
+        # 52 cores, but not 26 and 26.
         (
-            binding("socket", 2),
-            "--map-by ppr:2:socket --bind-to socket",
-            "-bind-to socket",
-            "-genv I_MPI_PIN_DOMAIN socket",
+            "socket", "1-27,30-54,57-83,86-110", 2, 1, 26,
+            "allowed: the cores that this pod may use, 27 on socket 0, 25 on socket 1 (processors 1-27,30-54,57-83,",
         ),
-        (
-            binding("socket", 2, 14),
-            "--map-by ppr:2:socket:PE=14 --bind-to core",
-            "-bind-to core:14 -map-by socket",
-            "-genv I_MPI_PIN_DOMAIN 14:compact -genv I_MPI_PIN_CELL core -genv I_MPI_PIN_ORDER bunch",
-        ),
-        (
-            binding("numa", 1, 6),
-            "--map-by ppr:1:numa:PE=6 --bind-to core",
-            "-bind-to core:6 -map-by numa",
-            "-genv I_MPI_PIN_DOMAIN 6:compact -genv I_MPI_PIN_CELL core -genv I_MPI_PIN_ORDER bunch",
-        ),
+        ("socket", "28-55,84-111", 2, 2, 15, "got 15 for each of 2 ranks on each of 1 socket; allowed: the cores"),
+        ("numa", "0-27,56-83", 4, 1, 13, "on each of 4 NUMA nodes; allowed: the cores that this pod may use, 14 on N"),
+        ("core", "0-3,56-59", 2, 1, 3, "got 3 for each of 2 ranks; allowed: the cores that this pod may use, 4 (proc"),
+        ("core", "0,56", 2, 1, None, "got 1 for each of 2 ranks; allowed: the cores that this pod may use, 1 (proc"),
     ],
-)
-def test_every_mpi_has_options_for_it(asked: Binding, open_mpi: str, mpich: str, intel: str) -> None:
-    assert " ".join(open_mpi_binding(asked)) == open_mpi
-    assert " ".join(mpich_binding(asked)) == mpich
-    assert " ".join(intel_binding(asked)) == intel
+)  # fmt: skip
+def test_too_few_cores_and_cores_elsewhere_are_told(
+    place: Place, allowed: str, ranks: int, ranks_per_place: int, cores: int | None, words: str
+) -> None:
+    with pytest.raises(WrongTopology) as refused:
+        bound(place, CLUSTERED, allowed, ranks=ranks, ranks_per_place=ranks_per_place, cores=cores, threads=2)
+    assert words in str(refused.value)
 
 
-def test_binding_options_precede_the_program_and_replace_no_binding() -> None:
-    launcher = Launcher("OpenMPI", "/bin/mpirun", ("--output", "tag"), ANY)
-    local = render_local_command(launcher, ranks=2, is_root=False, program=("t",), binding=binding("core", cores=4))
-    assert " ".join(local) == "/bin/mpirun -np 2 --map-by slot:PE=4 --bind-to core --output tag t"
-    for mpi, words in (("MPICH", mpich_binding), ("Intel", intel_binding)):
-        hydra = Launcher(mpi, "/bin/mpiexec", (), ANY)  # type: ignore[arg-type]
-        spread = render_remote_command(
-            hydra, ranks=4, slots=2, hostfile="/h", exports=("A",), is_root=False, program=("t",),
-            binding=binding("socket", 2),
-        )  # fmt: skip
-        bound = words(binding("socket", 2))
-        assert spread == ("/bin/mpiexec", "-f", "/h", "-n", "4", "-ppn", "2", *bound, "-genvlist", "A", "t")
+def test_a_machine_that_shows_no_topology_has_cores_of_one_thread() -> None:
+    unknown = Machine(sockets=1, numa_nodes=1, core_of={}, node_of={})
+    assert bound("socket", unknown, "0-3", ranks=1, cores=4) == ["0-3"]
+    assert bound("numa", unknown, "0-3", ranks=2, ranks_per_place=2) == ["0-1", "2-3"]
 
 
 @pytest.mark.horovod
@@ -82,7 +106,7 @@ def test_binding_options_precede_the_program_and_replace_no_binding() -> None:
 @pytest.mark.parametrize(
     ("options", "cores"), [(["--bind", "core", "--cores-per-rank", "1"], 1), (["--bind", "none"], 2)]
 )
-def test_open_mpi_binds_ranks_as_asked(options: list[str], cores: int) -> None:
+def test_ranks_of_open_mpi_are_bound_as_asked(options: list[str], cores: int) -> None:
     code = "import os; print('cores', sorted(os.sched_getaffinity(0)))"
     program = ["--", sys.executable, "-c", code]
     command = [*pods.POD, "single", "--ranks", "2", *options, *program]

@@ -10,10 +10,11 @@ from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import cluster_problems
+from bert_operator.names import PREPARE_RUN
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze, render_config_map, spec_document
 from bert_operator.render.processors import processor_environment
-from bert_operator.state.runs import list_runs
+from bert_operator.state.runs import list_runs, run_placement
 from child_cases import IMAGE, UID, child_of, container, templates
 from sample_job import sample_document
 
@@ -98,3 +99,53 @@ def test_ranks_of_an_unknown_topology_cannot_be_counted() -> None:
     assert "ranksPerNode: auto" in problem.allowed
     told = job(slotsPerWorker=1, cpu={"ranksPerNode": "auto", "sockets": 2}, output=volume)
     assert list(cluster_problems(told, Settings())) == []
+
+
+def requests_of(spec_changes: dict[str, Any], run: int = -1) -> dict[str, str]:
+    """Return the CPUs that the pods of a job's run ask for, by role."""
+    frozen = freeze(job(**spec_changes), default_image=IMAGE)
+    child = render_child(frozen, child_of(frozen, list_runs(frozen.job)[run].name, 1))
+    return {role: container(template)["resources"]["requests"].get("cpu") for role, template in templates(child)}
+
+
+def test_pods_ask_for_every_hardware_thread_of_their_cores() -> None:
+    plain = {"coresPerRank": 26, "sockets": 2, "ranksPerNode": "auto"}
+    memory = {"memory": "200Gi"}
+    assert requests_of({"slotsPerWorker": 1, "cpu": plain, "resources": memory}) == {"single": "52"}
+    threads = {**plain, "threadsPerCore": 2}
+    asked = {"slotsPerWorker": 1, "cpu": threads, "resources": memory}
+    assert requests_of(asked) == {"single": "104"}
+    # A whole CPU for the launcher would be half of a core that a worker lacks.
+    assert requests_of({**asked, "workers": 4}) == {"launcher": "900m", "worker": "104"}
+    said = {"resources": {"cpu": 108, **memory}, "launcher": {"resources": {"cpu": 2}}}
+    assert requests_of({**asked, "workers": 4, **said}) == {"launcher": "2", "worker": "108"}
+
+
+def test_threads_of_a_rank_stay_cores() -> None:
+    cpu = {"coresPerRank": 26, "threadsPerCore": 2, "pinning": "socket", "sockets": 2, "openmp": "intel"}
+    variables = processor_environment(job(slotsPerWorker=2, cpu=cpu).spec)
+    assert variables["OMP_NUM_THREADS"] == "26"
+    assert variables["KMP_AFFINITY"] == "granularity=fine,compact,1,0"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "resources", "processes"),
+    [
+        ({}, {"cpu": 16}, 16),
+        ({"threadsPerCore": 2}, {"cpu": 16}, 8),
+        ({"threadsPerCore": 2, "coresPerRank": 6}, {}, 12),
+        ({"coresPerRank": 6}, {}, 1),  # as before there was threadsPerCore
+        ({"threadsPerCore": 2}, {"cpu": "1500m"}, 1),
+        ({}, {"cpu": "2500m"}, 2),
+    ],
+)
+def test_data_is_prepared_by_one_process_for_each_core(
+    cpu: dict[str, Any], resources: dict[str, Any], processes: int
+) -> None:
+    document = sample_document()
+    stages = [
+        {**stage, "prepare": {**stage["prepare"], "workers": 3}} if "prepare" in stage else stage
+        for stage in document["spec"]["stages"]
+    ]
+    asked = job(stages=stages, slotsPerWorker=2, cpu=cpu, resources=resources)
+    assert run_placement(asked.spec, PREPARE_RUN).slots == processes

@@ -210,6 +210,19 @@ CHILD_CASES: dict[str, ChildCase] = {
     "xeon-by-cores": ChildCase(
         change=both(put("cpu", value={"coresPerRank": 14, "pinning": "core"}), put("slotsPerWorker", value=4))
     ),
+    "xeon-hyper-threads": ChildCase(
+        change=both(
+            XEON_SOCKETS,
+            put("slotsPerWorker", value=2),
+            put("cpu", value={"pinning": "socket", "sockets": 2, "coresPerRank": 26, "threadsPerCore": 2}),
+        )
+    ),
+    "xeon-hyper-threads-alone": ChildCase(
+        change=both(
+            put("slotsPerWorker", value=1),
+            put("cpu", value={"pinning": "core", "coresPerRank": 26, "threadsPerCore": 2}),
+        )
+    ),
     "claims": ChildCase(change=CLAIMS),
     "shares": ChildCase(change=SHARES, security="baseline", refused_for="restricted volume types"),
     "folder-of-the-node": ChildCase(

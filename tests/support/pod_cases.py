@@ -6,6 +6,9 @@ from job_changes import both, put
 from rule_case import RuleCase
 from section_cases import CLAIM, volume, volumes
 
+PINNED_TO_CORES = {"coresPerRank": 26, "threadsPerCore": 2, "pinning": "core"}
+PINNED_TO_SOCKETS = {"pinning": "socket", "sockets": 2, "threadsPerCore": 2}
+
 POD_CASES: dict[str, RuleCase] = {
     "equal ranks on sockets": RuleCase(
         both(put("cpu", value={"pinning": "socket", "sockets": 2}), put("slotsPerWorker", value=4)),
@@ -34,6 +37,38 @@ POD_CASES: dict[str, RuleCase] = {
         ),
         "spec.stages[1].pretrain.globalBatchSize",
         ("got 63", "64"),
+    ),
+    "CPUs for pinned ranks": RuleCase(
+        both(put("cpu", value=PINNED_TO_CORES), put("resources", value={"cpu": 104})),
+        both(put("cpu", value=PINNED_TO_CORES), put("resources", value={"cpu": 102})),
+        "spec.resources.cpu",
+        ("got 102", "at least 104: coresPerRank 26 x 2 ranks x threadsPerCore 2", "leave the field out"),
+    ),
+    "CPUs for pinned ranks, workers apart": RuleCase(
+        both(
+            put("cpu", value={"pinning": "core", "coresPerRank": 4}),
+            put("worker", value={"resources": {"cpu": 8}}),
+            put("resources", value={"cpu": 1}),
+        ),
+        both(
+            put("cpu", value={"pinning": "core", "coresPerRank": 4}),
+            put("worker", value={"resources": {"cpu": 7}}),
+            put("resources", value={"cpu": 8}),
+        ),
+        "spec.worker.resources.cpu",
+        ("got 7", "at least 8: coresPerRank 4 x 2 ranks x threadsPerCore 1"),
+    ),
+    "whole cores for pinned ranks": RuleCase(
+        both(put("cpu", value=PINNED_TO_SOCKETS), put("resources", value={"cpu": 8})),
+        both(put("cpu", value=PINNED_TO_SOCKETS), put("resources", value={"cpu": 9})),
+        "spec.resources.cpu",
+        ("got 9", "a multiple of cpu.threadsPerCore", "round it up"),
+    ),
+    "whole cores for pinned ranks, workers apart": RuleCase(
+        both(put("cpu", value=PINNED_TO_SOCKETS), put("worker", value={"resources": {"cpu": 8}})),
+        both(put("cpu", value=PINNED_TO_SOCKETS), put("worker", value={"resources": {"cpu": 9}})),
+        "spec.worker.resources.cpu",
+        ("got 9",),
     ),
     "a precision of processors": RuleCase(
         put("precision", value="bf32"),
@@ -132,6 +167,19 @@ PROFILE_CASES: dict[str, RuleCase] = {
 }
 
 POD_CONTROLLER_CASES: dict[str, RuleCase] = {
+    # Amounts in text: why CEL cannot judge them stands at the rules.
+    "CPUs for pinned ranks, as text": RuleCase(
+        both(put("cpu", value=PINNED_TO_CORES), put("resources", value={"cpu": "104"})),
+        both(put("cpu", value=PINNED_TO_CORES), put("resources", value={"cpu": "102000m"})),
+        "spec.resources.cpu",
+        ('got "102000m"', "at least 104"),
+    ),
+    "whole CPUs for pinned ranks, as text": RuleCase(
+        both(put("cpu", value={"pinning": "core", "coresPerRank": 4}), put("resources", value={"cpu": "8000m"})),
+        both(put("cpu", value={"pinning": "core", "coresPerRank": 4}), put("resources", value={"cpu": "8500m"})),
+        "spec.resources.cpu",
+        ('got "8500m"', "a whole number where ranks are pinned"),
+    ),
     "huge pages with memory": RuleCase(
         put("resources", value={"hugepages": {"2Mi": "1Gi"}, "memory": "4Gi"}),
         put("resources", value={"hugepages": {"2Mi": "1Gi"}}),

@@ -4,7 +4,7 @@
     ├── InputError        the user's input is wrong; exit code 2, never retried unchanged
     │   ├── WrongMPI              the image holds another MPI than the job names
     │   ├── WrongWorld            the launcher started other ranks, or on other hosts, than the job asks for
-    │   ├── WrongTopology         the machine has other sockets or NUMA nodes than the job says
+    │   ├── WrongTopology         the machine or the pod has other sockets, NUMA nodes or cores than the job says
     │   ├── TransportUnusable     a network or library that the environment asks for is not in the pod
     │   ├── DeviceUnusable        PyTorch finds no GPU where the run asks for one
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
@@ -58,7 +58,7 @@ class WrongWorld(InputError):
 
 
 class WrongTopology(InputError):
-    """The machine has another number of sockets or NUMA nodes than the job says."""
+    """The machine has other sockets, NUMA nodes or hardware threads than the job says, or the pod other cores."""
 
 
 class TransportUnusable(InputError):

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bert_operator.api.parsing.validation import check_rules
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.errors import LaunchError
 from bert_operator.local import launch, outcomes
 from bert_operator.local.display import choose_display
@@ -125,7 +126,7 @@ class _Starter:
         )
         self._preparing = _prepare_placement(job, placement.hosts, folder)
         self._through = start_through(job, programs, binding)
-        self._placement = replace(placement, hostfile=str(hostfile) if hostfile else None, binding=binding)
+        self._placement = replace(placement, hostfile=str(hostfile) if hostfile else None)
 
     def make_launch(self, child: ChildSpec, record: Path) -> Launch:
         """Return how to start a child that writes its termination record to ``record``."""
@@ -152,6 +153,9 @@ def start_through(job: BertPretrainJob, programs: Programs, binding: Binding | N
     cpu, options = job.spec.cpu, tuple[str, ...]()
     if binding is not None:
         options = ("--sockets", str(cpu.sockets), "--numa-nodes", str(cpu.numa_nodes))
+        if cpu.threads_per_core is not None:
+            options += ("--threads-per-core", str(cpu.threads_per_core))
+        options += binding.options()
     # One more start of Python per rank, which a plain job need not wait for.
     is_plain = (cpu.allocator, cpu.openmp) == ("system", "gnu")
     return () if is_plain and not options else (*programs.rank, *options, "--")
@@ -170,16 +174,20 @@ def _read_hosts(hostfile: Path | None) -> tuple[str, ...]:
 def on_these_machines(
     job: BertPretrainJob, hosts: tuple[str, ...], ranks_per_node: int | None, programs: Programs
 ) -> BertPretrainJob:
-    """Return the job with the machines and ranks of the command line, and with this machine's sockets.
+    """Return the job with the machines and ranks of the command line, and with this machine's sockets and threads.
 
-    The job's sockets and NUMA nodes describe the nodes of its cluster. Other hosts are assumed to be like this machine;
-    every rank checks that.
+    The job's sockets, NUMA nodes, threads and CPUs describe the nodes of its cluster. Other hosts are assumed to be
+    like this machine; every rank checks that.
 
     Raises:
         InvalidJob: The job cannot run with this number of ranks.
     """
-    here = {"sockets": programs.sockets, "numa_nodes": programs.numa_nodes}
-    spec = job.spec.model_copy(update={"cpu": job.spec.cpu.model_copy(update=here)})
+    here = {
+        "sockets": programs.sockets,
+        "numa_nodes": programs.numa_nodes,
+        "threads_per_core": programs.threads_per_core,
+    }
+    spec = job.spec.model_copy(update={"cpu": job.spec.cpu.model_copy(update=here), **_without_cpus(job.spec)})
     changed = job.model_copy(update={"spec": spec}).with_world(
         workers=len(hosts) or (1 if ranks_per_node else spec.workers),
         slots_per_worker=ranks_per_node or spec.ranks_per_worker,
@@ -188,6 +196,14 @@ def on_these_machines(
     if changed.spec.ranks != job.spec.ranks or spec.cpu.pinning != "none":
         check_rules(changed)
     return changed
+
+
+def _without_cpus(spec: JobSpec) -> dict[str, Any]:
+    """Return the sections with what pods ask for, which nobody is asked for here, without CPUs."""
+    resources, worker = spec.resources.model_copy(update={"cpu": None}), spec.worker
+    if worker.resources is not None:
+        worker = worker.model_copy(update={"resources": worker.resources.model_copy(update={"cpu": None})})
+    return {"resources": resources, "worker": worker}
 
 
 def prepare_on_these_machines(

@@ -60,8 +60,6 @@ class Placement:
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None
     """The same hosts as a file for mpirun."""
-    binding: Binding | None = None
-    """None: ranks are not bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +70,11 @@ class Binding:
     ranks_per_place: int
     """Of a socket or NUMA node."""
     cores_per_rank: int | None
+
+    def options(self) -> tuple[str, ...]:
+        """Return the options of ``bert-pod rank``, which binds itself."""
+        cores = () if self.cores_per_rank is None else ("--cores-per-rank", str(self.cores_per_rank))
+        return ("--bind", self.place, "--ranks-per-place", str(self.ranks_per_place), *cores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +258,10 @@ def read_gloo_exit(lines: Iterable[str]) -> int | None:
 def _mpirun(programs: Programs, placement: Placement, environment: Mapping[str, str]) -> tuple[str, ...]:
     assert programs.mpirun is not None, "choose_launcher checks it"
     where: tuple[str, ...] = ("--hostfile", placement.hostfile) if placement.hostfile else ()
-    if placement.binding is not None:
-        bound = _binding(placement.binding)
-    else:
-        # By default mpirun binds up to two ranks to one core each, on which all of their threads would run; threads are
-        # limited by OMP_NUM_THREADS instead. Oversubscribing is allowed on one machine: a laptop may try out what a
-        # cluster will run.
-        bound = ("--bind-to", "none", "--map-by", "slot" if placement.hostfile else ":OVERSUBSCRIBE")
+    # By default mpirun binds up to two ranks to one core each, on which all of their threads would run; ranks bind
+    # themselves, and threads are limited by OMP_NUM_THREADS. Oversubscribing is allowed on one machine: a laptop may
+    # try out what a cluster will run.
+    unbound = ("--bind-to", "none", "--map-by", "slot" if placement.hostfile else ":OVERSUBSCRIBE")
     exports = (word for name in exported_names(environment) for word in ("-x", name))
     return (
         programs.mpirun,
@@ -270,20 +270,9 @@ def _mpirun(programs: Programs, placement: Placement, environment: Mapping[str, 
         "-np",
         str(placement.ranks),
         *where,
-        *bound,
+        *unbound,
         *exports,
     )
-
-
-def _binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of Open MPI's mpirun; its cores are physical ones."""
-    cores = binding.cores_per_rank
-    if binding.place == "core":
-        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
-    mapping = f"ppr:{binding.ranks_per_place}:{binding.place}"
-    if cores is None:
-        return ("--map-by", mapping, "--bind-to", binding.place)
-    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
 
 
 def _horovodrun(programs: Programs, placement: Placement) -> tuple[str, ...]:

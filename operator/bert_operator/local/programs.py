@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,9 @@ class Programs:
     sockets: int = 1
     numa_nodes: int = 1
     """NUMA nodes with cores; those with memory only do not count."""
+    threads_per_core: int | None = None
+    """Hardware threads of a physical core; None if this process may use only some threads of its cores, as after
+    ``taskset``, or if sysfs does not show it."""
     is_root: bool = False
 
 
@@ -50,6 +54,7 @@ def find_programs() -> Programs:
         physical_cores=min(_count_cores(), psutil.cpu_count(logical=False) or _count_cores()),
         sockets=count_sockets(),
         numa_nodes=count_numa_nodes(),
+        threads_per_core=count_threads_per_core(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()),
         is_root=os.geteuid() == 0,
     )
 
@@ -85,6 +90,17 @@ def count_sockets(sysfs: Path = _SYSFS) -> int:
 def count_numa_nodes(sysfs: Path = _SYSFS) -> int:
     """Return the number of NUMA nodes with cores, 1 if sysfs does not show it."""
     return max(1, sum(bool(_read(path)) for path in (sysfs / "node").glob("node[0-9]*/cpulist")))
+
+
+def count_threads_per_core(allowed: Collection[int], sysfs: Path = _SYSFS) -> int | None:
+    """Return the hardware threads of a physical core; None if sysfs does not show them or not all may be used."""
+    cores: dict[tuple[str, str], set[int]] = {}
+    for folder in (sysfs / "cpu").glob("cpu[0-9]*/topology"):
+        core = _read(folder / "physical_package_id"), _read(folder / "core_id")
+        cores.setdefault(core, set()).add(int(folder.parent.name.removeprefix("cpu")))
+    if any(threads & set(allowed) and not threads <= set(allowed) for threads in cores.values()):
+        return None
+    return max(map(len, cores.values()), default=None)
 
 
 def _read(path: Path) -> str:

@@ -46,6 +46,9 @@ def _job(frozen: Frozen, child: ChildSpec) -> Document:
     arguments = ["single", "--ranks", str(ranks)]
     if ranks > 1:
         arguments += ["--mpi", frozen.job.spec.mpi.implementation, *_binding_arguments(frozen)]
+    elif not is_prepare and frozen.job.spec.cpu.threads_per_core is not None:
+        # A rank that is alone in its pod is bound as well, so that a pod with half cores is noticed.
+        arguments += _binding_arguments(frozen)
     if not is_prepare:
         arguments += _topology_arguments(frozen)
     template = render_pod(frozen, child, names.SINGLE, [*arguments, "--", *_program(frozen, child)])
@@ -138,5 +141,9 @@ def _binding_arguments(frozen: Frozen) -> list[str]:
 def _topology_arguments(frozen: Frozen) -> list[str]:
     """Return the job's description of its nodes, which every rank compares with its own node."""
     cpu = frozen.job.spec.cpu
-    named = (("--sockets", cpu.sockets), ("--numa-nodes", cpu.numa_nodes))
+    named = (
+        ("--sockets", cpu.sockets),
+        ("--numa-nodes", cpu.numa_nodes),
+        ("--threads-per-core", cpu.threads_per_core),
+    )
     return [word for name, value in named if value is not None for word in (name, str(value))]

@@ -35,6 +35,9 @@ CONTAINER = "trainer"
 
 DEFAULT_SHARED_MEMORY = "1Gi"
 LAUNCHER_RESOURCES = ResourcesSpec(cpu=1, memory="2Gi")
+# A whole CPU would be its own under kubelet's static CPU manager: half a core that workers lack, and with
+# full-pcpus-only a pod that is refused.
+_SHARED_LAUNCHER_RESOURCES = ResourcesSpec(cpu="900m", memory="2Gi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,9 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     """Return the pod template of one role. arguments: of ``bert-pod``."""
     spec = frozen.job.spec
     own = spec.launcher if role == names.LAUNCHER else spec.worker
-    ordinary = LAUNCHER_RESOURCES if role == names.LAUNCHER else spec.resources
+    ordinary = spec.resources
+    if role == names.LAUNCHER:
+        ordinary = LAUNCHER_RESOURCES if spec.cpu.threads_per_core is None else _SHARED_LAUNCHER_RESOURCES
     parts = _Role(
         frozen=frozen,
         child=child,
@@ -184,8 +189,8 @@ def _limits(role: _Role) -> Document:
     """Return the limits of one pod, which are also its requests."""
     resources, spec = role.resources, role.spec
     cpu = resources.cpu
-    if cpu is None and spec.cpu.cores_per_rank is not None and role.name != names.LAUNCHER:
-        cpu = spec.cpu.cores_per_rank * spec.slots_per_worker
+    if cpu is None and role.name != names.LAUNCHER:
+        cpu = spec.cpus_per_worker
     # Only what is set: a limit that the job does not name is up to the namespace's LimitRange.
     amounts: dict[str, object] = {
         "cpu": cpu,

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
+from bert_operator.api.schema.cluster import count_cpus
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 
-# Of an amount of cpu: 4, 2.5 or 2500m.
-_CORES = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m?)")
+# Amounts of cpu that a machine can have: 4, 2.5 or 2500m, and not 1k.
+_CPUS = re.compile(r"[0-9]+(\.[0-9]+)?m?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +57,13 @@ def run_placement(spec: JobSpec, run: str) -> RunPlacement:
 
 
 def _whole_cores(spec: JobSpec) -> int:
-    """Return the cores in a worker's resources, rounded down; at least 1."""
-    match = _CORES.fullmatch(str((spec.worker.resources or spec.resources).cpu))
-    if match is None:
+    """Return the physical cores that a worker asks for, rounded down; at least 1."""
+    cpu = (spec.worker.resources or spec.resources).cpu
+    if cpu is None and spec.cpu.threads_per_core is not None:
+        return spec.ranks_per_worker * (spec.cpu.cores_per_rank or 1)
+    if cpu is None or not _CPUS.fullmatch(str(cpu)):
         return 1
-    return max(1, int(float(match[1]) / (1000 if match[2] else 1)))
+    return max(1, int(count_cpus(cpu)) // (spec.cpu.threads_per_core or 1))
 
 
 def list_runs(job: BertPretrainJob) -> tuple[Run, ...]:

@@ -13,8 +13,9 @@ from typing import Any
 from bert_trainer.errors import EXIT_FAILED, InputError, TrainerError
 from bert_trainer.output.termination import render_error
 from bert_trainer.pod import launcher, single
+from bert_trainer.pod.binding import PLACES, Binding
 from bert_trainer.pod.exit_codes import DEFAULT_TERMINATION_LOG, write_record
-from bert_trainer.pod.mpi import MPIS, PLACES, Binding
+from bert_trainer.pod.mpi import MPIS
 from bert_trainer.pod.processes import unblock_stop_signals
 from bert_trainer.pod.rank import DeclaredTopology, run_rank
 from bert_trainer.pod.worker import run_worker
@@ -67,7 +68,11 @@ def _run(arguments: argparse.Namespace, program: tuple[str, ...]) -> int:
     if arguments.role == "rank":
         unblock_stop_signals()  # a signal mask survives exec: the program would never see a stop
         return run_rank(
-            program, _declared_topology(arguments), reports_end=arguments.tell_end, is_quiet=arguments.quiet
+            program,
+            _declared_topology(arguments),
+            _binding(arguments),
+            reports_end=arguments.tell_end,
+            is_quiet=arguments.quiet,
         )
     if arguments.role == "single":
         job = single.Job(
@@ -112,7 +117,9 @@ def _binding(arguments: argparse.Namespace) -> Binding | None:
 
 
 def _declared_topology(arguments: argparse.Namespace) -> DeclaredTopology:
-    return DeclaredTopology(sockets=arguments.sockets, numa_nodes=arguments.numa_nodes)
+    return DeclaredTopology(
+        sockets=arguments.sockets, numa_nodes=arguments.numa_nodes, threads_per_core=arguments.threads_per_core
+    )
 
 
 def _write_error_record(
@@ -159,6 +166,13 @@ def _parser() -> argparse.ArgumentParser:
             "--sockets", type=_count, metavar="N", help="sockets that every machine must have; default: any"
         )
         role.add_argument("--numa-nodes", type=_count, metavar="N", help="NUMA nodes with processors, likewise")
+        role.add_argument(
+            "--threads-per-core",
+            type=_count,
+            metavar="N",
+            help="hardware threads of a physical core, likewise; bound ranks need all of them",
+        )
+        _add_binding_arguments(role)
     _add_launcher_arguments(launcher_parser)
     worker_parser.add_argument("--port", type=_port, default=2222, help="default: %(default)s")
     worker_parser.add_argument(
@@ -177,6 +191,9 @@ def _usage(beginning: str) -> str:
 def _add_mpirun_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=_count, required=True, metavar="N", help="processes of the program")
     parser.add_argument("--mpi", choices=MPIS, default="OpenMPI", help="default: %(default)s")
+
+
+def _add_binding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bind", choices=("none", *PLACES), default="none", help="what ranks are bound to; default: %(default)s"
     )
@@ -184,7 +201,10 @@ def _add_mpirun_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks-per-place", type=_count, default=1, metavar="K", help="ranks per socket or NUMA node; default: 1"
     )
     parser.add_argument(
-        "--cores-per-rank", type=_count, metavar="N", help="default: all cores of the socket or NUMA node"
+        "--cores-per-rank",
+        type=_count,
+        metavar="N",
+        help="default: those of the socket or NUMA node divided by its ranks; 1 with --bind core",
     )
 
 

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, Stopped, TrainerError
+from bert_trainer.pod.binding import Binding
 from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code, shell_exit_code, write_record
 from bert_trainer.pod.launcher_log import LauncherLog, find_first_failure, read_record_source
 from bert_trainer.pod.mpi import (
-    Binding,
     Host,
     Launcher,
     Mpi,
@@ -123,8 +123,7 @@ def run_launcher(job: Job) -> int:
             hostfile=str(hostfile),
             exports=choose_exports(os.environ, job.exports),
             is_root=os.geteuid() == 0,
-            program=rank_command(job.program, job.declared, reports_end=True),
-            binding=job.binding,
+            program=rank_command(job.program, job.declared, job.binding, reports_end=True),
         )
         environment = launcher_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
         return _run(job, launcher, command, environment, tuple(host.pod for host in hosts), stop)

@@ -1,4 +1,4 @@
-"""Command lines, environments, host files and rank binding for three MPIs: Open MPI, MPICH and Intel MPI.
+"""Command lines, environments and host files for three MPIs: Open MPI, MPICH and Intel MPI.
 
 Pure functions, except ``find_launcher``, which looks for programs. Tested with Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2
 and Intel MPI 2021.17 (tests/pod/test_flavours.py). MPICH and Intel MPI share their launcher, Hydra, and most options.
@@ -22,8 +22,6 @@ from bert_trainer.errors import InputError, WrongMPI
 
 Mpi = Literal["OpenMPI", "Intel", "MPICH"]
 MPIS: tuple[Mpi, ...] = ("OpenMPI", "Intel", "MPICH")
-Place = Literal["core", "socket", "numa"]
-PLACES: tuple[Place, ...] = ("core", "socket", "numa")
 
 # mpi-operator writes ``NAME slots=S`` for Open MPI and ``NAME:S`` for the others. Names are restricted to what ssh
 # cannot take for an option or for another user.
@@ -93,17 +91,6 @@ class Host:
     def pod(self) -> str:
         """The pod's name, for messages."""
         return short_name(self.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """What every rank is bound to. Cores are physical cores."""
-
-    place: Place
-    ranks_per_place: int
-    """Ranks per socket or NUMA node. Ranks that are bound to cores are placed one after another."""
-    cores_per_rank: int | None
-    """None: all cores of the socket or NUMA node; one core if ``place`` is core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +243,15 @@ def _identify(program: str) -> InstalledMpi | None:
     return read_version(program, answer.stdout)
 
 
-def render_local_command(
-    launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str], binding: Binding | None = None
-) -> tuple[str, ...]:
+def render_local_command(launcher: Launcher, *, ranks: int, is_root: bool, program: Iterable[str]) -> tuple[str, ...]:
     """Return the command for ranks that all run in this pod."""
     if launcher.mpi != "OpenMPI":
-        bound = _hydra_binding(launcher, binding)
-        return (launcher.program, "-n", str(ranks), *bound, *launcher.tag_options, *program)
+        unbound = _hydra_binding(launcher)
+        return (launcher.program, "-n", str(ranks), *unbound, *launcher.tag_options, *program)
     # By default Open MPI binds each rank to one core, and all threads of the rank would share it; and it refuses more
-    # ranks than the pod has cores. OMP_NUM_THREADS limits the threads instead.
-    bound = open_mpi_binding(binding) if binding else ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
-    return (launcher.program, *_as_root(is_root), "-np", str(ranks), *bound, *launcher.tag_options, *program)
+    # ranks than the pod has cores. Ranks bind themselves (``binding``), and OMP_NUM_THREADS limits the threads.
+    unbound = ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")
+    return (launcher.program, *_as_root(is_root), "-np", str(ranks), *unbound, *launcher.tag_options, *program)
 
 
 def render_remote_command(
@@ -278,7 +263,6 @@ def render_remote_command(
     exports: Iterable[str],
     is_root: bool,
     program: Iterable[str],
-    binding: Binding | None = None,
 ) -> tuple[str, ...]:
     """Return the command for ranks that run in other pods.
 
@@ -290,65 +274,23 @@ def render_remote_command(
         exports: Variables that ranks get from here. All others they get from the pod that they run in.
         is_root: Open MPI refuses to run as root unless it is asked to.
         program: What each rank runs.
-        binding: Where to; None: ranks run on all processors of their pod.
     """
     where: tuple[str, ...]
     forwarded: tuple[str, ...]
     if launcher.mpi == "OpenMPI":
-        bound = open_mpi_binding(binding) if binding else ("--map-by", "slot", "--bind-to", "none")
-        where = ("--hostfile", hostfile, "-np", str(ranks), *bound)
+        where = ("--hostfile", hostfile, "-np", str(ranks), "--map-by", "slot", "--bind-to", "none")
         forwarded = tuple(word for name in exports for word in ("-x", name))
         return (launcher.program, *_as_root(is_root), *where, *forwarded, *launcher.tag_options, *program)
     names = ",".join(exports)
-    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots), *_hydra_binding(launcher, binding))
+    where = ("-f", hostfile, "-n", str(ranks), "-ppn", str(slots), *_hydra_binding(launcher))
     # By default Hydra forwards the whole environment of this pod, and it would replace the workers' own.
     forwarded = ("-genvlist", names) if names else ("-genvnone",)
     return (launcher.program, *where, *forwarded, *launcher.tag_options, *program)
 
 
-def open_mpi_binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of mpirun; checked with 5.0.11, which still accepts ``socket`` for what it calls a package."""
-    cores = binding.cores_per_rank
-    if binding.place == "core":
-        return ("--map-by", f"slot:PE={cores or 1}", "--bind-to", "core")
-    mapping = f"ppr:{binding.ranks_per_place}:{binding.place}"
-    if cores is None:
-        return ("--map-by", mapping, "--bind-to", binding.place)
-    return ("--map-by", f"{mapping}:PE={cores}", "--bind-to", "core")
-
-
-def mpich_binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of mpiexec, which places ranks on sockets round-robin; checked with 5.0.2.
-
-    Checked on a simulated node of two sockets with hyperthreads.
-    """
-    cores = binding.cores_per_rank
-    if binding.place == "core":
-        return ("-bind-to", f"core:{cores or 1}")
-    if cores is None:
-        return ("-bind-to", binding.place)
-    return ("-bind-to", f"core:{cores}", "-map-by", binding.place)
-
-
-def intel_binding(binding: Binding) -> tuple[str, ...]:
-    """Return options of mpiexec.hydra that set variables: it accepts -bind-to, but ignores it.
-
-    From Intel's reference: it has no simulated node to check them on.
-    """
-    cores = binding.cores_per_rank
-    if binding.place != "core" and cores is None:
-        return ("-genv", "I_MPI_PIN_DOMAIN", binding.place)
-    # CELL=core, or domains would be counted in hyperthreads. bunch fills sockets evenly, compact one after another.
-    order = "compact" if binding.place == "core" else "bunch"
-    domain = ("-genv", "I_MPI_PIN_DOMAIN", f"{cores or 1}:compact")
-    return (*domain, "-genv", "I_MPI_PIN_CELL", "core", "-genv", "I_MPI_PIN_ORDER", order)
-
-
-def _hydra_binding(launcher: Launcher, binding: Binding | None) -> tuple[str, ...]:
-    if binding is None:
-        # Intel MPI binds by default, MPICH does not.
-        return ("-genv", "I_MPI_PIN", "off") if launcher.mpi == "Intel" else ()
-    return intel_binding(binding) if launcher.mpi == "Intel" else mpich_binding(binding)
+def _hydra_binding(launcher: Launcher) -> tuple[str, ...]:
+    # Intel MPI binds by default, MPICH does not.
+    return ("-genv", "I_MPI_PIN", "off") if launcher.mpi == "Intel" else ()
 
 
 def _as_root(is_root: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``bert-pod rank``: what mpirun starts; checks machine and network, sets up the environment and runs the program.
+"""``bert-pod rank``: what mpirun starts; checks machine and network, binds itself and runs its program.
 
 The memory allocator, the OpenMP runtime and the number of threads depend on the machine that the rank runs on, so
 they are chosen there, and mpirun itself is not affected. The job selects libraries by ``BERT_ALLOCATOR`` and
@@ -21,6 +21,7 @@ from types import FrameType
 
 from bert_trainer.errors import InputError, TrainerError, WrongTopology
 from bert_trainer.output.termination import report_error
+from bert_trainer.pod.binding import Binding, choose_processors
 from bert_trainer.pod.processes import die_with_parent
 from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
 from bert_trainer.pod.transport_check import check_transports
@@ -49,29 +50,45 @@ _FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredTopology:
-    """Sockets and NUMA nodes that the job expects of every machine; None: any number."""
+    """What the job expects of every machine; None: any number."""
 
     sockets: int | None = None
     numa_nodes: int | None = None
+    threads_per_core: int | None = None
 
     def options(self) -> tuple[str, ...]:
         """Return the options of ``bert-pod rank`` for it."""
-        named = (("--sockets", self.sockets), ("--numa-nodes", self.numa_nodes))
+        named = (
+            ("--sockets", self.sockets),
+            ("--numa-nodes", self.numa_nodes),
+            ("--threads-per-core", self.threads_per_core),
+        )
         return tuple(word for name, value in named if value is not None for word in (name, str(value)))
 
 
-def rank_command(program: tuple[str, ...], declared: DeclaredTopology, *, reports_end: bool = False) -> tuple[str, ...]:
+def rank_command(
+    program: tuple[str, ...], declared: DeclaredTopology, binding: Binding | None, *, reports_end: bool = False
+) -> tuple[str, ...]:
     """Return the command that a launcher starts for each rank."""
     report_end = ("--tell-end",) if reports_end else ()
-    return (sys.executable, "-m", "bert_trainer.pod", "rank", *report_end, *declared.options(), "--", *program)
+    options = (*declared.options(), *(binding.options() if binding else ()))
+    return (sys.executable, "-m", "bert_trainer.pod", "rank", *report_end, *options, "--", *program)
 
 
-def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_end: bool, is_quiet: bool = False) -> int:
+def run_rank(
+    program: tuple[str, ...],
+    declared: DeclaredTopology,
+    binding: Binding | None,
+    *,
+    reports_end: bool,
+    is_quiet: bool = False,
+) -> int:
     """Become the program, or wait for it and report how it ended; returns the exit code.
 
     Args:
         program: What runs as a rank.
-        declared: Sockets and NUMA nodes that the job expects of this machine.
+        declared: Sockets, NUMA nodes and hardware threads that the job expects of this machine.
+        binding: What the rank is bound to; None: it runs on all processors of its pod.
         reports_end: Stay as its parent and print a line for ``bert-pod launcher`` or ``single`` when it ends. Some
             mpiruns do not notice a rank that fails before MPI_Init, and none says how every rank ended.
         is_quiet: Do not announce the rank: no launcher of ours counts them.
@@ -91,7 +108,19 @@ def run_rank(program: tuple[str, ...], declared: DeclaredTopology, *, reports_en
                 sys.stdout.write(describe_transports(transports, host) + "\n")
                 sys.stdout.flush()
             check_transports(transports, os.environ, host)
-        extra = {**choose_preload(os.environ), **choose_threads(os.environ, machine, bound_processors(), quota_cores())}
+        processors = bound_processors()
+        if binding is not None:
+            processors = choose_processors(
+                binding,
+                machine,
+                processors,
+                local_rank=read_local_rank(os.environ),
+                local_size=read_local_size(os.environ),
+                threads_per_core=declared.threads_per_core,
+            )
+            os.sched_setaffinity(0, processors)  # what it starts inherits this
+        threads = choose_threads(os.environ, machine, processors, quota_cores(), is_bound=binding is not None)
+        extra = {**choose_preload(os.environ), **threads}
         try:
             if reports_end:
                 return _run_child(program, {**os.environ, **extra})
@@ -140,7 +169,7 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
 
 
 def check_topology(machine: Machine, declared: DeclaredTopology, host: str) -> None:
-    """Check that the machine has the sockets and NUMA nodes that the job declares: binding relies on them.
+    """Check that the machine has what the job declares: binding and the pods' requests rely on it.
 
     Raises:
         WrongTopology: It has others.
@@ -148,6 +177,7 @@ def check_topology(machine: Machine, declared: DeclaredTopology, host: str) -> N
     for path, declared_count, found in (
         ("spec.cpu.sockets", declared.sockets, machine.sockets),
         ("spec.cpu.numaNodes", declared.numa_nodes, machine.numa_nodes),
+        ("spec.cpu.threadsPerCore", declared.threads_per_core, machine.threads_per_core),
     ):
         if declared_count is not None and declared_count != found:
             raise WrongTopology(
@@ -184,7 +214,12 @@ def choose_preload(environment: Mapping[str, str], folders: Sequence[Path] = _LI
 
 
 def choose_threads(
-    environment: Mapping[str, str], machine: Machine, processors: tuple[int, ...], quota_cores: float | None
+    environment: Mapping[str, str],
+    machine: Machine,
+    processors: tuple[int, ...],
+    quota_cores: float | None,
+    *,
+    is_bound: bool,
 ) -> dict[str, str]:
     """Return OMP_NUM_THREADS for this rank unless it is set: the physical cores that it is bound to, or its share.
 
@@ -192,15 +227,13 @@ def choose_threads(
         environment: This rank's, for OMP_NUM_THREADS and the number of ranks beside it.
         machine: Cores of the machine.
         processors: Processors that this process may run on.
-        quota_cores: CPU limit of the container, in cores; None: no limit.
+        quota_cores: CPU limit of the container, in CPUs of Kubernetes, which are hardware threads; None: no limit.
+        is_bound: The processors are this rank's own; otherwise the ranks beside it share them.
     """
     if environment.get("OMP_NUM_THREADS"):
         return {}
     local_size = read_local_size(environment)
     cores = machine.count_cores(processors)
-    # With several ranks, fewer processors than the machine has mean that each rank is bound to its own. Otherwise all
-    # of them see the same processors and share them.
-    is_bound = local_size > 1 and len(processors) < len(machine.core_of)
     if not is_bound:
         cores //= local_size
     if quota_cores is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.errors import Stopped
+from bert_trainer.pod.binding import Binding
 from bert_trainer.pod.exit_codes import (
     Evidence,
     build_record,
@@ -17,7 +18,7 @@ from bert_trainer.pod.exit_codes import (
     write_record,
 )
 from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_first_failure, read_record_source
-from bert_trainer.pod.mpi import Binding, Launcher, Mpi, find_launcher, render_local_command
+from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local_command
 from bert_trainer.pod.processes import StopForwarder, run_child, temporary_folder
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
@@ -46,14 +47,13 @@ def run_single(job: Job) -> int:
     with StopForwarder() as stop, temporary_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
         # Without a launcher bert-pod rank becomes the program (exec), whose end is then the child's own.
-        command = rank_command(job.program, job.declared, reports_end=launcher is not None)
+        command = rank_command(job.program, job.declared, job.binding, reports_end=launcher is not None)
         if launcher is not None:
             command = render_local_command(
                 launcher,
                 ranks=job.ranks,
                 is_root=os.geteuid() == 0,
                 program=command,
-                binding=job.binding,
             )
         return _run(job, launcher, command, folder, stop)
 

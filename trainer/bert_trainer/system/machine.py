@@ -6,6 +6,7 @@ A container sees the whole machine here, whatever share of it the container may 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,28 @@ class Machine:
     numa_nodes: int
     core_of: dict[int, tuple[int, int]]
     """Socket and core of every logical processor."""
+    node_of: dict[int, int]
+    """NUMA node of every logical processor."""
+
+    @property
+    def threads_per_core(self) -> int:
+        """Hardware threads of a physical core that are switched on; the most that any core has."""
+        return max(Counter(self.core_of.values()).values(), default=1)
+
+    def group_by_core(self, processors: Iterable[int]) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Return some logical processors by socket and core, in the order of sockets, NUMA nodes and processors."""
+        cores: dict[tuple[int, int], list[int]] = {}
+        for number in sorted(processors, key=self._place):
+            cores.setdefault(self.core_of.get(number, (-1, number)), []).append(number)
+        return {core: tuple(threads) for core, threads in cores.items()}
+
+    def _place(self, number: int) -> tuple[int, int, int]:
+        # By first thread and not by core id: ids have gaps, and firmware numbers them in an order of its own.
+        return (self.core_of.get(number, (-1, 0))[0], self.node_of.get(number, 0), number)
 
     def count_cores(self, processors: Iterable[int]) -> int:
         """Return how many physical cores some logical processors belong to."""
-        return len({self.core_of.get(number, (-1, number)) for number in processors})
+        return len(self.group_by_core(processors))
 
 
 def read_machine(sysfs: Path = SYSFS) -> Machine:
@@ -37,11 +56,16 @@ def read_machine(sysfs: Path = SYSFS) -> Machine:
         # A processor that is switched off has no topology.
         if number.isdecimal() and socket is not None and core is not None:
             cores[int(number)] = (socket, core)
-    lists = [_read(folder / "cpulist") for folder in (sysfs / "node").glob("node[0-9]*")]
+    nodes = {
+        number: int(folder.name.removeprefix("node"))
+        for folder in (sysfs / "node").glob("node[0-9]*")
+        for number in parse_processors(_read(folder / "cpulist"))
+    }
     return Machine(
         sockets=max(1, len({socket for socket, _ in cores.values()})),
-        numa_nodes=max(1, len([text for text in lists if text])),
+        numa_nodes=max(1, len(set(nodes.values()))),
         core_of=cores,
+        node_of=nodes,
     )
 
 
@@ -63,6 +87,12 @@ def quota_cores(cgroups: Path = CGROUPS) -> float | None:
     except (IndexError, ValueError, ZeroDivisionError):  # version 2 writes "max"
         return None
     return cores if cores > 0 else None  # version 1 writes -1
+
+
+def parse_processors(text: str) -> tuple[int, ...]:
+    """Return the processors of a list as the kernel writes it: ``0-27,56-83``."""
+    ranges = (part.partition("-") for part in text.split(",") if part)
+    return tuple(number for first, _, last in ranges for number in range(int(first), int(last or first) + 1))
 
 
 def render_processors(processors: Iterable[int]) -> str:

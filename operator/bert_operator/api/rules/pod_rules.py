@@ -13,6 +13,7 @@ from bert_operator.api.rules import mounts
 from bert_operator.api.rules.cel import RANKS_PER_WORKER, Cel, has_cpu, is_pinned
 from bert_operator.api.rules.rule import Rule, Violation, rule
 from bert_operator.api.schema.bert_pretrain_job import JobSpec
+from bert_operator.api.schema.cluster import ResourcesSpec, count_cpus
 from bert_operator.errors import render_value
 
 
@@ -161,6 +162,77 @@ def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
             )
 
 
+_THREADS_PER_CORE = f"({has_cpu('threadsPerCore')} ? self.cpu.threadsPerCore : 1)"
+
+
+def _worker_resources(spec: JobSpec) -> tuple[str, ResourcesSpec]:
+    """Return the resources of workers with their path: a role's section replaces the job's as a whole."""
+    if spec.worker.resources is not None:
+        return "worker.resources", spec.worker.resources
+    return "resources", spec.resources
+
+
+def _of_worker_cpus(expression: str) -> tuple[Cel, Cel]:
+    """Return an expression over ``{cpu}``, the CPUs of a worker with pinned ranks, at both places where they may stand.
+
+    Where they are written as text (500m), the operator alone judges: a field that may be both number and text has no
+    limit of length to the server, and whatever reads the text exceeds the cost that a rule may have.
+    """
+    has_own = "has(self.worker) && has(self.worker.resources)"
+    pinned = f"{has_cpu('pinning')} && self.cpu.pinning != 'none'"
+
+    def at(path: str, given: str) -> Cel:
+        applies = f"{pinned} && {given} && type(self.{path}) == int"
+        return Cel(JobSpec, f"!({applies}) || {expression.format(cpu=f'self.{path}')}", path)
+
+    return (
+        at("worker.resources.cpu", f"{has_own} && has(self.worker.resources.cpu)"),
+        at("resources.cpu", f"!({has_own}) && has(self.resources) && has(self.resources.cpu)"),
+    )
+
+
+@rule(
+    *_of_worker_cpus(
+        f"!{has_cpu('coresPerRank')} || {{cpu}} >= self.cpu.coresPerRank * {RANKS_PER_WORKER} * {_THREADS_PER_CORE}"
+    ),
+    allowed="at least cpu.coresPerRank x slotsPerWorker x cpu.threadsPerCore where ranks are pinned: each is a CPU",
+    next_step="leave the field out for exactly that many",
+    reads=(("resources",), ("worker",), ("cpu",), ("slotsPerWorker",)),
+)
+def cpus_hold_the_pinned_ranks(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse pods with fewer CPUs than their ranks are to be pinned to: the cores are not there.
+
+    Ranks that are not pinned may share CPUs: slow, but the way to try a job on a small machine.
+    """
+    path, resources = _worker_resources(spec)
+    cpu, needed = spec.cpu, spec.cpus_per_worker
+    if cpu.pinning == "none" or resources.cpu is None or needed is None:
+        return
+    if count_cpus(resources.cpu) < needed:
+        yield Violation(
+            f"{path}.cpu",
+            render_value(resources.cpu),
+            allowed=f"at least {needed}: coresPerRank {cpu.cores_per_rank} x {spec.ranks_per_worker} ranks x "
+            f"threadsPerCore {cpu.threads_per_core or 1}, since ranks are pinned and each thread of a core is a CPU",
+        )
+
+
+@rule(
+    *_of_worker_cpus(f"{{cpu}} % {_THREADS_PER_CORE} == 0"),
+    allowed="a whole number where ranks are pinned, and a multiple of cpu.threadsPerCore: kubelet gives no other pod "
+    "cores of its own",
+    next_step="leave the field out where cpu.coresPerRank is given, or round it up",
+    reads=(("resources",), ("worker",), ("cpu",)),
+)
+def pinned_pods_ask_for_whole_cores(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse parts of cores where ranks are pinned: kubelet's static CPU manager would let such a pod share CPUs."""
+    path, resources = _worker_resources(spec)
+    if resources.cpu is not None and spec.cpu.pinning != "none":
+        cpus = count_cpus(resources.cpu)
+        if cpus.denominator != 1 or cpus % (spec.cpu.threads_per_core or 1):
+            yield Violation(f"{path}.cpu", render_value(resources.cpu))
+
+
 @rule(
     # The server says it by the lists' type: keys of x-kubernetes-list-map-keys are unique.
     allowed="a name that no other entry has",
@@ -236,6 +308,8 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     profiled_stage_trains,
     exact_arithmetic_is_not_compressed,
     every_rank_has_a_device,
+    cpus_hold_the_pinned_ranks,
+    pinned_pods_ask_for_whole_cores,
     names_differ,
     mounts_differ,
 )

@@ -405,6 +405,13 @@ class JobSpec(Section):
         """Training processes over all workers."""
         return self.workers * self.ranks_per_worker
 
+    @property
+    def cpus_per_worker(self) -> int | None:
+        """CPUs, as Kubernetes counts them, that the ranks of one worker need; None: cpu.coresPerRank is not given."""
+        if self.cpu.cores_per_rank is None:
+            return None
+        return self.cpu.cores_per_rank * self.ranks_per_worker * (self.cpu.threads_per_core or 1)
+
     def resolve_ranks(self) -> Self:
         """Return the same with slotsPerWorker as a number, whatever the ranks are counted from."""
         cpu = self.cpu.model_copy(update={"ranks_per_node": None})

@@ -5,6 +5,8 @@ Kubernetes' own terms keep their names. What empty fields become is in ``render`
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -15,6 +17,18 @@ from bert_operator.api.schema.section import FilePath, Name, PositiveFloat, Sect
 QUANTITY_PATTERN = r"^([1-9][0-9]*(\.[0-9]{1,3})?|0\.[0-9]{0,2}[1-9])(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 Quantity = Annotated[int, Field(ge=1, le=2**53)] | Annotated[str, Field(max_length=20, pattern=QUANTITY_PATTERN)]
 """Kubernetes' notation of amounts: 4, 500m, 64Gi."""
+_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
+_SUFFIXES = {"": Fraction(1), "m": Fraction(1, 1000), "k": Fraction(10**3)}
+_SUFFIXES |= {suffix: Fraction(1000**power) for power, suffix in enumerate("MGTP", start=2)}
+_SUFFIXES |= {f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTP", start=1)}
+
+
+def count_cpus(amount: Quantity) -> Fraction:
+    """Return an amount of CPUs as a number: a half for 500m."""
+    match = _AMOUNT.fullmatch(str(amount))
+    assert match is not None, "a valid quantity"
+    return Fraction(match[1]) * _SUFFIXES[match[2]]
+
 
 MOUNT_PATTERN = r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 MountPath = Annotated[str, Field(min_length=2, max_length=256, pattern=MOUNT_PATTERN)]
@@ -146,7 +160,8 @@ class ResourcesSpec(Section):
     """Resources of one pod. Requests equal limits, so that neighbours never slow a worker down."""
 
     cpu: Quantity | None = None
-    """Cores. Empty: cpu.coresPerRank x slotsPerWorker if that is set, else no request."""
+    """CPUs, which to Kubernetes are hardware threads. Empty: cpu.coresPerRank x slotsPerWorker x cpu.threadsPerCore if
+    coresPerRank is set, else no request."""
     memory: Quantity | None = None
     """Main memory, including sharedMemory. Empty: no request."""
     ephemeral_storage: Quantity | None = None
@@ -178,6 +193,10 @@ class CpuSpec(Section):
     numa_nodes: Annotated[int, Field(ge=1, le=64)] | None = None
     """NUMA nodes with processors per node; required to pin by numa. slotsPerWorker must be a multiple. Checked like
     sockets."""
+    threads_per_core: Annotated[int, Field(ge=1, le=8)] | None = None
+    """Hardware threads per physical core of a node: 2 with hyper-threading. Each is a CPU to Kubernetes, so pods ask
+    for coresPerRank x slotsPerWorker x threadsPerCore CPUs; OMP_NUM_THREADS stays coresPerRank. Checked like sockets;
+    with pinning, cores of which a pod has only some threads fail the attempt too. Empty: counted as 1, not checked."""
     allocator: Literal["system", "jemalloc", "tcmalloc"] = "system"
     """Memory allocator that ranks preload; with jemalloc MALLOC_CONF is set too."""
     openmp: Literal["gnu", "intel"] = "gnu"
@@ -252,7 +271,8 @@ class RoleSpec(Section):
     """Overrides for one role, the launcher or the workers. A section given here replaces the job's as a whole."""
 
     resources: ResourcesSpec | None = None
-    """Replaces spec.resources. The launcher never gets accelerators. Empty: 1 core and 2Gi for the launcher."""
+    """Replaces spec.resources. The launcher never gets accelerators. Empty: for the launcher 2Gi and 1 CPU, or 900m
+    with cpu.threadsPerCore, so that kubelet's static CPU manager gives it no CPU of its own: half a core."""
     security_context: SecurityContextSpec | None = None
     """Replaces spec.securityContext. Both roles need the same user if they share files."""
     node_selector: Labels | None = None

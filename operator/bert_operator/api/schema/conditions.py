@@ -162,7 +162,8 @@ class FailureReason(_Described):
     )
     WRONG_TOPOLOGY = (
         "WrongTopology",
-        "A node has another number of sockets or NUMA nodes than cpu.sockets or cpu.numaNodes says.",
+        "A node has another number of sockets, NUMA nodes or threads per core than spec.cpu says, or kubelet gave a "
+        "pod other cores than its ranks are pinned to.",
     )
     TRANSPORT_UNUSABLE = (
         "TransportUnusable",

@@ -107,8 +107,8 @@ class PrepareSpec(Section):
     """For recipe mlperf: number of files into which the training files of a sequence length are cut again, with sizes
     that differ by at most one sample. Empty: 2048, as published."""
     num_processes: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Parallel processes per worker. Empty: one per core; with several workers one per whole core of their
-    resources.cpu, 1 if that is not set."""
+    """Parallel processes per worker. Empty: one per core; with several workers one per physical core of their
+    resources.cpu, of which cpu.threadsPerCore CPUs make one; 1 if neither is set."""
     workers: Annotated[int, Field(ge=1, le=256)] = 1
     """Pods or machines, as ranks of an MPI job; any number yields the same bytes. All of them write to the dataset's
     volume. Default: 1, a single pod without ssh."""
