@@ -92,6 +92,7 @@ def render_config_map(frozen: Frozen) -> Document:
         hosts=spec.workers,
         output_folder=frozen.output_folder,
         data_base=mounts.dataset_base(spec),
+        in_pods=True,
     )
     return {
         "apiVersion": "v1",

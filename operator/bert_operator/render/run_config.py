@@ -40,7 +40,14 @@ _DEFAULT_OPTIMIZER_STATES = {"lamb": "keep", "adamw": "keepWithStepCount"}
 
 
 def render_run_config(
-    job: BertPretrainJob, *, uid: str, ranks: int, hosts: int, output_folder: str, data_base: str | None = None
+    job: BertPretrainJob,
+    *,
+    uid: str,
+    ranks: int,
+    hosts: int,
+    output_folder: str,
+    data_base: str | None = None,
+    in_pods: bool = False,
 ) -> Document:
     """Return the run configuration of a valid job.
 
@@ -51,6 +58,7 @@ def render_run_config(
         hosts: What it will start them on.
         output_folder: Absolute, in the file system of the ranks.
         data_base: Folder that data paths are relative to; None: the working directory of the ranks.
+        in_pods: Ranks have the devices that the job asks for, and none are to be done without.
     """
     spec = job.spec
     place = partial(place_path, base=data_base)
@@ -80,6 +88,8 @@ def render_run_config(
         "logging": spec.logging.model_dump(),
         "profile_steps": None if spec.profile_steps is None else spec.profile_steps.model_dump(),
         "gpu_memory_limit_gib": None if accelerator is None else accelerator.gpu_memory_limit_gib,
+        # Otherwise a pod whose driver is missing would train on its few cores, for weeks.
+        **({"device": "cuda"} if in_pods and accelerator is not None else {}),
     }
 
 

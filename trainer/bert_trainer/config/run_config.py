@@ -180,7 +180,7 @@ class RunConfig(Section):
     world: WorldConfig
     seed: Seed
     """Of initial weights, sample order and dropout."""
-    # The operator does not render it, so it has a default.
+    # The operator renders it for jobs with accelerators only, so it has a default.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"]
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's

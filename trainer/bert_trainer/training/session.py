@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -24,9 +26,10 @@ from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.errors import InputError, Stopped, UnsupportedPrecision
+from bert_trainer.errors import DeviceUnusable, InputError, Stopped, UnsupportedPrecision
 from bert_trainer.model.backends.cpu.capability import prepare_processor
 from bert_trainer.model.backends.gpu.capability import check_build, check_capability
+from bert_trainer.model.backends.gpu.driver import explain_missing_gpu
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import LossScaler, Optimizer
 from bert_trainer.optim.schedule import num_steps
@@ -258,7 +261,10 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
     """
     has_gpu = torch.cuda.is_available()
     if config.device == "cuda" and not has_gpu:
-        raise InputError("device: got 'cuda'; this machine has no CUDA device", hint="use device 'cpu' or 'auto'")
+        why, next_step = explain_missing_gpu(torch.version.cuda, os.environ)
+        raise DeviceUnusable(
+            f"device: got 'cuda'; PyTorch finds no GPU on {socket.gethostname()}: {why}", hint=next_step
+        )
     if config.device == "cpu" or not has_gpu:
         if config.precision == "tf32":
             raise UnsupportedPrecision(
