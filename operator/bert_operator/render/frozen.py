@@ -15,12 +15,13 @@ from typing import Any
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema import recipes
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, Stage
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Stage
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names
 from bert_operator.render.run_config import place_path, render_run_config
+from bert_operator.render.shared_memory import as_found, size_shared_memory
 from bert_operator.render.users import render_files
 
 Document = dict[str, Any]
@@ -47,8 +48,12 @@ class Frozen:
 
 def freeze(job: BertPretrainJob, *, default_image: str) -> Frozen:
     """Resolve the defaults that depend on the cluster. The job has passed ``cluster_problems`` and has a uid."""
+    spec = size_shared_memory(job.spec.resolve_ranks()).model_copy(update={"image": job.spec.image or default_image})
+    return _freeze_as_it_is(job, spec)
+
+
+def _freeze_as_it_is(job: BertPretrainJob, spec: JobSpec) -> Frozen:
     assert job.metadata.uid is not None, "the API server gives every object a uid"
-    spec = job.spec.resolve_ranks().model_copy(update={"image": job.spec.image or default_image})
     resolved = job.model_copy(update={"spec": spec})
     folder = place_path(spec.output.path, base=mounts.output_base(spec)) or spec.output.path
     return Frozen(
@@ -155,8 +160,8 @@ def thaw(document: Document, data: Mapping[str, str]) -> Frozen:
     # Of the text, not of the parsed spec: a newer release may have frozen fields that this one drops, and its children
     # are annotated with the hash of all of them.
     spec_hash = names.content_hash({key: value for key, value in spec.items() if key != "runPolicy"})
-    # No default image: a frozen spec has one.
-    return replace(freeze(job, default_image=""), spec_hash=spec_hash)
+    # No defaults: a frozen spec has those of the release that froze it.
+    return replace(_freeze_as_it_is(job, job.spec.resolve_ranks()), spec_hash=spec_hash)
 
 
 def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[str], bool]) -> bool:
@@ -178,7 +183,8 @@ def agrees(config_map: Mapping[str, Any], own: Frozen, was_default: Callable[[st
         return False
     if found.image is None or found.image != own.job.spec.image and not was_default(found.image):
         return False
-    spec = own.job.spec.model_copy(update={"stages": _without_former_default(own.job.spec.stages, found.stages)})
+    spec = as_found(own.job.spec, found)
+    spec = spec.model_copy(update={"stages": _without_former_default(spec.stages, found.stages)})
     own = replace(own, job=own.job.model_copy(update={"spec": spec}))
     moved = spec.model_copy(update={"image": found.image, "run_policy": found.run_policy})
     expected, data = dict(render_config_map(own)["data"]), dict(config_map["data"])

@@ -23,6 +23,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
 from bert_operator.render.processors import processor_environment
+from bert_operator.render.shared_memory import USUAL_GIB
 from bert_operator.state.runs import ChildSpec
 
 Document = dict[str, Any]
@@ -33,7 +34,6 @@ RUN_CONFIG_PATH = f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"
 SSH_PORT = 2222
 CONTAINER = "trainer"
 
-DEFAULT_SHARED_MEMORY = "1Gi"
 LAUNCHER_RESOURCES = ResourcesSpec(cpu=1, memory="2Gi")
 # A whole CPU would be its own under kubelet's static CPU manager: half a core that workers lack, and with
 # full-pcpus-only a pod that is refused.
@@ -223,7 +223,7 @@ def _volumes(role: _Role) -> Volumes:
     yield _empty("tmp", "/tmp")  # noqa: S108 - in the pod
     if role.name == names.WORKER and role.user.run_as_user == users.ROOT:
         yield _empty("run", "/run")  # root's sshd creates /run/sshd
-    shared = str(role.resources.shared_memory or DEFAULT_SHARED_MEMORY)
+    shared = str(role.resources.shared_memory or f"{USUAL_GIB}Gi")
     yield _empty("shared-memory", "/dev/shm", medium="Memory", sizeLimit=shared)  # noqa: S108 - in the pod
     yield from _shared_volumes(role)
     if role.resources.hugepages is not None:

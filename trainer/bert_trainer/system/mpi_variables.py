@@ -15,7 +15,6 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-_LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def read_rank(environment: Mapping[str, str]) -> int:
@@ -36,11 +35,6 @@ def read_local_rank(environment: Mapping[str, str]) -> int:
 def read_local_size(environment: Mapping[str, str]) -> int:
     """Return the number of ranks on this machine, or in this pod; 1 without a launcher."""
     return _first_number(environment, _LOCAL_SIZE_VARIABLES, 1)
-
-
-def read_local_rank(environment: Mapping[str, str]) -> int:
-    """Return this process's number among the ranks on this machine, or in this pod; 0 without a launcher."""
-    return _first_number(environment, _LOCAL_RANK_VARIABLES, 0)
 
 
 def is_rank(names: Iterable[str]) -> bool:

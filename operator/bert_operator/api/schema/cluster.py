@@ -163,11 +163,14 @@ class ResourcesSpec(Section):
     """CPUs, which to Kubernetes are hardware threads. Empty: cpu.coresPerRank x slotsPerWorker x cpu.threadsPerCore if
     coresPerRank is set, else no request."""
     memory: Quantity | None = None
-    """Main memory, including sharedMemory. Empty: no request."""
+    """Main memory, including what is written to sharedMemory. Empty: no request."""
     ephemeral_storage: Quantity | None = None
     """Local disk of the node for logs and temporary files. Empty: no request."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm. Empty: 1Gi, since the container runtime's 64Mi are too small for MPI and NCCL."""
+    """Size of /dev/shm, through which ranks of a pod exchange gradients. Empty: 32Mi per slot, 512Mi per slot with an
+    accelerator, and 1Gi at least: Open MPI and Intel MPI take 16Mi per rank, NCCL 9Mi per channel and neighbour. What
+    is written there counts against memory, and no more than memory fits. Give more to programs of your own whose data
+    loaders are processes."""
     hugepages: HugepagesSpec | None = None
     """Huge pages."""
     accelerator: AcceleratorSpec | None = None
