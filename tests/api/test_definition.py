@@ -14,6 +14,7 @@ from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES
 from bert_operator.api.rules.size_bound import spec_size_expression
 from bert_operator.api.rules.stage_rules import STAGE_RULES, one_kind
+from bert_operator.api.rules.volume_rules import VOLUME_RULES
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, Stage
 
 Schema = dict[str, Any]
@@ -75,6 +76,7 @@ def test_lists_of_named_entries_are_merged_by_name() -> None:
         "spec.stages": ["name"],
         "spec.env": ["name"],
         "spec.volumes": ["name"],
+        **{f"spec.{place}resources.resourceClaims": ["name"] for place in ("", "launcher.", "worker.")},
         "status.conditions": ["type"],
     }
 
@@ -89,7 +91,7 @@ def test_every_text_and_list_of_the_spec_is_bounded() -> None:
 
 
 def test_every_rule_stands_where_its_section_does() -> None:
-    rules = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *STAGE_RULES, *FINETUNE_STAGE_RULES)
+    rules = (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *STAGE_RULES, *FINETUNE_STAGE_RULES, *VOLUME_RULES)
     expected = {cel.expression for rule in rules for cel in rule.cel}
     expected |= {cel.expression for rules in SECTION_RULES.values() for rule in rules for cel in rule.to_cel()}
     found = {

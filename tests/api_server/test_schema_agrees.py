@@ -49,6 +49,7 @@ def read(document: Document) -> BertPretrainJob | list[str]:
 
 _MAY_COME_FROM_A_PROFILE = re.compile(
     r"spec\.(cpu\.(sockets|numaNodes|coresPerRank)|((worker|launcher)\.)?resources\.memory): got nothing;"
+    r"|spec\.((worker|launcher)\.)?resources\.accelerator\.resourceClaim: got .*; allowed: the name of an entry"
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.rules.section_rules import RESERVED_NAMES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.names import MAX_JOB_NAME, TRAINING_RUN
+from bert_operator.names import MAX_JOB_NAME, PREPARE_RUN, TRAINING_RUN
 from bert_operator.render.children import needs_mpi, render_child
 from bert_operator.render.frozen import Frozen, freeze, read_frozen, render_config_map
 from bert_operator.state.runs import ChildSpec, list_runs
@@ -179,14 +179,53 @@ def test_only_pods_with_ranks_ask_for_devices_and_locked_memory() -> None:
         assert not (devices - {"cpu", "memory"}) & set(limits)
         assert "add" not in container(template)["securityContext"].get("capabilities", {})
         assert "runtimeClassName" not in template["spec"]
+        assert "resourceClaims" not in template["spec"]
+        assert "claims" not in container(template).get("resources", {})
+
+
+def test_a_container_uses_every_claim_of_its_pod_once() -> None:
+    seen = 0
+    for _, _, _, template in pods():
+        claims = template["spec"].get("resourceClaims", [])
+        names = [claim["name"] for claim in claims]
+        assert [used["name"] for used in container(template).get("resources", {}).get("claims", [])] == names
+        assert len(set(names)) == len(names)
+        for claim in claims:
+            assert len({"resourceClaimName", "resourceClaimTemplateName"} & claim.keys()) == 1
+        seen += bool(claims)
+    assert seen > 1
+
+
+def test_an_image_is_mounted_read_only_and_never_where_data_are_made_or_results_written() -> None:
+    seen = 0
+    for _, child, _, template in pods():
+        images = {volume["name"] for volume in template["spec"]["volumes"] if "image" in volume}
+        mounts = [mount for mount in container(template)["volumeMounts"] if mount["name"] in images]
+        assert all(mount["readOnly"] for mount in mounts)
+        assert not images & {"output", "workspace", *(["dataset"] if child.run == PREPARE_RUN else [])}
+        seen += bool(images)
+    assert seen > 1
+
+
+def test_pods_with_user_ids_of_their_own_share_nothing_else_with_the_node() -> None:
+    seen = 0
+    for _, _, _, template in pods():
+        spec = template["spec"]
+        assert spec.get("hostUsers") in (None, False)
+        if "hostUsers" in spec:
+            assert "hostNetwork" not in spec
+            assert not {kind for volume in spec["volumes"] for kind in volume} & {"nfs", "hostPath"}
+            seen += 1
+    assert seen > 1
 
 
 def test_a_pod_asks_for_what_it_may_use() -> None:
     for _, _, _, template in pods():
-        resources = container(template).get("resources", {"limits": {}, "requests": {}})
-        assert resources["limits"] == resources["requests"]
-        if any(name.startswith("hugepages-") for name in resources["limits"]):
-            assert "memory" in resources["limits"]
+        resources = container(template).get("resources", {})
+        limits = resources.get("limits", {})
+        assert limits == resources.get("requests", {})
+        if any(name.startswith("hugepages-") for name in limits):
+            assert "memory" in limits
 
 
 def limits_of(case: str) -> dict[str, Any]:

@@ -173,6 +173,45 @@ SCHEDULING = both(
     put("launcher", value={"tolerations": [], "nodeSelector": {}, "resources": {"cpu": "500m"}}),
 )
 
+CLAIMED_DEVICES = both(
+    put("workers", value=2),
+    put("slotsPerWorker", value=8),
+    put("precision", value="bf16"),
+    put(
+        "resources",
+        value={
+            "memory": "900Gi",
+            "accelerator": {"resourceClaim": "gpus"},
+            "resourceClaims": [
+                {"name": "gpus", "resourceClaimTemplateName": "eight-gpus", "request": "gpu"},
+                {"name": "fabric", "resourceClaimName": "shared-fabric"},
+            ],
+        },
+    ),
+)
+
+DATA_IN_AN_IMAGE = both(
+    two_workers(),
+    put("dataset", value={"path": "wiki", "volume": {"image": {"reference": "registry.example.com/wikipedia:128"}}}),
+    put(
+        "volumes",
+        value=[
+            {
+                "name": "glue",
+                "source": {
+                    "image": {
+                        "reference": "registry.example.com/glue@sha256:" + "0" * 64,
+                        "pullPolicy": "IfNotPresent",
+                    },
+                    "subPath": "tasks",
+                    "mountPath": "/mnt/glue",
+                },
+            }
+        ],
+    ),
+    lambda spec: spec["stages"].pop(PREPARE),
+)
+
 CHILD_CASES: dict[str, ChildCase] = {
     "single-pod": ChildCase(change=put("slotsPerWorker", value=1)),
     "prepare": ChildCase(
@@ -244,6 +283,22 @@ CHILD_CASES: dict[str, ChildCase] = {
         security="baseline",
         refused_for="runAsNonRoot != true",
     ),
+    "user-namespaces": ChildCase(
+        change=both(
+            two_workers(), put("securityContext", value={"runAsUser": 1000, "fsGroup": 600, "hostUsers": False})
+        )
+    ),
+    "root-of-a-user-namespace": ChildCase(
+        change=both(
+            put("workers", value=1),
+            put("launcher", value={"securityContext": {}}),
+            put("securityContext", value={"runAsUser": 0, "hostUsers": False}),
+        ),
+        security="baseline",
+        refused_for="unrestricted capabilities",
+    ),
+    "devices-by-claims": ChildCase(change=CLAIMED_DEVICES),
+    "data-in-an-image": ChildCase(change=DATA_IN_AN_IMAGE),
     "environment": ChildCase(change=ENVIRONMENT),
     "workspace": ChildCase(change=WORKSPACE),
     "scheduling": ChildCase(change=SCHEDULING),

@@ -69,7 +69,8 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
 # Sections of which one field stands alone, and that field's choices.
 ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "VolumeSource": ("persistentVolumeClaim", "nfs", "hostPath"),
+        "VolumeSource": ("persistentVolumeClaim", "nfs", "hostPath", "image"),
+        "ResourceClaimSpec": ("resourceClaimName", "resourceClaimTemplateName"),
         "EnvironmentVariable": ("value", "secret", "configMap"),
         "EnvironmentSource": ("secret", "configMap"),
         "LengthSpec": ("steps", "epochs", "samples"),

@@ -9,7 +9,59 @@ from section_cases import CLAIM, volume, volumes
 PINNED_TO_CORES = {"coresPerRank": 26, "threadsPerCore": 2, "pinning": "core"}
 PINNED_TO_SOCKETS = {"pinning": "socket", "sockets": 2, "threadsPerCore": 2}
 
+
+def gpus(**claim: str) -> dict[str, object]:
+    """Return resources whose GPUs come by a claim."""
+    return {"accelerator": {"resourceClaim": "gpus"}, "resourceClaims": [{"name": "gpus", **claim}]}
+
+
+TEMPLATE = {"resourceClaimTemplateName": "two-gpus"}
+
 POD_CASES: dict[str, RuleCase] = {
+    "a claim in one way": RuleCase(
+        put("resources", value={"resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]}),
+        put("resources", value={"resourceClaims": [{"name": "nic"}]}),
+        "spec.resources.resourceClaims[0]",
+        ("got nothing", "exactly one of resourceClaimName, resourceClaimTemplateName"),
+    ),
+    "names of claims": RuleCase(
+        put("worker", value={"resources": {"resourceClaims": [{"name": name, **TEMPLATE} for name in ("a", "b")]}}),
+        put("worker", value={"resources": {"resourceClaims": [{"name": name, **TEMPLATE} for name in ("a", "a")]}}),
+        "spec.worker.resources.resourceClaims[1].name",
+        ('got "a"', "a name that no other entry has"),
+    ),
+    "GPUs by a claim or by a resource": RuleCase(
+        put("resources", value=gpus(**TEMPLATE)),
+        put(
+            "resources",
+            value={**gpus(**TEMPLATE), "accelerator": {"resourceClaim": "gpus", "resourceName": "amd.com/gpu"}},
+        ),
+        "spec.resources.accelerator.resourceName",
+        ('got "amd.com/gpu"', "none with resourceClaim", "leave one of the two out"),
+    ),
+    "GPUs of every worker's own": RuleCase(
+        both(put("workers", value=2), put("resources", value=gpus(**TEMPLATE))),
+        both(put("workers", value=2), put("resources", value=gpus(resourceClaimName="all-gpus"))),
+        "spec.resources.accelerator.resourceClaim",
+        ('got "gpus"', "resourceClaimTemplateName", "workers: 1"),
+    ),
+    "GPUs of every worker's own, workers apart": RuleCase(
+        put("worker", value={"resources": gpus(resourceClaimName="all-gpus")}),
+        both(put("workers", value=2), put("worker", value={"resources": gpus(resourceClaimName="all-gpus")})),
+        "spec.worker.resources.accelerator.resourceClaim",
+    ),
+    "a precision of processors and a claim": RuleCase(
+        both(put("precision", value="tf32"), put("resources", value=gpus(**TEMPLATE))),
+        both(put("precision", value="bf32"), put("resources", value=gpus(**TEMPLATE))),
+        "spec.precision",
+        ('got "bf32"',),
+    ),
+    "a device of the claim for every rank": RuleCase(
+        put("resources", value={**gpus(**TEMPLATE), "accelerator": {"resourceClaim": "gpus", "perWorker": 2}}),
+        put("resources", value={**gpus(**TEMPLATE), "accelerator": {"resourceClaim": "gpus", "perWorker": 1}}),
+        "spec.resources.accelerator.perWorker",
+        ("got 1", "at least slotsPerWorker 2"),
+    ),
     "equal ranks on sockets": RuleCase(
         both(put("cpu", value={"pinning": "socket", "sockets": 2}), put("slotsPerWorker", value=4)),
         both(put("cpu", value={"pinning": "socket", "sockets": 2}), put("slotsPerWorker", value=3)),
@@ -179,6 +231,12 @@ POD_CONTROLLER_CASES: dict[str, RuleCase] = {
         both(put("cpu", value={"pinning": "core", "coresPerRank": 4}), put("resources", value={"cpu": "8500m"})),
         "spec.resources.cpu",
         ('got "8500m"', "a whole number where ranks are pinned"),
+    ),
+    "the claim of an accelerator": RuleCase(
+        put("resources", value=gpus(**TEMPLATE)),
+        put("resources", value={**gpus(**TEMPLATE), "accelerator": {"resourceClaim": "gpu"}}),
+        "spec.resources.accelerator.resourceClaim",
+        ('got "gpu"', "an entry of resourceClaims", "correct the name"),
     ),
     "huge pages with memory": RuleCase(
         put("resources", value={"hugepages": {"2Mi": "1Gi"}, "memory": "4Gi"}),

@@ -13,6 +13,7 @@ from preparation_cases import PREPARATION_CASES
 from rule_case import RuleCase
 from section_cases import SECTION_CASES
 from stage_cases import STAGE_CASES, STAGE_CONTROLLER_CASES
+from volume_cases import VOLUME_CASES
 
 CONTROLLER_CASES: dict[str, RuleCase] = {
     **POD_CONTROLLER_CASES,
@@ -29,6 +30,7 @@ RULE_CASES: dict[str, RuleCase] = {
     **SECTION_CASES,
     **JOB_CASES,
     **POD_CASES,
+    **VOLUME_CASES,
     **STAGE_CASES,
     **PROFILE_CASES,
     **CONTROLLER_CASES,

@@ -44,7 +44,7 @@ SECTION_CASES: dict[str, RuleCase] = {
         put("output", "volume", value=volume(mountPath="/mnt/results", subPath="bert")),
         put("output", "volume", value=volume(nfs={"server": "nas", "path": "/export"})),
         "spec.output.volume",
-        ("got persistentVolumeClaim and nfs", "exactly one of persistentVolumeClaim, nfs, hostPath"),
+        ("got persistentVolumeClaim and nfs", "exactly one of persistentVolumeClaim, nfs, hostPath, image"),
     ),
     "volume in some way": RuleCase(
         put("output", "volume", value={"hostPath": {"path": "/data"}}),

@@ -39,7 +39,7 @@ _KEPT = (
 )
 # Entries of a map list may have several owners, and the server refuses a name that is used twice. An atomic list is
 # replaced as a whole, and is compared with its order.
-_LISTS_BY_NAME = frozenset({"stages", "env", "volumes"})
+_LISTS_BY_NAME = frozenset({"stages", "env", "resourceClaims", "volumes"})
 """Lists whose entries have a name, by which server-side apply and kubectl patch merge them."""
 
 # A structural schema has no propertyNames: keys can be checked in CEL alone. The limits are those of LabelKey.

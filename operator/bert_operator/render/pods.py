@@ -92,6 +92,11 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
     }
     if not pod["imagePullSecrets"]:
         del pod["imagePullSecrets"]
+    if parts.user.host_users is False:
+        pod["hostUsers"] = False
+    if claims := list(_claims(parts)):
+        pod["resourceClaims"] = [claim for claim, _ in claims]
+        pod["containers"][0].setdefault("resources", {})["claims"] = [used for _, used in claims]
     return {
         "metadata": {
             "labels": {
@@ -201,12 +206,24 @@ def _limits(role: _Role) -> Document:
         amounts["hugepages-2Mi"] = resources.hugepages.size2_mi
         amounts["hugepages-1Gi"] = resources.hugepages.size1_gi
     if role.has_devices:
-        if resources.accelerator is not None:
+        # A claim brings the devices that it names; asked for here as well, they would come twice.
+        if resources.accelerator is not None and resources.accelerator.resource_claim is None:
             devices = resources.accelerator.per_worker or spec.slots_per_worker
             amounts[resources.accelerator.resource_name] = devices
         if resources.rdma is not None:
             amounts[resources.rdma.resource_name] = resources.rdma.per_worker
     return {name: str(amount) for name, amount in amounts.items() if amount is not None}
+
+
+def _claims(role: _Role) -> Iterator[tuple[Document, Document]]:
+    """Yield every claim of a pod, and which of its devices the container uses."""
+    for claim in (role.resources.resource_claims or ()) if role.has_devices else ():
+        if claim.resource_claim_name is not None:
+            source = {"resourceClaimName": claim.resource_claim_name}
+        else:
+            source = {"resourceClaimTemplateName": str(claim.resource_claim_template_name)}
+        used = {"name": claim.name} if claim.request is None else {"name": claim.name, "request": claim.request}
+        yield {"name": claim.name, **source}, used
 
 
 def _volumes(role: _Role) -> Volumes:
@@ -276,6 +293,9 @@ def _volume_source(volume: VolumeSource) -> Document:
         return {"persistentVolumeClaim": {"claimName": volume.persistent_volume_claim.claim_name}}
     if volume.nfs is not None:
         return {"nfs": {"server": volume.nfs.server, "path": volume.nfs.path}}
+    if volume.image is not None:
+        policy = {} if volume.image.pull_policy is None else {"pullPolicy": volume.image.pull_policy}
+        return {"image": {"reference": volume.image.reference, **policy}}
     assert volume.host_path is not None, "a valid volume has a source"
     return {"hostPath": {"path": volume.host_path.path}}
 

@@ -182,6 +182,8 @@ class RunConfig(Section):
     """Of initial weights, sample order and dropout."""
     # The operator renders it for jobs with accelerators only, so it has a default.
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: GPUs where there are any; cuda: GPUs, one for every rank, or none of the ranks starts. The operator writes
+    cuda for jobs with accelerators."""
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"]
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""

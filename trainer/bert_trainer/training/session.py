@@ -265,6 +265,8 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
         raise DeviceUnusable(
             f"device: got 'cuda'; PyTorch finds no GPU on {socket.gethostname()}: {why}", hint=next_step
         )
+    if config.device == "cuda":
+        check_device_count(torch.cuda.device_count(), -(-world.size // world.num_hosts))
     if config.device == "cpu" or not has_gpu:
         if config.precision == "tf32":
             raise UnsupportedPrecision(
@@ -292,6 +294,21 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
     _limit_memory(config, device)
     torch.backends.cuda.matmul.allow_tf32 = config.precision == "tf32"
     return device
+
+
+def check_device_count(devices: int, ranks: int) -> None:
+    """Refuse a host that has fewer GPUs than ranks, which would share them or train on processors.
+
+    Raises:
+        DeviceUnusable: it has.
+    """
+    if devices < ranks:
+        raise DeviceUnusable(
+            f"device: got 'cuda' and {devices} CUDA devices for the {ranks} ranks of this machine; allowed: a device "
+            "for every rank",
+            hint="in a cluster, look at what the claim of resources.accelerator.resourceClaim asks for (kubectl "
+            "describe resourceclaim); elsewhere use fewer ranks, or device 'auto'",
+        )
 
 
 def _limit_memory(config: RunConfig, device: torch.device) -> None:

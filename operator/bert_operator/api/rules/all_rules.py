@@ -12,6 +12,7 @@ from bert_operator.api.rules.pod_rules import POD_RULES
 from bert_operator.api.rules.section_rules import SECTION_RULES, section_problems
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
+from bert_operator.api.rules.volume_rules import VOLUME_RULES
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
 from bert_operator.errors import Path, Problem
 
@@ -27,7 +28,7 @@ def cel_rules(section: str) -> Iterator[CelRule]:
     """Yield what the API server checks at a section, given by the name of its class as the JSON schema has it."""
     if section == JobSpec.__name__:
         yield CelRule(size_bound.spec_size_expression(), describe(size_bound.ALLOWED, size_bound.NEXT_STEP))
-    for rules in (JOB_RULES, FINETUNE_JOB_RULES, STAGE_RULES, FINETUNE_STAGE_RULES, POD_RULES):
+    for rules in (JOB_RULES, FINETUNE_JOB_RULES, STAGE_RULES, FINETUNE_STAGE_RULES, POD_RULES, VOLUME_RULES):
         for rule in rules:
             yield from rule.cel_at(section)
     for kind, section_rules in SECTION_RULES.items():
@@ -40,7 +41,7 @@ def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Proble
     kinds_are_known = soundness.is_there(("stages",)) and all(
         soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
-    for rule in (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES):
+    for rule in (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *VOLUME_RULES):
         if all(soundness.is_whole(path) for path in rule.reads) and (kinds_are_known or not rule.reads_kinds):
             yield from rule.problems(job.spec, "spec")
 

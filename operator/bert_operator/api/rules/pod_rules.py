@@ -151,7 +151,7 @@ def _device_for_every_rank(*sections: str) -> Cel:
 def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
     """Refuse ranks that would share a GPU: NCCL refuses two ranks on one device."""
     ranks = spec.ranks_per_worker
-    for path, resources in (("resources", spec.resources), ("worker.resources", spec.worker.resources)):
+    for path, resources in _resource_sections(spec):
         accelerator = None if resources is None else resources.accelerator
         # Left out, it is the number of slots (render.pods).
         if accelerator is not None and (accelerator.per_worker or ranks) < ranks:
@@ -233,15 +233,51 @@ def pinned_pods_ask_for_whole_cores(spec: JobSpec) -> Iterator[Violation]:
             yield Violation(f"{path}.cpu", render_value(resources.cpu))
 
 
+def _shared_devices(*sections: str) -> Cel:
+    """Return the expression for the claims of the resources at this path."""
+    steps = ("self", *sections)
+    resources = ".".join(steps)
+    given = [f"has({'.'.join(steps[:end])})" for end in range(2, len(steps) + 1)]
+    given += [f"has({resources}.{field})" for field in ("accelerator", "accelerator.resourceClaim", "resourceClaims")]
+    field = f"{resources}.accelerator.resourceClaim"
+    shared = f"claim.name == {field} && has(claim.resourceClaimName)"
+    expression = f"self.workers == 1 || !({' && '.join(given)} && {resources}.resourceClaims.exists(claim, {shared}))"
+    return Cel(JobSpec, expression, field.removeprefix("self."))
+
+
+@rule(
+    _shared_devices("resources"),
+    _shared_devices("worker", "resources"),
+    allowed="an entry with resourceClaimTemplateName: several workers would share the devices of one claim",
+    next_step="make a ResourceClaimTemplate of the claim and name that, or write workers: 1",
+    reads=(("resources",), ("worker",), ("workers",)),
+)
+def workers_have_their_own_devices(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse workers that would share GPUs: Kubernetes gives a named claim's devices to every pod that names it."""
+    for path, resources in _resource_sections(spec):
+        if spec.workers == 1 or resources is None or resources.accelerator is None:
+            continue
+        for claim in resources.resource_claims or ():
+            if claim.name == resources.accelerator.resource_claim and claim.resource_claim_name is not None:
+                yield Violation(f"{path}.accelerator.resourceClaim", render_value(claim.name))
+
+
+def _resource_sections(spec: JobSpec) -> tuple[tuple[str, ResourcesSpec | None], ...]:
+    return ("resources", spec.resources), ("worker.resources", spec.worker.resources)
+
+
 @rule(
     # The server says it by the lists' type: keys of x-kubernetes-list-map-keys are unique.
     allowed="a name that no other entry has",
     next_step="remove one of them",
-    reads=(("env",), ("volumes",)),
+    reads=(("env",), ("volumes",), ("resources",), ("worker",), ("launcher",)),
 )
 def names_differ(spec: JobSpec) -> Iterator[Violation]:
-    """Refuse variables and volumes that are named twice: one of the two values would be lost."""
+    """Refuse variables, volumes and claims that are named twice: one of the two values would be lost."""
     named = {"env": [entry.name for entry in spec.env], "volumes": [entry.name for entry in spec.volumes]}
+    for path, resources in (*_resource_sections(spec), ("launcher.resources", spec.launcher.resources)):
+        claims = None if resources is None else resources.resource_claims
+        named[f"{path}.resourceClaims"] = [claim.name for claim in claims or ()]
     for field, entries in named.items():
         seen: set[str] = set()
         for number, name in enumerate(entries):
@@ -310,6 +346,7 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     every_rank_has_a_device,
     cpus_hold_the_pinned_ranks,
     pinned_pods_ask_for_whole_cores,
+    workers_have_their_own_devices,
     names_differ,
     mounts_differ,
 )

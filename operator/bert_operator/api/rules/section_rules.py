@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from bert_operator.api.rules.cel import CelRule, describe
+from bert_operator.api.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema import cluster, evaluation, preparation, scheduling
 from bert_operator.api.schema.bert_pretrain_job import (
     MAX_PROFILED_STEPS,
     BertPretrainJob,
     InitialCheckpointSpec,
+    OutputSpec,
     PretrainSpec,
     ProfileStepsSpec,
 )
@@ -62,29 +62,6 @@ _SSH_KEY = "-a[0-9]+-ssh$"
 """Ending of the Secrets in which mpi-operator keeps attempts' ssh keys: whoever has one can log in to their pods."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionRule:
-    """What has to hold for a section, and what to say where it does not."""
-
-    holds: Callable[[Any], bool]
-    cel: str
-    """The same over ``self``, the section; ``COMPLETED_BY_PROFILES``: for the controller alone."""
-    allowed: str
-    next_step: str
-    got: Callable[[Any], str]
-    field: str = ""
-    """Name (camelCase) of the field to blame; empty: the section."""
-
-    def to_cel(self) -> Iterator[CelRule]:
-        """Yield what the API server checks: the rule, unless profiles may complete the section."""
-        if self.cel != COMPLETED_BY_PROFILES:
-            yield CelRule(self.cel, describe(self.allowed, self.next_step), self.field)
-
-
-COMPLETED_BY_PROFILES = ""
-"""In place of CEL: a profile, which the API server does not see, may add the field that is missing."""
-
-
 def _dynamic_only(field: str) -> SectionRule:
     name = to_camel(field)
     return SectionRule(
@@ -94,21 +71,6 @@ def _dynamic_only(field: str) -> SectionRule:
         allowed="only with masking: dynamic; static masks are those of the prepare stage",
         next_step=f"write masking: dynamic, or give {name} to the prepare stage",
         got=lambda stage: f"{render_value(getattr(stage, field))} with masking {stage.masking}",
-    )
-
-
-def _exactly_one(*fields: str, next_step: str) -> SectionRule:
-    def given(section: Any) -> list[str]:
-        return [to_camel(field) for field in fields if getattr(section, field) is not None]
-
-    names = [to_camel(field) for field in fields]
-    # exists_one() fails on more than one as well as on none; xor of has() would not, with three fields.
-    return SectionRule(
-        holds=lambda section: len(given(section)) == 1,
-        cel=f"[{', '.join(f'has(self.{name})' for name in names)}].exists_one(given, given)",
-        allowed=f"exactly one of {', '.join(names)}",
-        next_step=next_step,
-        got=lambda section: " and ".join(given(section)) or ABSENT,
     )
 
 
@@ -161,6 +123,26 @@ def _no_ssh_key(name: Callable[[Any], str | None], field: str) -> SectionRule:
     )
 
 
+def _no_image(allowed: str, next_step: str) -> SectionRule:
+    """Refuse an image as the volume of a section."""
+    return SectionRule(
+        holds=lambda section: section.volume is None or section.volume.image is None,
+        cel="!has(self.volume) || !has(self.volume.image)",
+        field="volume.image",
+        allowed=allowed,
+        next_step=next_step,
+        got=lambda section: render_value(section.volume.image.reference),
+    )
+
+
+def _claim_of_accelerator(resources: cluster.ResourcesSpec) -> str | None:
+    return None if resources.accelerator is None else resources.accelerator.resource_claim
+
+
+def _claims(resources: cluster.ResourcesSpec) -> list[str]:
+    return [claim.name for claim in resources.resource_claims or ()]
+
+
 def _known_builtin(field: str) -> SectionRule:
     """Refuse a builtin text that does not exist."""
 
@@ -195,7 +177,7 @@ def _given(section: Any, prefix: str) -> str:
 
 
 _EVALUATION = (
-    _exactly_one(*(f"every_{unit}" for unit in _EVALUATION_UNITS), next_step="say in one unit how often"),
+    exactly_one(*(f"every_{unit}" for unit in _EVALUATION_UNITS), next_step="say in one unit how often"),
     SectionRule(
         holds=_starts_in_its_unit,
         cel=" && ".join(
@@ -261,8 +243,9 @@ _PRETRAIN = (
 SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
     {
         cluster.VolumeSource: (
-            _exactly_one(
-                "persistent_volume_claim", "nfs", "host_path", next_step="say where the files are, in one way"
+            exactly_one(
+                *("persistent_volume_claim", "nfs", "host_path", "image"),
+                next_step="say where the files are, in one way",
             ),
             _MOUNT,
         ),
@@ -275,9 +258,29 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 next_step="say where the ranks find it",
                 got=lambda _: ABSENT,
             ),
+            SectionRule(
+                holds=lambda volume: volume.source.image is None or volume.read_only,
+                cel="!has(self.source.image) || !has(self.readOnly) || self.readOnly",
+                field="readOnly",
+                allowed="true for an image, which nobody can write to",
+                next_step="leave it out, or use a persistentVolumeClaim",
+                got=lambda _: "false",
+            ),
+        ),
+        OutputSpec: (
+            _no_image(
+                "persistentVolumeClaim, nfs or hostPath: nobody can write results into an image",
+                "use a claim, for example {persistentVolumeClaim: {claimName: results}}",
+            ),
+        ),
+        cluster.WorkspaceSpec: (
+            _no_image(
+                "persistentVolumeClaim, nfs or hostPath: Kubernetes mounts images without the right to execute",
+                "build the program into an image made from the trainer's, and name that in spec.image",
+            ),
         ),
         cluster.EnvironmentVariable: (
-            _exactly_one("value", "secret", "config_map", next_step='an empty text is value: ""'),
+            exactly_one("value", "secret", "config_map", next_step='an empty text is value: ""'),
             SectionRule(
                 holds=lambda variable: variable.name not in RESERVED_NAMES,
                 cel=f"!(self.name in [{', '.join(repr(name) for name in RESERVED_NAMES)}])",
@@ -289,7 +292,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             _no_ssh_key(lambda variable: variable.secret and variable.secret.name, "secret.name"),
         ),
         cluster.EnvironmentSource: (
-            _exactly_one("secret", "config_map", next_step="write one entry for each"),
+            exactly_one("secret", "config_map", next_step="write one entry for each"),
             _no_ssh_key(lambda source: source.secret, "secret"),
         ),
         cluster.ResourcesSpec: (
@@ -301,6 +304,33 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 allowed="an amount, since Kubernetes gives huge pages only together with memory",
                 next_step="add resources.memory",
                 got=lambda _: ABSENT,
+            ),
+            SectionRule(
+                holds=lambda resources: _claim_of_accelerator(resources) in (None, *_claims(resources)),
+                cel=COMPLETED_BY_PROFILES,
+                field="accelerator.resourceClaim",
+                allowed="the name of an entry of resourceClaims in the same section",
+                next_step="add the entry, or correct the name",
+                got=lambda resources: render_value(_claim_of_accelerator(resources)),
+            ),
+        ),
+        cluster.AcceleratorSpec: (
+            SectionRule(
+                holds=lambda accelerator: (
+                    accelerator.resource_claim is None or accelerator.resource_name == cluster.DEFAULT_ACCELERATOR
+                ),
+                cel="!has(self.resourceClaim) || !has(self.resourceName) || "
+                f"self.resourceName == '{cluster.DEFAULT_ACCELERATOR}'",
+                field="resourceName",
+                allowed="none with resourceClaim, which brings the devices",
+                next_step="leave one of the two out",
+                got=lambda accelerator: render_value(accelerator.resource_name),
+            ),
+        ),
+        cluster.ResourceClaimSpec: (
+            exactly_one(
+                *("resource_claim_name", "resource_claim_template_name"),
+                next_step="name a template for devices of every worker's own, or one claim for all",
             ),
         ),
         cluster.CpuSpec: (
@@ -371,7 +401,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
             ),
         ),
         PrepareSpec: (
-            _exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
+            exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
             _known_builtin("text"),
             SectionRule(
                 holds=lambda stage: stage.num_balanced_shards is None or stage.recipe == "mlperf",

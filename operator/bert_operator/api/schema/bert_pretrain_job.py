@@ -18,9 +18,11 @@ from bert_operator.api.schema.cluster import (
     EnvironmentSource,
     EnvironmentVariable,
     ImagePullSecret,
+    ImageReference,
     MpiSpec,
     NetworkSpec,
     ProxySpec,
+    PullPolicy,
     ResourcesSpec,
     RoleSpec,
     SchedulingSpec,
@@ -318,9 +320,9 @@ class JobSpec(Section):
     """Name of a profile in the operator's settings, which fills in the cluster's fields that this job leaves out:
     image, resources, volumes, users and the like. Empty: the default profile, if there is one. Ignored without a
     cluster."""
-    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = None
+    image: ImageReference | None = None
     """Container image of the trainer. Empty: the one that the operator was installed with."""
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    image_pull_policy: PullPolicy | None = None
     """When nodes pull the image. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
     image_pull_secrets: Annotated[tuple[ImagePullSecret, ...], Field(max_length=16)] = ()
     """Credentials of private registries."""

@@ -33,6 +33,8 @@ def count_cpus(amount: Quantity) -> Fraction:
 MOUNT_PATTERN = r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 MountPath = Annotated[str, Field(min_length=2, max_length=256, pattern=MOUNT_PATTERN)]
 UserId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+ImageReference = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 Word = Annotated[str, Field(min_length=1, max_length=4096)]
 EnvironmentName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -67,8 +69,22 @@ class HostPathSource(Section):
     """Folder on every node that a pod may run on."""
 
 
+class ImageSource(Section):
+    """A container image or OCI artifact whose files are mounted; nothing in it is run.
+
+    From Kubernetes 1.35 on, or from 1.31 with the feature gate ImageVolume; on nodes with containerd 2.1, CRI-O 1.31 or
+    newer. A cluster without it drops the volume from pods, and the job is Blocked before a pod is created.
+    """
+
+    reference: ImageReference
+    """Name with tag or digest, such as ``registry.example.com/wikipedia-128@sha256:...``. A digest is the same data in
+    every attempt. imagePullSecrets are its credentials, too."""
+    pull_policy: PullPolicy | None = None
+    """When nodes pull it. Empty: ``Always`` for the tag latest, else ``IfNotPresent``, as Kubernetes does."""
+
+
 class VolumeSource(Section):
-    """Where files are; exactly one of persistentVolumeClaim, nfs and hostPath is set."""
+    """Where files are; exactly one of persistentVolumeClaim, nfs, hostPath and image is set."""
 
     persistent_volume_claim: ClaimSource | None = None
     """A claim, the usual choice."""
@@ -76,8 +92,11 @@ class VolumeSource(Section):
     """An NFS export, without a claim."""
     host_path: HostPathSource | None = None
     """A folder of the node."""
+    image: ImageSource | None = None
+    """The files of an image, read-only: a finished dataset in dataset.volume, or an entry of volumes."""
     sub_path: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^/]")] | None = None
-    """Folder of the volume to mount. Empty: the whole volume."""
+    """Folder of the volume to mount. Empty: the whole volume. Of an image it needs Kubernetes 1.33 and containerd 2.2;
+    containerd 2.1 mounts the whole image, so rather name the folder in dataset.path."""
     mount_path: MountPath | None = None
     """Where it is mounted in the pods. Empty: /mnt/dataset, /mnt/output or /mnt/workspace, depending on the
     section."""
@@ -91,7 +110,7 @@ class VolumeSpec(Section):
     source: VolumeSource
     """The volume; its mountPath is required here."""
     read_only: bool = True
-    """Mount it read-only. Default: true."""
+    """Mount it read-only. Default: true; an image cannot be written to."""
 
 
 class KeySource(Section):
@@ -127,13 +146,19 @@ class EnvironmentSource(Section):
     """Prefix of every variable's name."""
 
 
+DEFAULT_ACCELERATOR = "nvidia.com/gpu"
+
+
 class AcceleratorSpec(Section):
     """GPUs, or other devices that a device plugin offers."""
 
-    resource_name: LabelKey = "nvidia.com/gpu"
+    resource_name: LabelKey = DEFAULT_ACCELERATOR
     """The extended resource. Default: ``nvidia.com/gpu``."""
+    resource_claim: Name | None = None
+    """The entry of resourceClaims that brings the devices, in place of resourceName. Ranks then insist on GPUs: an
+    attempt fails where a worker's claim brought none, or fewer than it has ranks. Empty: resourceName is asked for."""
     per_worker: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Devices per worker. Empty: one per slot."""
+    """Devices per worker. Empty: one per slot. With resourceClaim the claim decides; this only says what it brings."""
     gpu_memory_limit_gib: Annotated[PositiveFloat | None, Field(alias="gpuMemoryLimitGiB")] = None
     """Limit of the device memory that one rank allocates, in GiB. Empty: no limit."""
 
@@ -156,6 +181,24 @@ class RdmaSpec(Section):
     """Devices per worker. Default: 1."""
 
 
+class ResourceClaimSpec(Section):
+    """Devices by dynamic resource allocation (DRA); exactly one of the two names is set.
+
+    From Kubernetes 1.34 on, or from 1.32 with the feature gate DynamicResourceAllocation. A cluster without it drops
+    claims from pods, and the job is Blocked before a pod is created.
+    """
+
+    name: Name
+    """Unique among the section's claims; ``accelerator.resourceClaim`` may name it."""
+    resource_claim_name: ObjectName | None = None
+    """A ResourceClaim of the job's namespace. All workers share its devices, and Kubernetes runs them where these are;
+    at most 256 pods may."""
+    resource_claim_template_name: ObjectName | None = None
+    """A ResourceClaimTemplate of the job's namespace: every worker gets a claim, and devices, of its own."""
+    request: Name | None = None
+    """The one request of the claim whose devices the ranks see. Empty: all of them."""
+
+
 class ResourcesSpec(Section):
     """Resources of one pod. Requests equal limits, so that neighbours never slow a worker down."""
 
@@ -176,7 +219,10 @@ class ResourcesSpec(Section):
     accelerator: AcceleratorSpec | None = None
     """GPUs. Empty: the job trains on CPUs."""
     rdma: RdmaSpec | None = None
-    """InfiniBand or RoCE devices."""
+    """InfiniBand or RoCE devices. Devices that come by a claim need network.lockMemory in place of this."""
+    resource_claims: Annotated[tuple[ResourceClaimSpec, ...], Field(max_length=16)] | None = None
+    """Devices by dynamic resource allocation, of pods that run ranks: like accelerators and rdma neither the launcher
+    nor the run that prepares data gets them. Empty: none."""
 
 
 class CpuSpec(Section):
@@ -249,6 +295,10 @@ class SecurityContextSpec(Section):
     """Group that owns the files of volumes. Kubernetes does not apply it to NFS: the export's permissions decide."""
     supplemental_groups: Annotated[tuple[UserId, ...], Field(max_length=32)] = ()
     """Additional group ids, such as the one that owns the NFS export."""
+    host_users: bool | None = None
+    """``false``: the pods get user ids of their own (a user namespace), so that root in a pod is nobody on the node;
+    needs Kubernetes 1.33, containerd 2.0 or CRI-O 1.25, Linux 6.3 and volumes whose file systems support idmapped
+    mounts, which NFS does not. Not with inline nfs, hostPath or hostNetwork. Empty: the node's user ids."""
 
 
 class SchedulingSpec(Section):
@@ -277,7 +327,7 @@ class RoleSpec(Section):
     """Replaces spec.resources. The launcher never gets accelerators. Empty: for the launcher 2Gi and 1 CPU, or 900m
     with cpu.threadsPerCore, so that kubelet's static CPU manager gives it no CPU of its own: half a core."""
     security_context: SecurityContextSpec | None = None
-    """Replaces spec.securityContext. Both roles need the same user if they share files."""
+    """Replaces spec.securityContext, hostUsers included. Both roles need the same user if they share files."""
     node_selector: Labels | None = None
     """Replaces spec.scheduling.nodeSelector; the launcher may run on nodes without GPUs."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] | None = None
