@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 from bert_operator import __version__  # noqa: E402
 from bert_operator.api.parsing.documents import read_job_document  # noqa: E402
 from bert_operator.cluster.render_command import read_for_cluster  # noqa: E402
+from bert_operator.cluster.settings import Settings  # noqa: E402
 from kept_release import TEXT_TIME_NS  # noqa: E402
 from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset  # noqa: E402
 
@@ -63,7 +64,7 @@ def _build_wheel(folder: Path) -> None:
 def _freeze_job(folder: Path) -> None:
     """Write a job as the API server holds it, and the ConfigMap that the operator makes before its first attempt."""
     source = ROOT / "examples/02-two-workers/job.yaml"
-    shown = read_for_cluster(source, None).show("objects")
+    shown = read_for_cluster(read_job_document(source), Settings()).show("objects")
     config_map = next(document for document in yaml.safe_load_all(shown) if document["kind"] == "ConfigMap")
     config_map["metadata"]["ownerReferences"][0]["uid"] = UID
     job = read_job_document(source)

@@ -11,15 +11,26 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bert_operator import __version__
-from bert_operator.api.parsing.documents import read_job_document
+from bert_operator.api.parsing.documents import count_others, read_job_document, read_job_stream, source_of
 from bert_operator.api.parsing.validation import advise, parse_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.cluster.render_command import NO_UID, SHOWN, ClusterJob, read_for_cluster
-from bert_operator.errors import EXIT_SUCCEEDED, OperatorError
+from bert_operator.api.schema.finetuning import OWN_TABLES
+from bert_operator.api.small_job import Surroundings, missing_task_files, shrink
+from bert_operator.cluster.render_command import (
+    NO_UID,
+    SHOWN,
+    ClusterJob,
+    describe_settings,
+    read_for_cluster,
+    write_job,
+)
+from bert_operator.cluster.settings import Settings, load_settings
+from bert_operator.errors import EXIT_BAD_INPUT, EXIT_SUCCEEDED, DocumentError, OperatorError
 from bert_operator.local.command import LocalOptions, on_these_machines, run_local
-from bert_operator.local.programs import find_programs
+from bert_operator.local.programs import find_precisions, find_programs
 from bert_operator.render.run_config import render_run_config
 
 _LOCAL_HELP = """\
@@ -34,7 +45,17 @@ Ctrl-C stops with a checkpoint, a second Ctrl-C at once. Exit codes: 0 succeeded
 """
 
 
-_SETTINGS_HELP = "the operator's settings as YAML, whose profiles complete the job; default: none, as without a cluster"
+_SETTINGS_HELP = """\
+the operator's settings as YAML, or the ConfigMap that holds them, whose profiles complete the job (kubectl -n
+bert-operator get configmap bert-operator-settings -o yaml)"""
+_SMALL_HELP = """\
+the same job at laptop size: every stage in seconds, a tiny model, two ranks at most, no devices, a name and an output
+folder of its own; what is changed is printed"""
+_TEXT_HELP = "with --small: the text that comes with Python in place of the job's data, even where that is there"
+
+_NOT_LOOKED_AT = "not looked at: profile, volumes and privileges of a cluster (check --cluster)"
+
+Document = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,21 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     local.add_argument("--output", type=Path, metavar="PATH", help="output folder instead of spec.output.path")
     local.add_argument("--plain", action="store_true", help="plain lines instead of progress bars, even in a terminal")
-    check = commands.add_parser("check", help="report all problems of a job")
-    check.set_defaults(command=_check)
-    check.add_argument("job", type=Path, metavar="JOB.yaml")
-    check.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
-    render = commands.add_parser("render", help="print what a job is rendered to, and create nothing")
-    render.set_defaults(command=_render)
-    render.add_argument("job", type=Path, metavar="JOB.yaml")
-    render.add_argument(
-        "--show",
-        choices=SHOWN,
-        default="run-config",
-        help="run-config: the trainer's run configuration on this machine, as JSON (default); job: the job in a "
-        "cluster, with its profile and all defaults; objects: what the operator would create for the first attempts",
-    )
-    render.add_argument("--settings", type=Path, metavar="FILE", help=_SETTINGS_HELP)
+    _add_small(local)
+    _add_check(commands)
+    _add_render(commands)
     run = commands.add_parser("run", help="run the operator: watch BertPretrainJobs in a cluster and reconcile them")
     run.set_defaults(command=_run)
     run.add_argument("--settings", type=Path, metavar="FILE", help="the operator's settings as YAML; default: none")
@@ -107,10 +116,45 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    check = commands.add_parser("check", help="report all problems of jobs")
+    check.set_defaults(command=_check)
+    help_text = "files with BertPretrainJobs, among any other objects; -: standard input"
+    check.add_argument("jobs", type=Path, metavar="JOB.yaml", nargs="+", help=help_text)
+    check.add_argument(
+        "--cluster",
+        action="store_true",
+        help="judge as a cluster's operator does: profile, volumes, privileges; by its default settings, or --settings",
+    )
+    check.add_argument("--settings", type=Path, metavar="FILE", help=f"{_SETTINGS_HELP}; implies --cluster")
+    _add_small(check)
+
+
+def _add_render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    render = commands.add_parser("render", help="print what a job is rendered to, and create nothing")
+    render.set_defaults(command=_render)
+    render.add_argument("job", type=Path, metavar="JOB.yaml")
+    render.add_argument(
+        "--show",
+        choices=SHOWN,
+        default="run-config",
+        help="run-config: the trainer's run configuration on this machine, as JSON (default); job: the job in a "
+        "cluster, with its profile and all defaults, or with --small and without --settings a manifest for kubectl "
+        "that leaves both to the cluster; objects: what the operator would create for the first attempts, and when",
+    )
+    help_text = f"{_SETTINGS_HELP}; default: none, as without a cluster"
+    render.add_argument("--settings", type=Path, metavar="FILE", help=help_text)
+    _add_small(render)
+
+
+def _add_small(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--small", action="store_true", help=_SMALL_HELP)
+    command.add_argument("--builtin-text", action="store_true", help=_TEXT_HELP)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     # kopf and the Kubernetes client are loaded by the one command that needs them.
     from bert_operator.cluster.service import run_operator
-    from bert_operator.cluster.settings import load_settings
 
     settings = load_settings(arguments.settings)
     if arguments.namespace:
@@ -122,8 +166,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _local(arguments: argparse.Namespace) -> int:
+    job = _read_job(read_job_document(arguments.job), arguments)
+    if arguments.small:
+        for place, path, task in missing_task_files(job, _is_here):
+            name = "squad-v1.1" if task == "squad" else f"glue-{task}"
+            hint = "write the files first" if task in OWN_TABLES else f"bert-data fetch {name} gets them"
+            raise DocumentError(f"{place}: {path} is not here, and nothing stands in for a task's files", hint=hint)
     return run_local(
-        _read_job(arguments.job),
+        job,
         LocalOptions(
             hostfile=arguments.hostfile,
             ranks_per_node=arguments.ranks_per_node,
@@ -135,37 +185,86 @@ def _local(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    if arguments.settings is None:
-        _read_job(arguments.job)
-    else:
-        _read_for_cluster(arguments)
-    _print("valid")
-    return EXIT_SUCCEEDED
+    settings = load_settings(arguments.settings) if arguments.cluster or arguments.settings else None
+    streams = [(path, read_job_stream(path)) for path in arguments.jobs]
+    is_one = len(streams) == 1 and len(streams[0][1].jobs) == 1 and not streams[0][1].others
+    code = EXIT_SUCCEEDED
+    for path, stream in streams:
+        for document in stream.jobs:
+            name = _name_of(document)
+            label = "" if is_one else f"{source_of(path)}: {name}: "
+            try:
+                _print(f"{label}valid; {_judge(document, arguments, settings)}")
+            except OperatorError as error:
+                _remark(f"{label}{error}")
+                code = EXIT_BAD_INPUT
+        if stream.others:
+            _remark(f"{source_of(path)}: {count_others(stream.others)} left alone")
+    return code
+
+
+def _judge(document: Document, arguments: argparse.Namespace, settings: Settings | None) -> str:
+    """Judge one job and return what was looked at. Raises OperatorError if it is invalid."""
+    if settings is None:
+        _read_job(document, arguments)
+        return _NOT_LOOKED_AT
+    job = _read_for_cluster(document, arguments, settings).job
+    return f"judged by {describe_settings(arguments.settings, job, settings)}"
+
+
+def _name_of(document: Document) -> str:
+    metadata = document.get("metadata")
+    return str(metadata.get("name")) if isinstance(metadata, dict) else "no name"
 
 
 def _render(arguments: argparse.Namespace) -> int:
+    document = read_job_document(arguments.job)
+    if arguments.small and arguments.show == "job" and arguments.settings is None:
+        # A profile may complete it, which only its cluster knows.
+        _print(write_job(_shrink(document, parse_job(document), arguments, in_cluster=True)))
+        return EXIT_SUCCEEDED
     if arguments.show != "run-config" or arguments.settings is not None:
-        _print(_read_for_cluster(arguments).show(arguments.show))
+        _print(_read_for_cluster(document, arguments, load_settings(arguments.settings)).show(arguments.show))
         return EXIT_SUCCEEDED
     # ranksPerNode: auto is resolved with this machine's sockets, as in ``local``.
-    job = on_these_machines(_read_job(arguments.job), (), None, find_programs())
+    job = on_these_machines(_read_job(document, arguments), (), None, find_programs())
     folder = str(Path(job.spec.output.path).expanduser().absolute())
     config = render_run_config(job, uid=NO_UID, ranks=job.spec.ranks, hosts=job.spec.workers, output_folder=folder)
     _print(json.dumps(config, indent=2))
     return EXIT_SUCCEEDED
 
 
-def _read_for_cluster(arguments: argparse.Namespace) -> ClusterJob:
-    found = read_for_cluster(arguments.job, arguments.settings)
+def _read_for_cluster(document: Document, arguments: argparse.Namespace, settings: Settings) -> ClusterJob:
+    """Read a job as the operator with these settings does, and print advice. Raises OperatorError if it is invalid."""
+    found = read_for_cluster(document, settings)
+    if arguments.small:
+        found = read_for_cluster(_shrink(document, found.job, arguments, in_cluster=True), settings)
     _note(found.job)
     return found
 
 
-def _read_job(path: Path) -> BertPretrainJob:
+def _read_job(document: Document, arguments: argparse.Namespace) -> BertPretrainJob:
     """Read a valid job and print advice about unusual values. Raises OperatorError if it is invalid."""
-    job = parse_job(read_job_document(path))
+    job = parse_job(document)
+    if arguments.small:
+        job = parse_job(_shrink(document, job, arguments, in_cluster=False))
     _note(job)
     return job
+
+
+def _shrink(document: Document, job: BertPretrainJob, arguments: argparse.Namespace, *, in_cluster: bool) -> Document:
+    """Return the job at laptop size, and print what was changed."""
+    # What lies on a cluster's volumes is not seen here.
+    has_path = (lambda _: False) if arguments.builtin_text else (lambda _: True) if in_cluster else _is_here
+    precisions = frozenset() if in_cluster else find_precisions()
+    small = shrink(document, job, Surroundings(has_path=has_path, in_cluster=in_cluster, precisions=precisions))
+    for change in small.changes:
+        _remark(f"small: {change}")
+    return small.document
+
+
+def _is_here(path: str) -> bool:
+    return Path(path).expanduser().exists()
 
 
 def _note(job: BertPretrainJob) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import yaml
 
 from bert_operator.__main__ import main
 from sample_job import sample_document
+
+VALID = "valid; not looked at: profile, volumes and privileges of a cluster (check --cluster)"
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def job(tmp_path: Path) -> Path:
 
 def test_check_says_valid(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(job)]) == 0
-    assert capsys.readouterr() == ("valid\n", "")
+    assert capsys.readouterr() == (f"{VALID}\n", "")
 
 
 def test_check_reports_all_problems_at_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,8 +45,54 @@ def test_check_passes_remarks_on_standard_error(job: Path, capsys: pytest.Captur
     job.write_text(yaml.safe_dump(sample_document(lambda spec: spec.update(precision="fp64"))))
     assert main(["check", str(job)]) == 0
     output, remarks = capsys.readouterr()
-    assert output == "valid\n"
+    assert output == f"{VALID}\n"
     assert remarks.startswith("note: spec.precision: fp64")
+
+
+def test_check_reads_jobs_among_other_objects_and_counts_those(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {answer: yes, 1: !!binary aGk=}\n"
+    named = sample_document()
+    named["metadata"]["name"] = "second"
+    stream = f"---\n{other}---\n# nothing\n---\n{yaml.safe_dump(named)}---\n{other}"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stream.encode())))
+    assert main(["check", str(job), "-"]) == 0
+    assert capsys.readouterr() == (
+        f"{job}: demo: {VALID}\nstandard input: second: {VALID}\n",
+        "standard input: 2 objects of other kinds left alone\n",
+    )
+
+
+def test_check_reports_the_problems_of_every_job_in_a_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "jobs.yaml"
+    jobs = [sample_document(lambda spec: spec.update(precision="fp8")), sample_document(), sample_document()]
+    del jobs[2]["metadata"]
+    path.write_text(yaml.safe_dump_all(jobs))
+    assert main(["check", str(path)]) == 2
+    output, remarks = capsys.readouterr()
+    assert output == f"{path}: demo: {VALID}\n"
+    assert f"{path}: demo: The job has 1 problem:\n  spec.precision: got" in remarks
+    assert f"{path}: no name: The job has 1 problem:\n  metadata: got nothing" in remarks
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: Secret\n", "holds 1 object of other kinds, and no BertPretrainJob"),
+        ("", "holds no object, and no BertPretrainJob"),
+        ("kind: BertPretrainJob\nspec: {a: yes}\n", "jobs.yaml:2: spec.a: yes is true in YAML 1.1"),
+        ("kind: Secret\n---\na: [\n", "jobs.yaml:4: not YAML"),
+    ],
+)
+def test_a_stream_without_a_job_or_with_an_ambiguous_one_is_refused(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.yaml").write_text(text)
+    assert main(["check", str(tmp_path / "jobs.yaml")]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_render_prints_the_run_configuration(

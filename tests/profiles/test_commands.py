@@ -85,3 +85,48 @@ def test_wrong_settings_are_refused_with_all_that_is_wrong(
     told = capsys.readouterr().err
     assert "3 problem(s)" in told
     assert all(path in told for path in ("profiles.a.stages", "profiles.a.cpu.pinning", "defaultProfile"))
+
+
+def test_a_job_is_judged_by_default_settings_unless_others_are_named(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, settings = files
+    assert main(["check", job, "--cluster"]) == 2
+    assert "spec.output.volume: got nothing" in capsys.readouterr().err
+    assert main(["check", job, "--cluster", "--settings", settings]) == 0
+    assert capsys.readouterr().out == f"valid; judged by {settings}, profile xeon\n"
+    privileged = tmp_path / "privileged.yaml"
+    output = {"path": "a", "volume": {"hostPath": {"path": "/data"}}}
+    privileged.write_text(json.dumps(sample_document(lambda spec: spec.update(output=output))))
+    assert main(["check", str(privileged)]) == 0
+    assert main(["check", str(privileged), "--cluster"]) == 2
+    assert "spec.output.volume.hostPath: got" in capsys.readouterr().err
+
+
+def test_settings_are_read_from_the_config_map_that_holds_them(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, _ = files
+    path = tmp_path / "configmap.yaml"
+    path.write_text(yaml.safe_dump({"kind": "ConfigMap", "data": {"settings.yaml": SETTINGS}}))
+    assert main(["check", job, "--settings", str(path)]) == 0
+    path.write_text(yaml.safe_dump({"kind": "ConfigMap", "data": {"other": ""}}))
+    assert main(["check", job, "--settings", str(path)]) == 2
+    assert "configmap.yaml: a ConfigMap without settings.yaml" in capsys.readouterr().err
+
+
+def test_every_shown_object_says_when_it_is_created(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, settings = files
+    job = tmp_path / "queued.yaml"
+    job.write_text(json.dumps(sample_document(lambda spec: spec.update(workers=2, queueName="night"))))
+    assert main(["render", str(job), "--settings", settings, "--show", "objects"]) == 0
+    remarks = [line for line in capsys.readouterr().out.splitlines() if line.startswith("#")]
+    admitted = ", suspended until Kueue admits it from queue night"
+    assert remarks == [
+        "# before the first attempt, once: every attempt of every run reads it",
+        f"# when the job starts{admitted}: stage prepare, 1 rank; retries are the same as a2, a3, ...",
+        f"# once the run prepare has succeeded{admitted}: stages phase1, evaluate, export, 4 ranks; mpi-operator makes "
+        "its pods; retries are the same as a2, a3, ...",
+    ]

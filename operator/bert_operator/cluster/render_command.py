@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from bert_operator.api.parsing.documents import read_job_document
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.cluster.settings import Settings, load_settings
+from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, render_config_map, spec_document
@@ -41,10 +41,7 @@ class ClusterJob:
             head = {"apiVersion": frozen.job.api_version, "kind": frozen.job.kind}
             metadata = {"name": frozen.job.ref.name, "namespace": frozen.job.ref.namespace}
             return _yaml({**head, "metadata": metadata, "spec": spec_document(frozen.job)})
-        children = (
-            ChildSpec(run=run.name, attempt=1, stages=run.stages, ranks=run.ranks) for run in list_runs(frozen.job)
-        )
-        return _yaml(render_config_map(frozen), *(render_child(frozen, child) for child in children))
+        return "\n".join(f"---\n# {remark}\n{_yaml(document)}" for remark, document in _list_objects(frozen))
 
     def _freeze(self) -> Frozen:
         metadata = self.job.metadata.model_copy(update={"uid": NO_UID})
@@ -52,20 +49,48 @@ class ClusterJob:
         return freeze(job, default_image=self.settings.trainer_image)
 
 
-def read_for_cluster(path: Path, settings: Path | None) -> ClusterJob:
-    """Read a job file and the operator's settings; None: all defaults.
+def _list_objects(frozen: Frozen) -> Iterator[tuple[str, Document]]:
+    """Yield everything that the operator creates if no attempt fails, in order, and when it does."""
+    yield "before the first attempt, once: every attempt of every run reads it", render_config_map(frozen)
+    before = ""
+    for run in list_runs(frozen.job):
+        child = ChildSpec(run=run.name, attempt=1, stages=run.stages, ranks=run.ranks)
+        when = f"once {before} has succeeded" if before else "when the job starts"
+        if frozen.job.spec.queue_name:
+            when += f", suspended until Kueue admits it from queue {frozen.job.spec.queue_name}"
+        stages = f"stage{'s' if len(run.stages) > 1 else ''} {', '.join(run.stages)}"
+        document = render_child(frozen, child)
+        made = "; mpi-operator makes its pods" if document["kind"] == "MPIJob" else ""
+        retries = "retries are the same as a2, a3, ..."
+        yield f"{when}: {stages}, {run.ranks} rank{'s' if run.ranks > 1 else ''}{made}; {retries}", document
+        before = f"the run {run.name}"
+
+
+def read_for_cluster(document: Document, settings: Settings) -> ClusterJob:
+    """Read a job's document as an operator with these settings does.
 
     Raises:
-        OperatorError: One of the files is invalid, or the operator would reject the job.
+        InvalidJob: The operator would reject the job.
     """
-    known = load_settings(settings)
-    return ClusterJob(read_cluster_job(read_job_document(path), known), known)
+    return ClusterJob(read_cluster_job(document, settings), settings)
 
 
-def _yaml(*documents: Document) -> str:
+def describe_settings(path: Path | None, job: BertPretrainJob, settings: Settings) -> str:
+    """Return which settings a job was judged by, and which profile completed it."""
+    profile = job.spec.profile or settings.default_profile
+    by = "the operator's default settings (--settings FILE for those of your cluster)" if path is None else str(path)
+    return f"{by}, {f'profile {profile}' if profile else 'no profile'}"
+
+
+def write_job(document: Document) -> str:
+    """Return a job as YAML that kubectl takes, without a final line break."""
+    return _yaml(document)
+
+
+def _yaml(document: Document) -> str:
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # keep the documents' order
     stream = io.StringIO()
-    writer.dump_all(documents, stream)
+    writer.dump(document, stream)
     return stream.getvalue().rstrip("\n")

@@ -20,6 +20,10 @@ EARLIER_TRAINER_IMAGES = ("docker.io/bert-operator/trainer:0.1.0",)
 """What it was in releases whose jobs may still run."""
 
 
+_KEY = "settings.yaml"
+"""Of the ConfigMap; the Deployment in deploy/ and charts/ names it."""
+
+
 class Settings(BaseModel):
     """A YAML file, mounted from a ConfigMap; every field may be left out."""
 
@@ -63,8 +67,19 @@ def _without_nulls(profiles: Any) -> Any:
     return {} if profiles is None else without_nulls(profiles)
 
 
+def _unwrap(document: Any, path: Path) -> Any:
+    """Return the settings in a ConfigMap, as ``kubectl get configmap -o yaml`` prints it; anything else unchanged."""
+    if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
+        return document
+    data = document.get("data")
+    text = data.get(_KEY) if isinstance(data, dict) else None
+    if not isinstance(text, str):
+        raise SettingsError(f"{path}: a ConfigMap without {_KEY}; the operator's is named bert-operator-settings")
+    return YAML(typ="safe", pure=True).load(text) or {}
+
+
 def load_settings(path: Path | None) -> Settings:
-    """Read the settings; all defaults without a file.
+    """Read the settings, or the ConfigMap that the operator's Deployment mounts them from; all defaults without a file.
 
     Raises:
         SettingsError: the file cannot be read, or holds something else.
@@ -73,6 +88,7 @@ def load_settings(path: Path | None) -> Settings:
         return Settings()
     try:
         document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
+        document = _unwrap(document, path)
         if not isinstance(document, dict):
             raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values")
         settings = Settings.model_validate({**document, "profiles": _without_nulls(document.get("profiles"))})

@@ -103,6 +103,21 @@ def count_threads_per_core(allowed: Collection[int], sysfs: Path = _SYSFS) -> in
     return max(map(len, cores.values()), default=None)
 
 
+# Flags of x86 processors that compute with 16-bit numbers themselves; others only convert them. bf32 is a mode of AMX.
+_PRECISIONS = {
+    "bf16": {"avx512_bf16", "amx_bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16"},
+    "bf32": {"amx_bf16"},
+}
+
+
+def find_precisions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Return the numeric precisions besides fp32 that this machine's processors have."""
+    line = next((line for line in _read(cpuinfo).splitlines() if line.startswith("flags")), "")
+    flags = set(line.partition(":")[2].split())
+    return frozenset(name for name, any_of in _PRECISIONS.items() if flags & any_of)
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text().strip()

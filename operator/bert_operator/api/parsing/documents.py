@@ -8,7 +8,9 @@ keys and aliases that expand without end are refused. Whether the document is a 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ from bert_operator.errors import DocumentError, render_path
 MAX_BYTES = 1_048_576
 """Longest file. The API server takes objects of 1.5 MiB; a job is a few kilobytes."""
 _MAX_NODES = 20_000
+MAX_STREAM_BYTES = 16 * MAX_BYTES
+"""Longest stream of several objects: one definition of a resource alone may take half a megabyte."""
+_INPUT = Path("-")
 # A level takes two frames of Python's stack, which has 1,000.
 _MAX_DEPTH = 50
 
@@ -48,18 +53,105 @@ def read_job_document(path: Path) -> dict[str, Json]:
     Raises:
         DocumentError: the file cannot be read, is not YAML, is ambiguous, or holds anything else.
     """
+    text = _read_text(path, MAX_BYTES)
+    return _the_job(parse_documents(text, source=str(path)), source=str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class JobStream:
+    """The jobs of a file or stream, in its order, and how many objects of other kinds stand among them."""
+
+    jobs: tuple[dict[str, Json], ...]
+    others: int
+
+
+def read_job_stream(path: Path) -> JobStream:
+    """Read every ``BertPretrainJob`` that a file holds. path: ``-`` for standard input.
+
+    Objects of other kinds need only be YAML.
+
+    Raises:
+        DocumentError: the file cannot be read, is not YAML, holds no job, or one that is ambiguous.
+    """
+    source = source_of(path)
+    text = _read_text(path, MAX_STREAM_BYTES)
+    jobs: list[dict[str, Json]] = []
+    others = 0
     try:
-        data = path.read_bytes()
+        for events in _split(YAML(typ="safe", pure=True).parse(text)):
+            if _kind_of(events) == names.KIND:
+                jobs += _Builder(iter(events), source).documents()
+            else:
+                others += 1
+    except YAMLError as error:
+        raise _not_yaml(error, source) from error
+    if not jobs:
+        held = count_others(others) if others else "no object"
+        raise DocumentError(f"{source}: holds {held}, and no {names.KIND}")
+    return JobStream(tuple(jobs), others)
+
+
+def source_of(path: Path) -> str:
+    """Return how messages call a file that a job is read from."""
+    return "standard input" if path == _INPUT else str(path)
+
+
+def count_others(others: int) -> str:
+    """Return objects that are no jobs, counted in words."""
+    return f"{others} object{'s' if others > 1 else ''} of other kinds"
+
+
+def _read_text(path: Path, most_bytes: int) -> str:
+    is_input, source = path == _INPUT, source_of(path)
+    try:
+        # One byte more than there may be: enough to tell, however much would follow.
+        data = sys.stdin.buffer.read(most_bytes + 1) if is_input else path.read_bytes()
     except OSError as error:
-        raise DocumentError(f"{path}: cannot read the job ({error.strerror})") from error
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"{path}: {len(data)} bytes; a job file has at most {MAX_BYTES}")
+        raise DocumentError(f"{source}: cannot read the job ({error.strerror})") from error
+    if len(data) > most_bytes:
+        found = f"more than {most_bytes}" if is_input else f"{len(data)}"
+        raise DocumentError(f"{source}: {found} bytes; a job file has at most {most_bytes}")
     try:
         # Some editors begin UTF-8 with a byte order mark.
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DocumentError(f"{path}: not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
-    return _the_job(parse_documents(text, source=str(path)), source=str(path))
+        raise DocumentError(f"{source}: not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
+
+
+def _split(events: Iterator[Event]) -> Iterator[list[Event]]:
+    """Yield the events of one document after the other; empty documents are left out, as kubectl does."""
+    document: list[Event] = []
+    for event in events:
+        match event:
+            case StreamStartEvent() | StreamEndEvent():
+                continue
+            case DocumentStartEvent():
+                document = []
+            case DocumentEndEvent():
+                if any(not isinstance(each, ScalarEvent) or each.value not in ("", "null", "~") for each in document):
+                    yield document
+            case _:
+                document.append(event)
+
+
+def _kind_of(events: list[Event]) -> str | None:
+    """Return what the field ``kind`` at the top of a document says."""
+    depth, is_key, key = 0, True, ""
+    for event in events:
+        if isinstance(event, MappingEndEvent | SequenceEndEvent):
+            depth -= 1
+        elif depth == 1 and is_key:
+            key = event.value if isinstance(event, ScalarEvent) else ""
+            is_key = False
+            continue
+        elif depth == 1 and key == "kind" and isinstance(event, ScalarEvent):
+            return str(event.value)
+        if isinstance(event, MappingStartEvent | SequenceStartEvent):
+            depth += 1
+        elif depth == 1:
+            # A value has ended, be it a scalar, an alias or a section.
+            is_key = True
+    return None
 
 
 def parse_documents(text: str, *, source: str = "job") -> list[Json]:
@@ -71,12 +163,16 @@ def parse_documents(text: str, *, source: str = "job") -> list[Json]:
     try:
         # Events, not values: the library's constructors would have settled already what a plain scalar means.
         return _Builder(YAML(typ="safe", pure=True).parse(text), source).documents()
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})") from error
     except YAMLError as error:
-        raise DocumentError(f"{source}: not YAML ({error})") from error
+        raise _not_yaml(error, source) from error
+
+
+def _not_yaml(error: YAMLError, source: str) -> DocumentError:
+    if not isinstance(error, MarkedYAMLError):
+        return DocumentError(f"{source}: not YAML ({error})")
+    mark = error.problem_mark or error.context_mark
+    line = f":{mark.line + 1}" if mark else ""
+    return DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})")
 
 
 def _the_job(documents: list[Json], *, source: str) -> dict[str, Json]:
