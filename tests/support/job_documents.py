@@ -32,7 +32,7 @@ TEXTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
             ("0", "-1", "1e3", "01", "1.", "0.10", "64 Gi", "64GB", "Gi", "1.0001", "1\n", "+1"),
         ),
         r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$": (
-            ("/mnt/x", "/data", "/mnt/a/b.c", "/tmpfs", "/mnt/output", "/mnt/dataset", "/tmp/x", "/etc"),
+            ("/mnt/x", "/data", "/mnt/a/b.c", "/tmpfs", "/mnt/output", "/mnt/dataset", "/tmp/x", "/tmp", "/etc"),
             ("mnt/x", "/", "/mnt/", "/mnt//x", "/mnt/../etc", "/a b", "/a:b", "/mnt/x\n"),
         ),
         r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": (

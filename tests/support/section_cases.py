@@ -54,9 +54,15 @@ SECTION_CASES: dict[str, RuleCase] = {
     ),
     "volume outside the system's folders": RuleCase(
         put("dataset", value={"volume": volume(mountPath="/tmpfs")}),
-        put("dataset", value={"volume": volume(mountPath="/tmp/data")}),
+        put("dataset", value={"volume": volume(mountPath="/etc/data")}),
         "spec.dataset.volume.mountPath",
-        ("got /tmp/data", "outside /dev, /etc", "below /mnt"),
+        ("got /etc/data", "outside /dev, /etc", "below /mnt"),
+    ),
+    "volume below the pod's own folder": RuleCase(
+        put("output", "volume", value=volume(mountPath="/tmp/output")),
+        put("output", "volume", value=volume(mountPath="/tmp")),
+        "spec.output.volume.mountPath",
+        ("got /tmp;", "not /tmp itself", "below /mnt"),
     ),
     "further volume with a place": RuleCase(
         put("volumes", value=volumes("/mnt/a")),

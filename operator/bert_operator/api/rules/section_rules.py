@@ -53,8 +53,11 @@ RESERVED_NAMES = (
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP], which are never masked."""
 
-RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/usr")
-"""Folders of the image or the system in whose place nothing may be mounted."""
+RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/usr")
+"""Folders of the image, the system or the operator, in and below which nothing may be mounted."""
+_TMP = "/tmp"  # noqa: S108 - in the pod
+"""A folder of the pod's own, for temporary files. Below it Kubernetes mounts what it is told to: it mounts the shorter
+path first."""
 
 
 # Otherwise a user who may create jobs, but not read Secrets, could have any attempt's ssh key put into a pod.
@@ -100,12 +103,14 @@ def _under(path: str, folders: tuple[str, ...]) -> bool:
 
 
 _MOUNT = SectionRule(
-    holds=lambda volume: volume.mount_path is None or not _under(volume.mount_path, RESERVED_MOUNTS),
-    cel="!has(self.mountPath) || "
+    holds=lambda volume: (
+        volume.mount_path is None or not (volume.mount_path == _TMP or _under(volume.mount_path, RESERVED_MOUNTS))
+    ),
+    cel=f"!has(self.mountPath) || (self.mountPath != '{_TMP}' && "
     f"![{', '.join(repr(folder + '/') for folder in RESERVED_MOUNTS)}]"
-    ".exists(folder, (self.mountPath + '/').startsWith(folder))",
+    ".exists(folder, (self.mountPath + '/').startsWith(folder)))",
     field="mountPath",
-    allowed=f"a folder outside {', '.join(RESERVED_MOUNTS)}",
+    allowed=f"a folder outside {', '.join(RESERVED_MOUNTS)}, and not {_TMP} itself",
     next_step="mount it below /mnt",
     got=lambda volume: str(volume.mount_path),
 )

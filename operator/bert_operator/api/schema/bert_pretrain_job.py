@@ -113,8 +113,10 @@ class DatasetSpec(Section):
     """Where the shards are: a prepare stage writes them, training reads them."""
 
     path: FilePath | None = None
-    """Root folder. A relative path is relative to the folder in which the command runs. Empty: ``data`` in the
-    output folder. Set it to share one dataset between jobs."""
+    """Root folder. A relative path is relative to the folder in which the command runs, in a cluster to the mount of
+    this section's volume; ``.`` is that folder itself. Empty: ``data`` in the output folder, where a prepare stage
+    writes it. Without a prepare stage it is required, unless every stage that reads data names shards. Set it to share
+    one dataset between jobs."""
     vocabulary_file: FilePath | None = None
     """An existing WordPiece vocabulary, one token per line. Empty: ``vocab.txt`` in the dataset's folder; for a job
     that only fine-tunes an initialCheckpoint, without dataset.path, ``vocab.txt`` beside that."""
@@ -279,7 +281,8 @@ class OutputSpec(Section):
 
     path: FilePath
     """Folder for data, checkpoints, metrics, report and export. A relative path is relative to the folder in
-    which the command runs, or to the volume's mount. One folder belongs to one job."""
+    which the command runs, or to the volume's mount; ``.`` is that folder itself, which then holds nothing else. One
+    folder belongs to one job."""
     volume: VolumeSource | None = None
     """In a cluster: the volume to mount, shared by all workers. Required there, unless a volume of spec.volumes
     holds the path."""
@@ -386,7 +389,7 @@ class JobSpec(Section):
     env_from: Annotated[tuple[EnvironmentSource, ...], Field(max_length=16)] = ()
     """Secrets and ConfigMaps whose keys become environment variables of every rank."""
     volumes: Annotated[tuple[VolumeSpec, ...], Field(max_length=16)] = ()
-    """Additional volumes."""
+    """Additional volumes, in every pod of the data preparation and of the training: launcher, workers, single pods."""
     workspace: WorkspaceSpec | None = None
     """Your own training program, run in place of the trainer. Empty: the trainer."""
     proxy: ProxySpec = ProxySpec()

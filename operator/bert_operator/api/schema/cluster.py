@@ -98,12 +98,14 @@ class VolumeSource(Section):
     """Folder of the volume to mount. Empty: the whole volume. Of an image it needs Kubernetes 1.33 and containerd 2.2;
     containerd 2.1 mounts the whole image, so rather name the folder in dataset.path."""
     mount_path: MountPath | None = None
-    """Where it is mounted in the pods. Empty: /mnt/dataset, /mnt/output or /mnt/workspace, depending on the
-    section."""
+    """Where it is mounted in the pods. Not in /dev, /etc, /home, /proc, /root, /run, /sys and /usr, whose content is
+    the image's, the system's or put there by the operator (users, ssh keys, the run configuration), and not at /tmp
+    itself, which every pod has for itself; below it, as /tmp/output, works. Empty: /mnt/dataset, /mnt/output or
+    /mnt/workspace, depending on the section."""
 
 
 class VolumeSpec(Section):
-    """An additional volume, mounted in every pod that runs ranks."""
+    """An additional volume, mounted in every pod of the job: launcher, workers and single pods alike."""
 
     name: Name
     """Unique among the job's volumes."""
