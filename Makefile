@@ -88,6 +88,13 @@ test-tensorflow: setup ## Exchange checkpoints and records with real TensorFlow,
 test-manifests: setup ## Check deploy/ and charts/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
 
+test-manifests-oldest: setup ## Have the API server of the oldest supported release take all that (4 minutes for building it once)
+	@BERT_TEST_KUBERNETES=oldest $(BIN)/pytest -m "manifests or api_server" tests/deploy/test_on_api_server.py \
+	  tests/api_server/test_schema_agrees.py tests/api_server/test_schema_definition.py \
+	  tests/api_server/test_schema_immutability.py tests/api_server/test_size_bound.py \
+	  tests/api_server/test_rendered_children.py tests/api_server/test_mistakes_at_apply.py \
+	  "tests/api_server/test_bench.py::test_the_api_server_is_of_the_pinned_version" $(PYTEST_ARGS)
+
 check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
 
 lint: setup ## Style, formatting and spelling
@@ -123,4 +130,4 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-finetune bench-finetune-speed bench-recipes bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-tensorflow test-manifests check lint types layers structure generated generate format lock clean bench-gpu
+.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-finetune bench-finetune-speed bench-recipes bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-tensorflow test-manifests test-manifests-oldest check lint types layers structure generated generate format lock clean bench-gpu

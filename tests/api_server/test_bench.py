@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster_api import Api, wait_until
-from control_plane import ControlPlane, namespace_of
+from control_plane import ControlPlane, is_oldest, namespace_of
 from kubelet import FakeKubelet
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +47,10 @@ def mpi_job_conditions(api: Api, name: str, namespace: str) -> dict[str, str]:
     "KUBEBUILDER_ASSETS" in os.environ, reason="requires that KUBEBUILDER_ASSETS brings no other version"
 )
 def test_the_api_server_is_of_the_pinned_version(api: Api) -> None:
-    pinned = (ROOT / "tools/control_plane/kubernetes/go.mod").read_text()
+    folder, minor = ("kubernetes-oldest", "v1.31.") if is_oldest() else ("kubernetes", "v1.36.")
+    pinned = (ROOT / f"tools/control_plane/{folder}/go.mod").read_text()
     version = api.request("GET", "/version").expect()["gitVersion"]
-    assert version.startswith("v1.36.")
+    assert version.startswith(minor)
     assert f"k8s.io/kubernetes {version}\n" in pinned
 
 

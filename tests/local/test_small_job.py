@@ -26,7 +26,7 @@ from job_documents import draw_document
 from sample_job import Document, sample_document
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*/*.yaml")) if "\nkind: BertPretrainJob" in path.read_text()]
 PROFILE: Document = {
     "resources": {"cpu": 88, "memory": "800Gi", "accelerator": {}, "rdma": {"resourceName": "rdma/hca"}},
     "cpu": {"pinning": "socket", "sockets": 2, "coresPerRank": 28, "ranksPerNode": "auto"},
@@ -60,7 +60,7 @@ def assert_small(job: BertPretrainJob, before: BertPretrainJob) -> None:
     assert job.metadata.name.endswith("-small")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 @pytest.mark.parametrize("in_cluster", [False, True])
 def test_every_example_becomes_small(path: Path, in_cluster: bool) -> None:
     document = read_job_document(path)
@@ -73,7 +73,7 @@ def test_every_example_becomes_small(path: Path, in_cluster: bool) -> None:
 
 def test_every_valid_drawn_job_becomes_a_valid_small_one() -> None:
     count = 0
-    for number in range(300):
+    for number in range(160):
         document = draw_document(number)
         try:
             before = parse_job(document)
@@ -83,7 +83,7 @@ def test_every_valid_drawn_job_becomes_a_valid_small_one() -> None:
         found = shrink(document, before, here(has=lambda _, it=number: bool(it & 2), in_cluster=bool(number & 1)))
         assert_small(parse_job(found.document), before)
         count += 1
-    assert count > 60
+    assert count > 40
 
 
 def test_the_profile_of_a_cluster_does_not_make_it_large_again() -> None:
