@@ -74,7 +74,7 @@ class ControlPlane:
         """
         unknown = set(start) - set(PROGRAMS)
         assert not unknown, f"start: got {sorted(unknown)}; allowed: {', '.join(PROGRAMS)}"
-        # The newest scheduler asks for resources that the oldest supported API server does not have, and waits for them.
+        # The newest scheduler waits for resources that the oldest supported API server does not have.
         self._start = set(start) - ({"kube-scheduler"} if is_oldest() else set())
         self._definitions, self._audited_user = tuple(definitions), audited_user
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="control-plane-")
