@@ -7,15 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from control_plane import ControlPlane
-from manifests import Json, module_files, parse
+from control_plane import ControlPlane, built_programs
+from manifests import Json, module_files, parse, program, schemas
+
+HERE = Path(__file__).parent
+
+
+def _items_here(items: list[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if item.path.is_relative_to(HERE)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.manifests)
+    for item in _items_here(items):
+        item.add_marker(pytest.mark.manifests)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build all of it before the first test: a compiler takes longer than any test may."""
+    if _items_here(session.items) and not session.config.getoption("collectonly"):
+        with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            program("helm")
+            schemas()
+            module_files()
+            built_programs()
 
 
 @pytest.fixture(scope="session")

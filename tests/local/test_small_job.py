@@ -26,7 +26,9 @@ from job_documents import draw_document
 from sample_job import Document, sample_document
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*/*.yaml")) if "\nkind: BertPretrainJob" in path.read_text()]
+EXAMPLES = [
+    path for path in sorted((ROOT / "examples").glob("*/*.yaml")) if "\nkind: BertPretrainJob" in path.read_text()
+]
 PROFILE: Document = {
     "resources": {"cpu": 88, "memory": "800Gi", "accelerator": {}, "rdma": {"resourceName": "rdma/hca"}},
     "cpu": {"pinning": "socket", "sockets": 2, "coresPerRank": 28, "ranksPerNode": "auto"},
