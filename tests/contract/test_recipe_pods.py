@@ -175,3 +175,14 @@ def test_every_path_of_a_job_is_on_one_of_its_mounts(example: str, overlay: str)
     paths = {line.split('"')[3] for line in text.splitlines() if '": "/' in line}
     assert paths
     assert all(any(path.startswith(f"{mount}/") for mount in wanted.mounts) for path in paths), paths
+
+
+def test_preparing_wikipedia_takes_no_gpus_and_may_write_the_dataset() -> None:
+    rendered = render(read_example("18-wikipedia"), "gpu-nfs")
+    (child,) = rendered.children
+    assert child["kind"] == "Job"
+    (template,) = (template for _, template in templates(child))
+    assert container(template)["resources"]["limits"] == {"cpu": "64", "memory": "400Gi"}
+    read_only = {mount["mountPath"]: mount.get("readOnly", False) for mount in container(template)["volumeMounts"]}
+    assert (read_only["/mnt/data"], read_only["/mnt/bert"]) == (False, False)
+    assert '"/mnt/data/hdf5"' in rendered.config_map["data"]["run-config.json"]

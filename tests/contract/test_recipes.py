@@ -18,7 +18,7 @@ from bert_operator.render.run_config import render_run_config
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.config.stages import PretrainStage
+from bert_trainer.config.stages import PrepareStage, PretrainStage
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.training.data_loader import num_micro_batches
 from examples import list_examples, read_example
@@ -29,6 +29,7 @@ GOLDEN = (
     *("01-laptop", "02-two-workers", "03-single-node", "04-fast-enough", "05-to-a-target"),
     *("06-fine-tuning", "10-nvidia/8-gpus", "11-onnx-runtime", "12-intel-pytorch/8-nodes-2-ranks", "13-mlperf"),
     *("14-intel-mrpc", "15-squad", "16-azure-cola/large", "17-intel-tensorflow/single-node"),
+    "18-wikipedia",
 )
 
 
@@ -215,6 +216,17 @@ def test_mlperf_starts_from_its_checkpoint_and_is_evaluated_by_its_rule() -> Non
     assert (evaluation.every_samples, evaluation.start_samples, evaluation.max_samples) == (every, None, 10_000)
     assert (stage.global_batch_size, stage.micro_batch_size * config.world.ranks) == (448, 448)
     assert (stage.schedule.learning_rate, stage.schedule.warmup.steps, stage.length.steps) == (4.25e-4, 0, 6700)
+
+
+def test_wikipedia_is_prepared_alone_by_nvidia_s_numbers() -> None:
+    config = parse_run_config(resolve("18-wikipedia"))
+    (stage,) = config.stages
+    assert isinstance(stage, PrepareStage)
+    (corpus,) = stage.corpora
+    assert (corpus.path, corpus.format, stage.seed, stage.masked_lm_probability) == ("enwiki", "wikipedia", 12345, 0.15)
+    assert (stage.recipe, stage.dupe_factor) == ("nvidia", 5)
+    lengths = [(each.sequence_length, each.max_predictions_per_sequence) for each in stage.lengths]
+    assert lengths == [(128, 20), (512, 80)]
 
 
 def finetune_stage(config: RunConfig) -> FinetuneStage:
