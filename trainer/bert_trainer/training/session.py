@@ -24,7 +24,7 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.shards import ShardFolder, Split, find_shard_folder
+from bert_trainer.dataset.shards import ShardFolder, Split, find_named_shards, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import DeviceUnusable, InputError, Stopped, UnsupportedPrecision
 from bert_trainer.model.backends.cpu.capability import prepare_processor
@@ -409,8 +409,8 @@ def _open_shards(
     masked: bool,
 ) -> ShardFolder:
     predictions = reader.max_predictions_per_sequence
-    root = Path(config.dataset.folder)
-    path = Path(reader.shards) if reader.shards else find_shard_folder(root, length, predictions, split)
+    find = find_named_shards if reader.shards else find_shard_folder
+    path = find(Path(reader.shards or config.dataset.folder), length, predictions, split)
     return ShardFolder.open(
         path,
         split=split,

@@ -11,7 +11,6 @@ from bert_trainer.dataset.shards.files import LAYOUTS, read_header, read_ragged,
 from bert_trainer.dataset.shards.folder import (
     SUFFIXES,
     ShardFolder,
-    find_shard_folder,
     is_shard,
     list_shards,
     make_shard_folder,
@@ -23,6 +22,7 @@ from bert_trainer.dataset.shards.header import MAX_ROW_TOKENS, ShardHeader, Spli
 from bert_trainer.dataset.shards.large_files import SampleBlocks, write_shard_blocks
 from bert_trainer.dataset.shards.row_blocks import read_blocks, read_ragged_blocks
 from bert_trainer.dataset.shards.samples import Samples
+from bert_trainer.dataset.shards.search import find_named_shards, find_shard_folder
 from bert_trainer.dataset.shards.totals import Totals
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Split",
     "Totals",
     "check_numbers",
+    "find_named_shards",
     "find_shard_folder",
     "is_shard",
     "list_shards",

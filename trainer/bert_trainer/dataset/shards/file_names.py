@@ -26,7 +26,8 @@ _NAMES_SHOWN = 3
 def select_split(files: Sequence[Path], split: Split) -> list[Path]:
     """Return the files of a split, in order.
 
-    The last of the known words in a name decides, so ``wiki_test_0`` is held out wherever the text came from.
+    The last of the known words in a name decides, so ``wiki_test_0`` is held out wherever the text came from. Where no
+    file is named as one to train on, those without any known word are.
     """
     held_out = {path for path in files if split_of(path) == "held_out"}
     if split == "held_out":
@@ -34,13 +35,18 @@ def select_split(files: Sequence[Path], split: Split) -> list[Path]:
     for word in TRAINING_WORDS:
         if found := [path for path in files if word in path.name and path not in held_out]:
             return found
-    return []
+    return [path for path in files if path not in held_out]
+
+
+def last_word(name: str) -> str | None:
+    """Return the last of the known words in a name; None if it has none."""
+    words = _WORD.findall(name)
+    return words[-1] if words else None
 
 
 def split_of(path: Path) -> Split:
     """Return the split of one file; a name without a known word counts as training."""
-    words = _WORD.findall(path.name)
-    return "held_out" if words and words[-1] in HELD_OUT_WORDS else "training"
+    return "held_out" if last_word(path.name) in HELD_OUT_WORDS else "training"
 
 
 @dataclass(slots=True)

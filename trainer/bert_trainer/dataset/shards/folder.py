@@ -1,15 +1,14 @@
-"""Folders of shards: the files of a split, whether they belong together, and finding folders by name."""
+"""Folders of shards: the files of a split, and whether they belong together."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from bert_trainer.config.dataset_names import LayoutName
 from bert_trainer.dataset.shards.file_names import HELD_OUT_WORDS, TRAINING_WORDS, check_numbers, select_split
 from bert_trainer.dataset.shards.files import read_header, read_ragged
-from bert_trainer.dataset.shards.header import ShardHeader, Split
+from bert_trainer.dataset.shards.header import ShardHeader, Split, is_hdf5
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord, without_suffix
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
@@ -97,58 +96,6 @@ def shard_folder_name(sequence_length: int, max_predictions: int) -> str:
     return f"seq_len_{sequence_length}_max_pred_{max_predictions}"
 
 
-def find_shard_folder(
-    dataset_root: Path, sequence_length: int, max_predictions: int, split: Split = "training"
-) -> Path:
-    """Find the folder of one length below a dataset, by its name.
-
-    Names that hold ``seq_len_<T>_max_pred_<P>`` count, so NVIDIA's long ones do; then Intel's and MLPerf's, which name
-    T only or nothing, cut shards before the parts that they were cut from. Where shards lie deeper (NVIDIA: a folder
-    per corpus), the one folder that holds the split's is returned.
-
-    Raises:
-        InputError: no folder fits, or several do; the message lists what is there.
-    """
-    if not dataset_root.is_dir():
-        raise InputError(f"{dataset_root}: no such dataset folder", hint="build it with 'bert-data build'")
-    folders = [dataset_root, *sorted(path for path in dataset_root.iterdir() if path.is_dir())]
-    fallback: Path | None = None
-    for pattern in (
-        # No digit behind it: max_pred_20 is also the beginning of max_pred_200.
-        rf"{shard_folder_name(sequence_length, max_predictions)}(?!\d)",
-        rf"_shards_(un)?compressed_{sequence_length}$",
-        rf"^hdf5_seq_{sequence_length}$",
-        # NVIDIA's MLPerf recipe has one length.
-        r"^hdf5_\d+_shards_(uncompressed|varlength)$" if split == "training" else r"^eval(_varlength)?$",
-    ):
-        named = [folder for folder in folders if re.search(pattern, folder.name)]
-        deepest = [found for folder in named for found in _folders_with_shards(folder)]
-        found = [folder for folder in deepest if select_split(list_shards(folder), split)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise InputError(
-                f"{dataset_root}: {len(found)} folders hold shards of {sequence_length} tokens and "
-                f"{max_predictions} predictions: {', '.join(map(str, found))}",
-                hint="name one of them as the stage's shards",
-            )
-        fallback = fallback or next(iter(deepest), None)
-    if fallback is not None:
-        return fallback  # has no files of this split: opening it names the files that it has
-    names = ", ".join(folder.name for folder in folders[1:]) or "no folder"
-    raise InputError(
-        f"{dataset_root}: no shards of {sequence_length} tokens and {max_predictions} predictions; found {names}",
-        hint=f"expected a folder like {shard_folder_name(sequence_length, max_predictions)}; build it with "
-        "'bert-data build'",
-    )
-
-
-def _folders_with_shards(folder: Path) -> list[Path]:
-    if list_shards(folder):
-        return [folder]
-    return [found for path in sorted(folder.iterdir()) if path.is_dir() for found in _folders_with_shards(path)]
-
-
 def make_shard_folder(folder: Path) -> None:
     """Create a folder for shards and remove the partial files of writers that were killed.
 
@@ -161,9 +108,11 @@ def make_shard_folder(folder: Path) -> None:
 
 
 def is_shard(path: Path) -> bool:
-    """Return whether a file is one of HDF5 or of TensorFlow's records, by its name; the latter may have no suffix."""
-    # MLPerf's text has such names as well: the first bytes tell.
-    return path.suffix in SUFFIXES or has_tfrecord_name(path) or (not path.suffix and is_tfrecord(path))
+    """Return whether a file holds HDF5 or TensorFlow's records: by its name, or without a suffix by its first bytes."""
+    if path.suffix:
+        return path.suffix in SUFFIXES or has_tfrecord_name(path)
+    # part-00000-of-00500: MLPerf's text has such names as well.
+    return is_hdf5(path) or is_tfrecord(path)
 
 
 def shard_name(name: str, layout: LayoutName) -> str:
@@ -187,7 +136,11 @@ def list_shards(folder: Path) -> list[Path]:
 
 def _list_split(folder: Path, split: Split) -> list[Path]:
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder of shards", hint="build them with 'bert-data build'")
+        raise InputError(
+            f"{folder}: no such folder of shards",
+            hint="build them with 'bert-data build', or name another folder as the stage's shards "
+            "(spec.stages[].pretrain.shards, .evaluate.shards)",
+        )
     files = list_shards(folder)
     if found := select_split(files, split):
         return found
@@ -195,21 +148,23 @@ def _list_split(folder: Path, split: Split) -> list[Path]:
     names = ", ".join(path.name for path in files[:5]) or "no shard"
     raise InputError(
         f"{folder}: no {split} shards; found {names}{', ...' if len(files) > 5 else ''}",
-        hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names",
+        hint=f"expected .hdf5 or .tfrecord files with {' or '.join(words)} in their names; the stage's shards "
+        "(spec.stages[].pretrain.shards, .evaluate.shards) names the folder",
     )
 
 
 def _check_header(
     path: Path, header: ShardHeader, sequence_length: int, max_predictions: int, vocabulary: Vocabulary | None
 ) -> None:
-    found = {"input_ids": header.sequence_length, "masked_lm_positions": header.max_predictions}
-    wanted = {"input_ids": sequence_length, "masked_lm_positions": max_predictions}
-    for name, width in found.items():
+    for name, setting, width, wanted in (
+        ("input_ids", "sequenceLength", header.sequence_length, sequence_length),
+        ("masked_lm_positions", "maxPredictionsPerSequence", header.max_predictions, max_predictions),
+    ):
         # Variable-length files of other programs do not state it; their rows are checked when they are read.
-        if width is not None and width != wanted[name]:
+        if width is not None and width != wanted:
             raise InputError(
-                f"{path}: dataset {name!r} has shape {(header.rows, width)}, wanted {(header.rows, wanted[name])}",
-                hint="set sequence length and predictions to the file's, or build shards of this length",
+                f"{path}: dataset {name!r} has shape {(header.rows, width)}, wanted {(header.rows, wanted)}",
+                hint=f"set the stage's {setting}: {width}, which the file has, or name other shards",
             )
     if header.sequence_length is None and header.rows:
         # The first rows show a folder of another length before training starts.
@@ -229,5 +184,5 @@ def _check_widths(path: Path, samples: RaggedSamples, sequence_length: int, max_
         raise InputError(
             f"{path}: a row has {longest} tokens, another {most} predictions; allowed: {sequence_length} and "
             f"{max_predictions} at most",
-            hint="set sequence length and predictions to the file's, or build shards of this length",
+            hint="set the stage's sequenceLength and maxPredictionsPerSequence to the file's, or name other shards",
         )

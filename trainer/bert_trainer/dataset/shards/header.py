@@ -19,6 +19,7 @@ Split = Literal["training", "held_out"]
 
 REBUILD = "look at the whole folder with 'bert-data verify FOLDER'; delete the bad file and build again"
 
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 26
 """Of a compressed dataset: HDF5 inflates a chunk as a whole. h5py itself makes chunks of at most 1 MiB."""
 MAX_ROW_TOKENS = 1 << 15
@@ -62,6 +63,15 @@ def opened(path: Path) -> Iterator[h5py.File]:
                 f"{path}: cannot be read (permission denied)", hint="check its owner and rights"
             ) from error
         raise InputError(f"{path}: damaged or not an HDF5 file ({error})", hint=REBUILD) from error
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 does, whatever its name is."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SIGNATURE)) == _SIGNATURE
+    except OSError:
+        return False  # whoever opens it next reports that
 
 
 def read_attributes(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
