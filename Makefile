@@ -82,6 +82,9 @@ test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 min
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
 
+test-cuda-image: setup ## Build the CUDA image and look at it on a node without a GPU (root; 20 minutes, 25 GB of disk)
+	@BERT_TEST_CUDA_IMAGE=1 $(BIN)/pytest -m cluster -s tests/cluster/test_cuda_image.py $(PYTEST_ARGS)
+
 test-tensorflow: setup ## Exchange checkpoints and records with real TensorFlow, BERT-base and large (10 minutes, 6 GB of disk)
 	@BERT_TEST_TENSORFLOW=$$(tools/tensorflow.sh) $(BIN)/pytest -m tensorflow -s tests/tensorflow_checkpoints tests/data/test_tensorflow_records.py $(PYTEST_ARGS)
 
@@ -130,4 +133,5 @@ clean: ## Remove .venv and every cache inside the clone (downloads and wheels ou
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo cluster-demo bench-build bench-data bench-trainer bench-finetune bench-finetune-speed bench-recipes bench-convergence bench-operator test test-long test-api test-memory test-cluster test-stops test-stops-on-cluster test-tensorflow test-manifests test-manifests-oldest check lint types layers structure generated generate format lock clean bench-gpu
+# Every target: none of them makes a file of its name.
+.PHONY: $(shell sed -n 's/^\([a-z][-a-z]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))

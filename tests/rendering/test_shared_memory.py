@@ -42,10 +42,10 @@ def sizes(of: Frozen, run: str = TRAINING_RUN) -> dict[str, str]:
         ({"slotsPerWorker": 32}, "1Gi"),
         ({"slotsPerWorker": 33}, "2Gi"),
         ({"slotsPerWorker": 64}, "2Gi"),
-        ({"slotsPerWorker": 2, **GPU}, "1Gi"),
-        ({"slotsPerWorker": 4, **GPU}, "2Gi"),
-        ({"slotsPerWorker": 8, **GPU}, "4Gi"),
-        ({"slotsPerWorker": 8, "worker": GPU}, "4Gi"),
+        ({"slotsPerWorker": 1, **GPU}, "1Gi"),
+        ({"slotsPerWorker": 4, **GPU}, "4Gi"),
+        ({"slotsPerWorker": 8, **GPU}, "8Gi"),
+        ({"slotsPerWorker": 8, "worker": GPU}, "8Gi"),
         ({"slotsPerWorker": 8, **GPU, "worker": {"resources": {"memory": "8Gi"}}}, "1Gi"),
         ({"slotsPerWorker": 8, "resources": {"accelerator": {}, "sharedMemory": "64Mi"}}, "64Mi"),
         ({"slotsPerWorker": 64, "worker": {"resources": {"sharedMemory": "3Gi"}}}, "3Gi"),
@@ -56,7 +56,7 @@ def test_it_follows_from_ranks_and_what_they_run_on_unless_the_job_says_it(spec:
 
 
 def test_the_launcher_runs_no_ranks_and_keeps_the_usual_size() -> None:
-    assert sizes(frozen(workers=2, slotsPerWorker=8, **GPU)) == {"launcher": "1Gi", "worker": "4Gi"}
+    assert sizes(frozen(workers=2, slotsPerWorker=8, **GPU)) == {"launcher": "1Gi", "worker": "8Gi"}
 
 
 def test_preparing_in_several_workers_counts_its_processes() -> None:
@@ -83,7 +83,7 @@ def started_before(of: Frozen) -> dict[str, Any]:
 def test_a_started_job_keeps_the_size_that_it_was_started_with() -> None:
     of = frozen(slotsPerWorker=8, **GPU)
     document = {**sample_document(), "metadata": {**sample_document()["metadata"], "uid": UID}}
-    assert sizes(thaw(document, render_config_map(of)["data"])) == sizes(of) == {"single": "4Gi"}
+    assert sizes(thaw(document, render_config_map(of)["data"])) == sizes(of) == {"single": "8Gi"}
     assert sizes(thaw(document, started_before(of)["data"])) == {"single": "1Gi"}
 
 

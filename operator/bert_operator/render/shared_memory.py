@@ -2,7 +2,7 @@
 
 Per rank of a pod, while buckets of 16 MiB are summed, measured with 2, 4 and 8 ranks: Open MPI 5 asks for a segment of
 16 MiB (Open MPI 4: of 4), and sends by TCP where it does not find as much free; Intel MPI writes up to 17 MiB, and dies
-of a bus error where they are not there; MPICH writes 5 MiB, and so does Open MPI's UCX. Gloo and the trainer's own data
+of a bus error where they are not there; MPICH writes 5 MiB, Open MPI's UCX 4. Gloo and the trainer's own data
 path write nothing. NCCL makes segments of 9.2 MiB: where GPUs reach each other neither by NVLink nor by PCIe, one for
 each neighbour in a ring and a tree on each of up to 16 channels; not measured here, sizes as NCCL's users report them.
 The table is in docs/concepts/network.md. Pure.
@@ -18,7 +18,7 @@ from bert_operator.state.runs import run_placement
 USUAL_GIB = 1
 """What is enough for most jobs. Also of pods without ranks, and of jobs that an earlier release has started."""
 MPI_RANK_MIB = 32  # twice the largest above
-GPU_RANK_MIB = 512  # 14 channels with 4 neighbours each
+GPU_RANK_MIB = 1024  # 16 channels with 4 neighbours each are 590
 
 
 def size_shared_memory(spec: JobSpec) -> JobSpec:

@@ -212,7 +212,7 @@ class ResourcesSpec(Section):
     ephemeral_storage: Quantity | None = None
     """Local disk of the node for logs and temporary files. Empty: no request."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm, through which ranks of a pod exchange gradients. Empty: 32Mi per slot, 512Mi per slot with an
+    """Size of /dev/shm, through which ranks of a pod exchange gradients. Empty: 32Mi per slot, 1Gi per slot with an
     accelerator, and 1Gi at least: Open MPI and Intel MPI take 16Mi per rank, NCCL 9Mi per channel and neighbour. What
     is written there counts against memory, and no more than memory fits. Give more to programs of your own whose data
     loaders are processes."""
