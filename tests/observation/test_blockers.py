@@ -51,6 +51,28 @@ UNSCHEDULABLE = pod_document(
 )
 MOUNT = event_document("Pod", "demo-a1-worker-0", "FailedMount", "mount.nfs: access denied", uid="demo-a1-worker-0-uid")
 
+DATA = 'failed to pull image "registry.example.com/wikipedia:128": not found'
+NO_IMAGES = 'failed to generate container "2f" spec: failed to generate spec: failed to mkdir "": mkdir : no such file'
+
+
+def of_the_pod(reason: str, message: str) -> Document:
+    return event_document("Pod", "demo-a1-worker-0", reason, message, uid="demo-a1-worker-0-uid")
+
+
+NO_USERS = of_the_pod(
+    "FailedCreatePodSandBox",
+    "Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user namespaces",
+)
+NO_NETWORK = of_the_pod("FailedCreatePodSandBox", "Failed to create pod sandbox: network plugin is not ready")
+NO_DRIVER = of_the_pod(
+    "FailedPrepareDynamicResources",
+    "Failed to prepare dynamic resources: DRA driver gpu.example.com is not registered",
+)
+
+
+def test_a_sandbox_that_only_needs_time_blocks_nothing() -> None:
+    assert find(child_document(true=LOOKED_AT), pod_document(phase="Pending"), NO_NETWORK) is None
+
 
 @pytest.mark.parametrize(
     ("pods", "reason", "cause", "remedy"),
@@ -65,6 +87,10 @@ MOUNT = event_document("Pod", "demo-a1-worker-0", "FailedMount", "mount.nfs: acc
         ),
         ([UNSCHEDULABLE], "Unschedulable", "Insufficient nvidia.com/gpu", "lower spec.resources"),
         ([pod_document(phase="Pending"), MOUNT], "VolumeFailed", "access denied", "check the claim"),
+        ([waiting("ErrImagePull", DATA)], "ImagePullFailed", "wikipedia:128", "the volume's image.reference"),
+        ([waiting("CreateContainerError", NO_IMAGES)], "VolumeFailed", "failed to mkdir", "containerd 2.1"),
+        ([pod_document(phase="Pending"), NO_USERS], "UserNamespaceFailed", "hostUsers", "containerd 2.0"),
+        ([pod_document(phase="Pending"), NO_DRIVER], "DevicesFailed", "not registered", "their driver to run"),
     ],
 )
 def test_a_pod_that_cannot_start_says_why(pods: list[Document], reason: str, cause: str, remedy: str) -> None:
@@ -112,6 +138,7 @@ def test_events_report_pods_that_cannot_be_created(
         ("3 node(s) didn't match Pod's node affinity/selector", ["spec.scheduling.nodeSelector"]),
         ("1 node(s) didn't match pod anti-affinity rules", ["topologySpreadConstraints"]),
         ("pod has unbound immediate PersistentVolumeClaims", ["kubectl get pvc"]),
+        ("1 cannot allocate all claims", ["kubectl get resourceclaims"]),
         (
             "1 Insufficient cpu, 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }",
             ["lower spec.resources", "one is not ready"],

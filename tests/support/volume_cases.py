@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from job_changes import Change, both, put
 from rule_case import RuleCase
 from sample_job import PREPARE
@@ -22,7 +24,7 @@ def mapped(change: Change) -> Change:
     return both(put("securityContext", value=MAPPED), change)
 
 
-def extra(source: dict[str, object], **fields: object) -> Change:
+def extra(source: Mapping[str, object], **fields: object) -> Change:
     return put("volumes", value=[{"name": "extra", "source": {**source, "mountPath": "/mnt/extra"}, **fields}])
 
 

@@ -21,6 +21,8 @@ _IMAGE_REASONS = frozenset(
 )
 _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+_CLAIM_EVENTS = frozenset({"FailedPrepareDynamicResources", "FailedResourceClaimCreation"})
+_SANDBOX_EVENT = "FailedCreatePodSandBox"
 _CREATION_EVENTS = frozenset({"FailedCreate", "MPIJobFailed", "ValidationError", "ErrResourceExists"})
 
 _TAINT = r"untolerated taint(?:\(s\))? \{"
@@ -61,7 +63,42 @@ _NODE_REMEDIES = (
         re.compile(r"[Pp]ersistent[Vv]olume|volume node affinity"),
         "check the claims of dataset, output and volumes: kubectl get pvc",
     ),
+    (
+        re.compile(r"resource ?claim|allocate all claims|device class", re.IGNORECASE),
+        "check what spec.resources.resourceClaims names, and which devices are free: kubectl get "
+        "resourceclaims,resourceclaimtemplates,resourceslices",
+    ),
 )
+
+
+# What runtimes and kubelet say about images as volumes and user namespaces: prose, too, in events and in states of
+# containers alike. The first that matches counts: runc names the mount that could not be mapped.
+_RUNTIME_REMEDIES = (
+    (
+        re.compile(r"MOUNT_ATTR_IDMAP|idmap", re.IGNORECASE),
+        BlockerReason.USER_NAMESPACE_FAILED,
+        "the file system of the volume that is named cannot map user ids, as NFS cannot; use a claim of another one, "
+        "or delete the job and apply it without securityContext.hostUsers",
+    ),
+    (
+        re.compile(r"hostUsers|user ?namespaces?|userns", re.IGNORECASE),
+        BlockerReason.USER_NAMESPACE_FAILED,
+        "nodes need Linux 6.3, and containerd 2.0 with runc 1.2, or CRI-O 1.25; have them upgraded, or delete the job "
+        "and apply it without securityContext.hostUsers",
+    ),
+    (
+        re.compile(r"image volume|ImageVolumeMountFailed|mount image|mkdir \"\"|failed to mkdir : ", re.IGNORECASE),
+        BlockerReason.VOLUME_FAILED,
+        "nodes need containerd 2.1 or CRI-O 1.31 to mount images; have them upgraded, or delete the job and apply it "
+        "with a claim in place of the image",
+    ),
+)
+
+
+def find_runtime_remedy(message: str) -> tuple[BlockerReason, str] | None:
+    """Return why a node cannot set up a pod with an image volume or a user namespace, and the remedy."""
+    found = ((reason, remedy) for words, reason, remedy in _RUNTIME_REMEDIES if words.search(message))
+    return next(found, None)
 
 
 def find_blocker(
@@ -178,9 +215,11 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
     if reason in _IMAGE_REASONS:
         return Blocker(
             reason=BlockerReason.IMAGE_PULL_FAILED,
-            message=f"Pod {pod.name}: {reason}: {details}. Next: correct spec.image, or name the registry's "
-            "credentials in spec.imagePullSecrets",
+            message=f"Pod {pod.name}: {reason}: {details}. Next: correct spec.image, or the volume's image.reference, "
+            "whichever is named, or name the registry's credentials in spec.imagePullSecrets",
         )
+    if reason in _CONFIG_REASONS and (blocker := _runtime_blocker(pod, f"{reason}: {details}")):
+        return blocker
     if reason in _CONFIG_REASONS:
         return Blocker(
             reason=BlockerReason.CONTAINER_CONFIG_INVALID,
@@ -192,6 +231,17 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
             reason=BlockerReason.UNSCHEDULABLE,
             message=f"Pod {pod.name}: {pod.unschedulable}. Next: {_how_to_fit(pod.unschedulable)}",
         )
+    for warning in reversed(warnings):
+        # Other sandboxes fail for a moment only, while the node's network starts.
+        if warning.reason == _SANDBOX_EVENT and (blocker := _runtime_blocker(pod, warning.message)):
+            return blocker
+        if warning.reason in _CLAIM_EVENTS:
+            return Blocker(
+                reason=BlockerReason.DEVICES_FAILED,
+                message=f"Pod {pod.name}: {warning.message}. Next: kubectl describe pod {pod.name}; the claims and "
+                "templates of resources.resourceClaims have to exist in the namespace, and their driver to run on "
+                "the node",
+            )
     mount = next((warning for warning in reversed(warnings) if warning.reason in _VOLUME_EVENTS), None)
     if mount is not None:
         return Blocker(
@@ -200,3 +250,8 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
             "output and volumes, and that the node can reach it",
         )
     return None
+
+
+def _runtime_blocker(pod: PodSummary, message: str) -> Blocker | None:
+    found = find_runtime_remedy(message)
+    return found and Blocker(reason=found[0], message=f"Pod {pod.name}: {message}. Next: {found[1]}")

@@ -17,6 +17,7 @@ from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.kept_fields import dry_runs, find_dropped
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
@@ -207,6 +208,10 @@ class Children:
             frozen = await self._freezer.obtain(summary.document(), step.status, draft, write_hash)
             document = render_child(frozen, child)
             path = path_of(document["kind"], job.ref.namespace)
+            for trial in dry_runs(document):
+                kept = await self._api.create(path_of(trial["kind"], job.ref.namespace), trial, dry_run=True)
+                if (dropped := find_dropped(trial, kept)) is not None:
+                    return dropped
             # AlreadyExists is the normal case after a crash between the POST and the next status write.
             answer = await create_or_get(self._api, path, document)
         except Unusable as error:

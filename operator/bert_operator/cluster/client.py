@@ -115,9 +115,12 @@ class ApiClient:
         given = {key: value for key, value in query.items() if value}
         return await self._request(_Request("GET", path, query=given, accept=_METADATA_ONLY))
 
-    async def create(self, path: str, document: Mapping[str, Any]) -> Document:
-        """Create an object. Raises ApiError, with reason AlreadyExists if the name is taken."""
-        return await self._request(_Request("POST", path, document))
+    async def create(self, path: str, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:
+        """Create an object. Raises ApiError, with reason AlreadyExists if the name is taken.
+
+        dry_run: only return what would be stored; every check and every limit applies.
+        """
+        return await self._request(_Request("POST", path, document, query={"dryRun": "All"} if dry_run else {}))
 
     async def patch(self, path: str, document: Mapping[str, Any]) -> Document:
         """Apply a merge patch (RFC 7386); a resourceVersion in it makes it a compare-and-swap."""

@@ -133,6 +133,10 @@ class BlockerReason(_Described):
         "The ConfigMap of the first attempt was written by another release, and this one cannot read it.",
     )
     REJECTED = "Rejected", "The API server refuses what the job asks for."
+    FIELD_DROPPED = (
+        "FieldDropped",
+        "The cluster takes the pods and leaves out a field that they need: a feature that is off, or not there yet.",
+    )
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull the image."
     CONTAINER_CONFIG_INVALID = (
         "ContainerConfigInvalid",
@@ -144,6 +148,11 @@ class BlockerReason(_Described):
         "A pod that runs has not been ready for half a minute: its node does not answer, or its ssh server.",
     )
     VOLUME_FAILED = "VolumeFailed", "A volume cannot be mounted."
+    DEVICES_FAILED = "DevicesFailed", "The devices of a resource claim cannot be had, or not be prepared on the node."
+    USER_NAMESPACE_FAILED = (
+        "UserNamespaceFailed",
+        "A node cannot give the pods user ids of their own, as hostUsers: false asks for.",
+    )
     STORAGE_FAILED = (
         "StorageFailed",
         "The newest attempt could not read or write its files; another one follows after a pause.",
