@@ -74,7 +74,7 @@ test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a clus
 	@BERT_TEST_STOPS=40 $(BIN)/pytest -m cluster tests/cluster/test_early_stop.py $(PYTEST_ARGS)
 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
-	@$(BIN)/pytest -m api_server tests/api_server $(PYTEST_ARGS)
+	@$(BIN)/pytest -m api_server -n 2 --dist worksteal tests/api_server $(PYTEST_ARGS)
 
 test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 minutes)
 	@LARGE_JOBS=2000 $(BIN)/pytest -s tests/large_jobs $(PYTEST_ARGS)

@@ -29,6 +29,9 @@ _numbers = itertools.count(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in _items_here(items):
         item.add_marker(pytest.mark.api_server)
+        # What takes half a minute takes more beside the tests of the other process and whatever else the machine does.
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(180))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -89,7 +89,7 @@ def watching_for_doubles(jobs: Jobs) -> Iterator[None]:
     assert not doubles
 
 
-def wait_all(jobs: Jobs, names: list[str], phase: str = "Succeeded", timeout_s: float = 45) -> dict[str, Json]:
+def wait_all(jobs: Jobs, names: list[str], phase: str = "Succeeded", timeout_s: float = 90) -> dict[str, Json]:
     for name in names:
         jobs.wait_phase(name, phase, timeout_s=timeout_s)
     return {name: jobs.status(name) for name in names}

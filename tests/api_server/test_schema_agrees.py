@@ -29,7 +29,7 @@ BATCHES = [range(start, start + 500) for start in range(1_000_000, 1_003_000, 50
 """Numbers of the documents, other than those of the pure tests; ``draw_document(NUMBER)`` gives one again."""
 NAMESPACE = "default"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
