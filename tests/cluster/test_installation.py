@@ -1,12 +1,15 @@
 """Installed as the guides say, by kustomize and by Helm, the operator runs the same job file on every cluster.
 
-Inputs: two shipped overlays whose images, folders and nodes are those of the test's node, and the chart. The job says
-nothing about its cluster. Observed: what the profile made of it, the operator after an upgrade, what a removal leaves.
+Inputs: two shipped overlays, changed only in the lines that they mark for it, and the chart with a profile that is not
+the default; one job file, which says nothing about its cluster. Observed: what its pods see of users and volumes, what
+it leaves and to whom that belongs, the operator after an upgrade, what a removal leaves.
 These tests come last: they take the operator of all others away.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -18,19 +21,25 @@ import pytest
 import yaml
 
 from control_plane import BUILD
-from job_cluster import ROOT, SYSTEM, JobCluster, Json, Namespace, poll
-from node import Cluster
-from real_jobs import RealJob
+from job_cluster import CLAIM, ROOT, SYSTEM, USER, JobCluster, Json, Namespace, poll
+from nfs_stand_in import NfsMount
+from node import NODE_NAME, Cluster
+from real_jobs import RealJob, pod_name
+from shipped_overlays import KUSTOMIZE, fit_overlay, name_images, settings_of
 
 pytestmark = pytest.mark.timeout(500)
-KUSTOMIZE, CHART = ROOT / "deploy/kustomize", ROOT / "charts/bert-operator"
+CHART = ROOT / "charts/bert-operator"
 DEFINITION = "bertpretrainjobs.bert-operator.dev"
+SERVER, SHARE = "nfs.example.com", "/exports/bert"
 JOB: Json = {
     "apiVersion": "bert-operator.dev/v1alpha1",
     "kind": "BertPretrainJob",
     "metadata": {"name": "same-everywhere"},
     "spec": {
         "workers": 2,
+        # Two of them, a launcher and the operator fill two cores.
+        "resources": {"cpu": "900m", "memory": "2Gi"},
+        "launcher": {"resources": {"cpu": "100m", "memory": "1Gi"}},
         "model": {"preset": "tiny"},
         "optimizer": {"name": "adamw"},
         "stages": [
@@ -53,6 +62,41 @@ JOB: Json = {
     },
 }
 
+_LOOK_INSIDE = """
+import errno, json, os, pathlib
+def options(place):
+    mounts = [line.split() for line in pathlib.Path('/proc/self/mountinfo').read_text().splitlines()]
+    return next((mount[5].split(',')[0] for mount in mounts if mount[4] == place), None)
+def write(place):
+    try:
+        (pathlib.Path(place) / f'{os.uname().nodename}.txt').write_text('')
+    except OSError as refused:
+        return errno.errorcode[refused.errno]
+print(json.dumps({
+    'user': os.getuid(), 'group': os.getgid(), 'groups': os.getgroups(),
+    'mounts': {place: [options(place), write(place)] for place in ('/mnt/data', '/mnt/bert')},
+    'threads': os.environ.get('OMP_NUM_THREADS'),
+}))
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run of the job showed while it was at work, and what it left."""
+
+    profile: Json
+    spec: Json
+    """With what the profile added."""
+    inside: list[Json]
+    """Of each worker pod: user, groups, mounts."""
+    owners: set[tuple[int, int]]
+    """User and group of everything below its folder."""
+    sums: dict[str, str]
+    """SHA-256 of shards and exported weights."""
+    volume: str
+    """hostPath or nfs."""
+    nfs: tuple[NfsMount, ...] = ()
+
 
 @pytest.fixture(scope="module")
 def node(cluster: JobCluster) -> Cluster:
@@ -67,71 +111,121 @@ def remove(cluster: JobCluster, tree: Path) -> None:
     cluster.kubectl("delete", "--ignore-not-found", "--wait", "-k", str(tree), timeout_s=180)
 
 
-def image(cluster: JobCluster, name: str) -> Json:
-    repository, _, tag = cluster.operator_image.rpartition(":")
-    return {"name": name, "newName": repository, "newTag": tag}
+@pytest.fixture(scope="module")
+def job_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that is applied everywhere."""
+    path = tmp_path_factory.mktemp("file") / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    return path
 
 
-def derive_overlay(
-    cluster: JobCluster, folder: Path, name: str, volume: Json, change: Callable[[Json], object]
-) -> Path:
-    """Write an overlay on a shipped one: its image, where its volume lies, and its settings, changed by ``change``."""
-    settings = yaml.safe_load((KUSTOMIZE / "overlays" / name / "settings.yaml").read_text())
-    settings["trainerImage"] = cluster.trainer_image
-    change(settings["profiles"][name])
-    folder.mkdir()
-    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    replaced = [{"op": "replace", "path": f"/spec/{key}", "value": value} for key, value in volume.items()]
-    overlay = {
-        "resources": [os.path.relpath(KUSTOMIZE / "overlays" / name, folder)],
-        "images": [image(cluster, "docker.io/bert-operator/operator")],
-        "configMapGenerator": [
-            {
-                "name": "bert-operator-settings",
-                "namespace": SYSTEM,
-                "behavior": "replace",
-                "files": ["settings.yaml"],
-            }
-        ],
-        "patches": [{"target": {"kind": "PersistentVolume"}, "patch": yaml.safe_dump(replaced)}],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    return folder
+def run_job(namespace: Namespace, tree: Path, profile: Json, volume: Path) -> Outcome:
+    """Apply the job's file, or a tree around it, and look into its pods; volume: its folder on this machine."""
+    namespace.kubectl("apply", "-k" if tree.is_dir() else "-f", str(tree))
+    job = RealJob(namespace, JOB["metadata"]["name"])
+    at_work: list[Json] = []
 
+    def both_run(_: Json) -> bool:
+        at_work[:] = [pod for pod in job.pods("worker") if pod["status"].get("phase") == "Running"]
+        return len(at_work) == 2
 
-@pytest.fixture
-def overlays(cluster: JobCluster, node: Cluster, tmp_path: Path) -> dict[str, Path]:
-    """A workstation, whose volume is a folder, and a cluster with a share."""
-    local = node.folder / "volumes/workstation"
-    local.mkdir(parents=True)
-    local.chmod(0o777)
-    node.nfs.export("nfs.example.com", "/exports/bert")
-
-    def fit(profile: Json) -> None:
-        # This machine has neither the shipped profile's sockets and cores nor its labels.
-        profile |= {"cpu": {}, "scheduling": {}, "resources": {"memory": "2Gi"}, "slotsPerWorker": 1}
-        profile["env"] = [*profile.get("env", []), {"name": "OMP_NUM_THREADS", "value": "1"}]
-        profile["launcher"] = {"resources": {"cpu": "100m", "memory": "1Gi"}}
-
-    return {
-        "single-node": derive_overlay(
-            cluster, tmp_path / "one", "single-node", {"hostPath/path": str(local)}, lambda _: None
-        ),
-        "xeon-nfs": derive_overlay(
-            cluster,
-            tmp_path / "two",
-            "xeon-nfs",
-            {"nfs/server": "nfs.example.com", "nfs/path": "/exports/bert"},
-            fit,
-        ),
-    }
-
-
-def run_job(namespace: Namespace) -> RealJob:
-    namespace.apply(JOB)
-    job = RealJob(namespace, "same-everywhere")
+    job.wait(both_run, "two workers", timeout_s=240)
+    inside = [json.loads(namespace.python(_LOOK_INSIDE, pod=pod_name(pod))) for pod in at_work]
     job.wait_phase("Succeeded", timeout_s=240)
-    return job
+    frozen, claim = namespace.find("configmap", f"{job.name}-frozen"), namespace.find("pvc", CLAIM)
+    assert frozen is not None
+    assert claim is not None
+    bound = namespace.find("pv", claim["spec"]["volumeName"])
+    assert bound is not None
+    (kind,) = {"hostPath", "nfs"} & set(bound["spec"])
+    results = volume / "results"
+    left = [results, *results.rglob("*")]
+    made = sorted([*results.glob("data/**/*.hdf5"), results / "export/huggingface/model.safetensors"])
+    return Outcome(
+        profile,
+        json.loads(frozen["data"]["spec.json"]),
+        inside,
+        {(path.lstat().st_uid, path.lstat().st_gid) for path in left},
+        {path.relative_to(results).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in made},
+        kind,
+    )
+
+
+def run_on_overlay(cluster: JobCluster, node: Cluster, overlay: Path, job_file: Path, volume: Path) -> Outcome:
+    """Install an overlay, run the job in its namespace, and remove the overlay."""
+    name_images(node, overlay, cluster.operator_image, cluster.trainer_image)
+    settings = settings_of(overlay)
+    # As `install -d -o 54321 -g 54321` makes it.
+    volume.chmod(0o755)
+    os.chown(volume, USER, USER)
+    cluster.kubectl("apply", "--server-side", "-k", str(overlay))
+    cluster.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
+    namespace = Namespace(cluster, "bert")
+    poll(lambda: namespace.find("serviceaccount", "default"), 30, "the ServiceAccount")
+    outcome = run_job(namespace, job_file, settings["profiles"][settings["defaultProfile"]], volume)
+    remove(cluster, overlay)
+    assert not cluster.kubectl("get", "crd", DEFINITION, "--ignore-not-found").strip()
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def on_single_node(
+    cluster: JobCluster, node: Cluster, job_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Outcome:
+    """The job on a workstation, whose volume is a folder."""
+    volume = node.folder / "volumes/workstation"
+    volume.mkdir(parents=True)
+    changed = {"volumes.yaml": {"path": str(volume)}}
+    overlay = fit_overlay(tmp_path_factory.mktemp("one") / "kustomize", "single-node", changed)
+    return run_on_overlay(cluster, node, overlay, job_file, volume)
+
+
+@pytest.fixture(scope="module")
+def on_xeon_nfs(
+    cluster: JobCluster, node: Cluster, job_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Outcome:
+    """The job on a cluster of Xeons with a share."""
+    volume = node.nfs.export(SERVER, SHARE)
+    changed = {
+        "settings.yaml": {"sockets": "1", "numaNodes": "1", "coresPerRank": "1"},
+        "volumes.yaml": {"server": SERVER, "path": SHARE},
+    }
+    overlay = fit_overlay(tmp_path_factory.mktemp("two") / "kustomize", "xeon-nfs", changed)
+    for label, value in settings_of(overlay)["profiles"]["xeon-nfs"]["scheduling"]["nodeSelector"].items():
+        cluster.kubectl("label", "node", NODE_NAME, f"{label}={value}")
+    outcome = run_on_overlay(cluster, node, overlay, job_file, volume)
+    mounts = tuple(mount for mount in node.nfs.mounts() if (mount.server, mount.path) == (SERVER, SHARE))
+    return dataclasses.replace(outcome, nfs=mounts)
+
+
+def assert_as_its_profile_says(outcome: Outcome) -> None:
+    user, output = outcome.profile["securityContext"], outcome.profile["output"]["volume"]["mountPath"]
+    assert (user["runAsUser"], output) == (USER, "/mnt/bert"), "what the overlays are shipped with"
+    assert outcome.spec["securityContext"]["runAsUser"] == USER
+    assert outcome.spec["output"]["volume"]["mountPath"] == "/mnt/bert"
+    assert len(outcome.inside) == 2
+    for pod in outcome.inside:
+        assert (pod["user"], pod["group"]) == (USER, USER)
+        assert USER in pod["groups"]
+        assert pod["mounts"] == {"/mnt/data": ["ro", "EROFS"], "/mnt/bert": ["rw", None]}
+        assert pod["threads"] == "1"
+    assert outcome.owners == {(USER, USER)}
+
+
+def test_on_one_machine_the_job_runs_as_the_profile_says(on_single_node: Outcome) -> None:
+    assert_as_its_profile_says(on_single_node)
+    assert on_single_node.volume == "hostPath"
+
+
+def test_on_xeons_with_a_share_the_same_file_gives_the_same_shards_and_weights(
+    on_single_node: Outcome, on_xeon_nfs: Outcome
+) -> None:
+    assert_as_its_profile_says(on_xeon_nfs)
+    assert on_xeon_nfs.volume == "nfs"
+    assert on_xeon_nfs.spec["cpu"]["sockets"] == on_xeon_nfs.spec["cpu"]["coresPerRank"] == 1
+    assert {mount.options for mount in on_xeon_nfs.nfs} == {frozenset({"nfsvers=4.1", "hard", "noatime"})}
+    assert len(on_xeon_nfs.sums) > 2
+    assert on_xeon_nfs.sums == on_single_node.sums
 
 
 def operator_pod(cluster: JobCluster) -> str:
@@ -139,29 +233,6 @@ def operator_pod(cluster: JobCluster) -> str:
     pods = Namespace(cluster, SYSTEM).list("pods", "app.kubernetes.io/name=bert-operator")
     (name,) = [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     return str(name)
-
-
-def test_one_job_file_runs_on_two_overlays(cluster: JobCluster, overlays: dict[str, Path]) -> None:
-    volumes = {}
-    for name, tree in overlays.items():
-        cluster.kubectl("apply", "--server-side", "-k", str(tree))
-        cluster.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
-        namespace = Namespace(cluster, "bert")
-        poll(lambda ns=namespace: ns.find("serviceaccount", "default"), 30, "the ServiceAccount")
-        job = run_job(namespace)
-        frozen = namespace.find("configmap", f"{job.name}-frozen")
-        assert frozen is not None
-        spec = json.loads(frozen["data"]["spec.json"])
-        assert spec["output"]["volume"]["mountPath"] == "/mnt/bert"
-        assert spec["securityContext"]["runAsUser"] == 54321
-        claim = namespace.find("pvc", "bert")
-        assert claim is not None
-        volume = namespace.find("pv", claim["spec"]["volumeName"])
-        assert volume is not None
-        volumes[name] = sorted({"hostPath", "nfs"} & set(volume["spec"]))
-        remove(cluster, tree)
-        assert not cluster.kubectl("get", "crd", DEFINITION, "--ignore-not-found").strip()
-    assert volumes == {"single-node": ["hostPath"], "xeon-nfs": ["nfs"]}
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +251,12 @@ def helm(cluster: JobCluster) -> Callable[..., str]:
 
 @pytest.fixture
 def values(cluster: JobCluster, tmp_path: Path) -> Path:
-    """The chart's values for this cluster, with the profile of the shipped overlay for one node."""
+    """The chart's values for this cluster, with the profile of the shipped overlay for one node, for who names it."""
     repository, _, tag = cluster.operator_image.rpartition(":")
-    settings = yaml.safe_load((KUSTOMIZE / "overlays/single-node/settings.yaml").read_text())
     document: dict[str, Any] = {
         "image": {"repository": repository, "tag": tag},
         "settings": {"trainerImage": cluster.trainer_image},
-        "profiles": settings["profiles"],
-        "defaultProfile": settings["defaultProfile"],
+        "profiles": settings_of(KUSTOMIZE / "overlays/single-node")["profiles"],
     }
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(document))
@@ -203,13 +272,35 @@ def with_claim(cluster: JobCluster, node: Cluster) -> Iterator[Namespace]:
     cluster.delete_namespace(namespace.name)
 
 
-def test_by_helm_a_job_outlives_upgrade_and_removal(
-    cluster: JobCluster, with_claim: Namespace, helm: Callable[..., str], values: Path
+def name_profile(job_file: Path, folder: Path, profile: str) -> Path:
+    """Write a tree that is the job's file with the name of a profile."""
+    folder.mkdir()
+    (folder / job_file.name).write_text(job_file.read_text())
+    patch = yaml.safe_dump([{"op": "add", "path": "/spec/profile", "value": profile}])
+    patches = [{"target": {"kind": "BertPretrainJob"}, "patch": patch}]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [job_file.name], "patches": patches}))
+    return folder
+
+
+def test_by_helm_a_job_that_names_its_profile_outlives_upgrade_and_removal(
+    cluster: JobCluster,
+    node: Cluster,
+    with_claim: Namespace,
+    helm: Callable[..., str],
+    values: Path,
+    job_file: Path,
+    on_single_node: Outcome,
+    tmp_path: Path,
 ) -> None:
     helm("install", "bert-operator", str(CHART), "--create-namespace", "--values", str(values), "--wait")
     assert "Succeeded" in helm("test", "bert-operator")
-    job = run_job(with_claim)
+    tree = name_profile(job_file, tmp_path / "tree", "single-node")
+    outcome = run_job(with_claim, tree, on_single_node.profile, node.folder / "volumes" / with_claim.name)
+    assert_as_its_profile_says(outcome)
+    assert outcome.spec["profile"] == "single-node"
+    assert outcome.sums == on_single_node.sums
 
+    job = RealJob(with_claim, JOB["metadata"]["name"])
     before = operator_pod(cluster)
     helm("upgrade", "bert-operator", str(CHART), "--values", str(values), "--set", "settings.workers=4", "--wait")
     assert poll(lambda: operator_pod(cluster), 60, "one operator") != before
