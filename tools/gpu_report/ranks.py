@@ -1,0 +1,103 @@
+"""Ranks on one card: two that share it, one whose gradients go through NCCL, beside one without any library."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+from gpu_report.dataset import make_dataset
+from gpu_report.documents import Run, ended, read_records, start_trainer
+from gpu_report.part import Cell, Part, Result, Table, Verdict
+from gpu_report.torch_world import MEETING_FILE, RANK, SIZE
+
+_NEAR = 2e-2
+"""Of a step's loss in bf16; sums of other micro-batches round otherwise, and drop other attention weights."""
+_PATIENCE_S = 60.0
+
+
+def compare_ranks(part: Part) -> None:
+    """Train the same steps on one rank alone, on one by a library, and on two."""
+    result = Result()
+    length = 64 if part.small else 512
+    data = make_dataset(part.folder / "data", length=length, rows=1024, vocabulary=500 if part.small else 30522)
+    layers, hidden, heads = (2, 64, 2) if part.small else (12, 768, 12)
+    run = Run(
+        data=data,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        steps=16 if part.small else 40,
+        global_batch_size=16 if part.small else 128,
+        micro_batch_size=8 if part.small else 64,
+        device=part.device,
+        precision="fp32" if part.device == "cpu" else "bf16",
+        # On GPUs these bits depend on how rows are grouped into micro-batches.
+        attention_dropout=0.0,
+        report_steps=2 if part.small else 5,
+    )
+    _say_what_horovod_lacks(result)
+    one_rank = "nccl" if part.device == "cuda" else "gloo"
+    if part.device != "cuda":
+        result.left_out.append("NCCL: needs a card; one rank goes through Gloo here")
+    ways = {"one rank, alone": (1, None), f"one rank, {one_rank}": (1, one_rank), "two ranks, gloo": (2, "gloo")}
+    losses: dict[str, list[float]] = {}
+    rows: list[list[Cell]] = []
+    for what, (ranks, library) in ways.items():
+        folder = part.folder / f"ranks-{ranks}-{library}"
+        codes = _run(run.with_(ranks=ranks), folder, library)
+        records = read_records(folder)
+        if any(codes) or len(records) < 2:
+            result.left_out.append(f"{what}: ended with {codes}; output.log says why")
+            part.publish(result)
+            continue
+        losses[what] = [float(record["loss"]) for record in records]
+        rate = statistics.median(float(record["sequences_per_s"]) for record in records[1:])
+        rows.append([what, round(rate, 1), records[-1].get("reduction_exposed_s"), losses[what][-1]])
+        columns = ["ranks", "sequences/s", "reduction exposed, s per step", "last loss"]
+        result.tables = [Table("The same steps", columns, rows)]
+        alone = losses.get("one rank, alone")
+        if library is not None and alone is not None:
+            distance = max(abs(a / b - 1) for a, b in zip(losses[what], alone, strict=True))
+            verdict = Verdict(
+                f"{what}: losses beside one rank's", f"within {_NEAR:.0%}", f"{distance:.1e}", distance < _NEAR
+            )
+            result.verdicts.append(verdict)
+        part.publish(result)
+    result.done = len(losses) == len(ways)
+    part.publish(result)
+
+
+def _say_what_horovod_lacks(result: Result) -> None:
+    lacks = [name for name in ("horovod",) if importlib.util.find_spec(name) is None]
+    lacks += [name for name in ("mpirun",) if shutil.which(name) is None]
+    said = f"missing: {' and '.join(lacks)}" if lacks else "its tests are tests/distributed"
+    result.left_out.append(
+        f"Horovod: not run here ({said}). Ranks are joined by torch.distributed behind the trainer's interface, which "
+        "only this report does. NCCL refuses two ranks on one card; two go through Gloo, over the host's memory"
+    )
+
+
+def _run(run: Run, folder: Path, library: str | None) -> list[int]:
+    meeting = folder.with_name(folder.name + ".meeting")
+    arguments = () if library is None else ("--world", library)
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                ended(start_trainer(run, folder, *arguments, environment=_environment(run, rank, meeting)))
+            )
+            for rank in range(run.ranks)
+        ]
+        try:
+            return [int(process.wait(timeout=_PATIENCE_S)) for process in processes]
+        except subprocess.TimeoutExpired:
+            return [-1]
+
+
+def _environment(run: Run, rank: int, meeting: Path) -> dict[str, str]:
+    # The loopback device: ranks are on one machine, and a container may have no other.
+    local = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    return {**local, MEETING_FILE: str(meeting), RANK: str(rank), SIZE: str(run.ranks)}
