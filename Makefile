@@ -92,7 +92,7 @@ test-cuda-image: setup ## Build the CUDA image and look at it on a node without 
 test-tensorflow: setup ## Exchange checkpoints and records with real TensorFlow, BERT-base and large (10 minutes, 6 GB of disk)
 	@BERT_TEST_TENSORFLOW=$$(tools/tensorflow.sh) $(BIN)/pytest -m tensorflow -s tests/tensorflow_checkpoints tests/data/test_tensorflow_records.py $(PYTEST_ARGS)
 
-test-manifests: setup ## Check deploy/ and charts/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
+test-manifests: setup ## Check deploy/, charts/ and examples/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
 
 test-manifests-oldest: setup ## Have the API server of the oldest supported release take all that (4 minutes for building it once)

@@ -52,7 +52,7 @@ GPU_NFS = {"cpu": "64", "memory": "400Gi", "nvidia.com/gpu": "8"}
 ND_SERIES = {"cpu": "88", "memory": "800Gi", "nvidia.com/gpu": "8", "rdma/shared_ib": "1"}
 BLOB = {"cpu": "48", "memory": "300Gi", "ephemeral-storage": "200Gi", "nvidia.com/gpu": "4"}
 TWO_SOCKETS = {"cpu": "56", "memory": "200Gi"}
-TF_MOUNTS = {"/mnt/bert": ("bert", False), "/tf_dataset": ("bert", True)}
+TF_MOUNTS = {"/tmp/output": ("bert", False), "/tf_dataset": ("bert", True)}
 NCCL = {"NCCL_SOCKET_IFNAME": "eth0"}
 
 RECIPES = {
