@@ -66,6 +66,20 @@ def test_processes_that_are_not_counted_are_the_cores_of_the_resources(cpu: obje
     assert configuration["world"] == {"ranks": 2, "hosts": 1}
 
 
+def test_pods_without_cards_are_not_told_to_use_them() -> None:
+    names = {"OMPI_MCA_pml": "ucx", "UCX_TLS": "rc,sm,self", "UCX_NET_DEVICES": "mlx5_0:1", "NCCL_DEBUG": "WARN"}
+    env = put("env", value=[{"name": name, "value": value} for name, value in names.items()])
+
+    def told(of: Frozen, run: str) -> list[set[str]]:
+        pods = [container(template) for _, template in templates(child(of, run))]
+        return [{entry["name"] for entry in pod["env"]} & set(names) for pod in pods]
+
+    with_cards = frozen(prepare(workers=2), env, put("resources", value={"rdma": {"resourceName": "rdma/shared_ib"}}))
+    assert told(with_cards, PREPARE_RUN) == [{"NCCL_DEBUG"}, {"NCCL_DEBUG"}]
+    assert told(with_cards, TRAINING_RUN) == [set(names)]
+    assert told(frozen(prepare(workers=2), env), PREPARE_RUN) == [set(names), set(names)]
+
+
 def test_the_workers_own_resources_come_first() -> None:
     of = frozen(prepare(workers=2), put("resources", value={"cpu": 4}), put("worker", value={"resources": {"cpu": 9}}))
     assert run_placement(of.job.spec, PREPARE_RUN).slots == 9

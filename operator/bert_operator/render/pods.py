@@ -34,6 +34,8 @@ RUN_CONFIG_PATH = f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"
 SSH_PORT = 2222
 CONTAINER = "trainer"
 
+# What makes MPI take an InfiniBand card or end.
+_OF_CARDS = frozenset({"FI_PROVIDER", "I_MPI_OFI_PROVIDER", "OMPI_MCA_pml", "UCX_NET_DEVICES", "UCX_TLS"})
 LAUNCHER_RESOURCES = ResourcesSpec(cpu=1, memory="2Gi")
 # A whole CPU would be its own under kubelet's static CPU manager: half a core that workers lack, and with
 # full-pcpus-only a pod that is refused.
@@ -172,7 +174,11 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         if value is not None:
             # Both cases: curl reads http_proxy in lower case only, other programs the upper one.
             variables[name] = variables[name.upper()] = {"value": _escape_expansion(value)}
+    # Pods that prepare data get no cards, and use TCP.
+    lacks_cards = child.run == PREPARE_RUN and (spec.worker.resources or spec.resources).rdma is not None
     for variable in spec.env:
+        if lacks_cards and variable.name in _OF_CARDS:
+            continue
         variables[variable.name] = _source(variable)
     return [{"name": name, **value} for name, value in variables.items()]
 
