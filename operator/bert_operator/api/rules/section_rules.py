@@ -1,8 +1,8 @@
 """Rules inside one section of the job, each in two languages: Python for us, CEL for the API server.
 
 A rule stands at its section's class and holds wherever that section appears. tests/api_server holds the two
-languages together on generated documents. Rules between sections are in ``job_rules``, ``pod_rules`` and
-``stage_rules``.
+languages together on generated documents. Those of a pretrain stage are in
+``pretrain_rules``; rules between sections in ``job_rules``, ``pod_rules`` and ``stage_rules``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pydantic.alias_generators import to_camel
-
+from bert_operator.api.rules.pretrain_rules import EVALUATION_RULES, PRETRAIN_RULES, SPECIAL_TOKENS
 from bert_operator.api.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema import cluster, evaluation, preparation, scheduling
@@ -50,9 +49,6 @@ RESERVED_NAMES = (
 )
 """Variables that the operator or mpi-operator sets; a user's value would be lost."""
 
-SPECIAL_TOKENS = 3
-"""[CLS] and two [SEP], which are never masked."""
-
 RESERVED_MOUNTS = ("/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/usr")
 """Folders of the image, the system or the operator, in and below which nothing may be mounted."""
 _TMP = "/tmp"  # noqa: S108 - in the pod
@@ -63,18 +59,6 @@ path first."""
 # Otherwise a user who may create jobs, but not read Secrets, could have any attempt's ssh key put into a pod.
 _SSH_KEY = "-a[0-9]+-ssh$"
 """Ending of the Secrets in which mpi-operator keeps attempts' ssh keys: whoever has one can log in to their pods."""
-
-
-def _dynamic_only(field: str) -> SectionRule:
-    name = to_camel(field)
-    return SectionRule(
-        holds=lambda stage: getattr(stage, field) is None or stage.masking == "dynamic",
-        cel=f"!has(self.{name}) || self.masking == 'dynamic'",
-        field=name,
-        allowed="only with masking: dynamic; static masks are those of the prepare stage",
-        next_step=f"write masking: dynamic, or give {name} to the prepare stage",
-        got=lambda stage: f"{render_value(getattr(stage, field))} with masking {stage.masking}",
-    )
 
 
 def _values_fit_operator(section: Any) -> bool:
@@ -165,85 +149,6 @@ def _known_builtin(field: str) -> SectionRule:
         got=lambda section: str(getattr(section, field)),
     )
 
-
-_EVALUATION_UNITS = ("steps", "samples", "epochs")
-
-
-def _starts_in_its_unit(section: Any) -> bool:
-    return all(
-        getattr(section, f"start_{unit}") is None or getattr(section, f"every_{unit}") is not None
-        for unit in _EVALUATION_UNITS
-    )
-
-
-def _given(section: Any, prefix: str) -> str:
-    fields = (f"{prefix}_{unit}" for unit in _EVALUATION_UNITS)
-    return " and ".join(to_camel(field) for field in fields if getattr(section, field) is not None) or ABSENT
-
-
-_EVALUATION = (
-    exactly_one(*(f"every_{unit}" for unit in _EVALUATION_UNITS), next_step="say in one unit how often"),
-    SectionRule(
-        holds=_starts_in_its_unit,
-        cel=" && ".join(
-            f"(!has(self.start{unit.title()}) || has(self.every{unit.title()}))" for unit in _EVALUATION_UNITS
-        ),
-        allowed="a start in the unit of the interval: startSteps with everySteps, and so on",
-        next_step="count both in the same unit",
-        got=lambda section: f"{_given(section, 'start')} with {_given(section, 'every')}",
-    ),
-)
-
-
-def _measures_on_other_rows(stage: PretrainSpec) -> bool:
-    """Tell whether no sample is both trained on and measured on; another folder is the user's own business."""
-    if stage.evaluation is None or stage.evaluation.data_range is None:
-        return True
-    if stage.evaluation.shards not in (None, stage.shards):
-        return True
-    trained, measured = stage.data_range, stage.evaluation.data_range
-    return measured.end <= trained.start or measured.start >= trained.end
-
-
-def _evaluated_predictions(stage: PretrainSpec) -> int | None:
-    return None if stage.evaluation is None else stage.evaluation.max_predictions_per_sequence
-
-
-_PRETRAIN = (
-    _dynamic_only("masked_lm_probability"),
-    _dynamic_only("whole_word_masking"),
-    SectionRule(
-        holds=lambda stage: stage.target is None or stage.evaluation is not None,
-        cel="!has(self.target) || has(self.evaluation)",
-        field="target",
-        allowed="only with evaluation, which finds out whether it is met",
-        next_step="add evaluation: {everySteps: N}",
-        got=lambda _: "a target without evaluation",
-    ),
-    SectionRule(
-        holds=_measures_on_other_rows,
-        cel="!has(self.evaluation) || !has(self.evaluation.dataRange) || (has(self.evaluation.shards) && "
-        "(!has(self.shards) || self.shards != self.evaluation.shards)) || "
-        "self.evaluation.dataRange.end <= self.dataRange.start || "
-        "self.evaluation.dataRange.start >= self.dataRange.end",
-        field="evaluation.dataRange",
-        allowed="a range that shares no sample with the stage's own dataRange",
-        next_step="train on dataRange: {end: 0.9} and measure on {start: 0.9}",
-        got=lambda stage: (
-            f"{stage.evaluation.data_range.start:g} to {stage.evaluation.data_range.end:g}, and training "
-            f"on {stage.data_range.start:g} to {stage.data_range.end:g}"
-        ),
-    ),
-    SectionRule(
-        holds=lambda stage: (_evaluated_predictions(stage) or 0) <= stage.sequence_length - SPECIAL_TOKENS,
-        cel="!has(self.evaluation) || !has(self.evaluation.maxPredictionsPerSequence) || "
-        f"self.evaluation.maxPredictionsPerSequence <= self.sequenceLength - {SPECIAL_TOKENS}",
-        field="evaluation.maxPredictionsPerSequence",
-        allowed="at most sequenceLength less [CLS] and two [SEP]",
-        next_step="leave the field out for that of the stage",
-        got=lambda stage: str(_evaluated_predictions(stage)),
-    ),
-)
 
 SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
     {
@@ -447,8 +352,8 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda stage: f"{stage.layout} with masking {stage.masking}",
             ),
         ),
-        PretrainSpec: _PRETRAIN,
-        evaluation.EvaluationSpec: _EVALUATION,
+        PretrainSpec: PRETRAIN_RULES,
+        evaluation.EvaluationSpec: EVALUATION_RULES,
         evaluation.DataRangeSpec: (
             SectionRule(
                 holds=lambda part: part.start < part.end,
