@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from child_cases import Document, container, templates
-from examples import Rendered, read_example, render
+from examples import Rendered, read_example, render, settings_of
 
 MALLOC_CONF = (
     "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"
@@ -26,8 +26,11 @@ XEON = {
 }
 BOUND = XEON | {"KMP_AFFINITY": "granularity=fine,compact,1,0"}
 INFINIBAND = {"NCCL_IB_HCA": "mlx5", "NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_SOCKET_IFNAME": "eth0"}
-BY_SOCKET = "--bind socket --ranks-per-place 1 --cores-per-rank 28 --sockets 2"
-BY_NODE = "--bind core --ranks-per-place 1 --cores-per-rank 56 --sockets 2"
+# The cores of a socket are the overlay's, which administrators edit; a rank on a whole node says them itself.
+NODE = settings_of("xeon-nfs").profiles["xeon-nfs"]["cpu"]
+CORES, THREADS = NODE["coresPerRank"], NODE.get("threadsPerCore", 1)
+BY_SOCKET = f"--bind socket --ranks-per-place 1 --cores-per-rank {CORES}"
+BY_NODE = "--bind core --ranks-per-place 1 --cores-per-rank 54"
 ON_CLAIM = {"/mnt/bert": ("bert", False), "/mnt/data": ("bert", True)}
 
 
@@ -51,7 +54,9 @@ class Pods:
 GPU_NFS = {"cpu": "64", "memory": "400Gi", "nvidia.com/gpu": "8"}
 ND_SERIES = {"cpu": "88", "memory": "800Gi", "nvidia.com/gpu": "8", "rdma/shared_ib": "1"}
 BLOB = {"cpu": "48", "memory": "300Gi", "ephemeral-storage": "200Gi", "nvidia.com/gpu": "4"}
-TWO_SOCKETS = {"cpu": "56", "memory": "200Gi"}
+TWO_SOCKETS = {"cpu": str(2 * CORES * THREADS), "memory": "200Gi"}
+ON_SOCKET = BOUND | {"OMP_NUM_THREADS": str(CORES)}
+WHOLE_NODE = {"cpu": str(54 * THREADS), "memory": "200Gi"}
 TF_MOUNTS = {"/tmp/output": ("bert", False), "/tf_dataset": ("bert", True)}
 NCCL = {"NCCL_SOCKET_IFNAME": "eth0"}
 
@@ -65,31 +70,25 @@ RECIPES = {
     ("11-onnx-runtime", "azure-blob"): Pods(
         *(1, 4, BLOB, NCCL), mounts={"/mnt/bert": ("bert", False), "/mnt/data": ("bert-data", True)}
     ),
-    ("12-intel-pytorch/8-nodes-1-rank", "xeon-nfs"): Pods(
-        8, 1, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "56"}, BY_NODE
-    ),
-    ("12-intel-pytorch/8-nodes-2-ranks", "xeon-nfs"): Pods(
-        8, 2, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "28"}, BY_SOCKET
-    ),
+    ("12-intel-pytorch/8-nodes-1-rank", "xeon-nfs"): Pods(8, 1, WHOLE_NODE, BOUND | {"OMP_NUM_THREADS": "54"}, BY_NODE),
+    ("12-intel-pytorch/8-nodes-2-ranks", "xeon-nfs"): Pods(8, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("12-intel-pytorch/16-nodes-1-rank", "xeon-nfs"): Pods(
-        16, 1, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "56"}, BY_NODE
+        16, 1, WHOLE_NODE, BOUND | {"OMP_NUM_THREADS": "54"}, BY_NODE
     ),
-    ("12-intel-pytorch/16-nodes-2-ranks", "xeon-nfs"): Pods(
-        16, 2, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "28"}, BY_SOCKET
-    ),
-    ("12-intel-pytorch/phase2", "xeon-nfs"): Pods(8, 2, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "28"}, BY_SOCKET),
+    ("12-intel-pytorch/16-nodes-2-ranks", "xeon-nfs"): Pods(16, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
+    ("12-intel-pytorch/phase2", "xeon-nfs"): Pods(8, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("13-mlperf", "gpu-nfs"): Pods(1, 8, GPU_NFS, NCCL),
-    ("14-intel-mrpc", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "28"}, BY_SOCKET),
-    ("15-squad", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "28"}, BY_SOCKET),
+    ("14-intel-mrpc", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
+    ("15-squad", "xeon-nfs"): Pods(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET),
     ("16-azure-cola/large", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/base", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("16-azure-cola/distilbert", "azure-infiniband"): Pods(2, 8, ND_SERIES, INFINIBAND),
     ("17-intel-tensorflow/single-node", "xeon-nfs"): Pods(
-        *(1, 2, TWO_SOCKETS, BOUND | {"OMP_NUM_THREADS": "28"}, BY_SOCKET), mounts=TF_MOUNTS, groups=(54400,)
+        *(1, 2, TWO_SOCKETS, ON_SOCKET, BY_SOCKET), mounts=TF_MOUNTS, groups=(54400,)
     ),
     # mpirun -bind-to none in the recipe.
     ("17-intel-tensorflow/multi-node", "xeon-nfs"): Pods(
-        *(2, 1, TWO_SOCKETS, XEON | {"OMP_NUM_THREADS": "56"}), mounts=TF_MOUNTS, groups=(54400,)
+        *(2, 1, WHOLE_NODE, XEON | {"OMP_NUM_THREADS": "54"}), mounts=TF_MOUNTS, groups=(54400,)
     ),
 }
 
