@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from bert_operator.api.rules.pretrain_rules import EVALUATION_RULES, PRETRAIN_RULES, SPECIAL_TOKENS
+from bert_operator.api.rules.preparation_rules import PREPARATION_RULES
+from bert_operator.api.rules.pretrain_rules import EVALUATION_RULES, PRETRAIN_RULES
 from bert_operator.api.rules.section_rule import COMPLETED_BY_PROFILES, SectionRule, exactly_one
 from bert_operator.api.rules.soundness import Soundness
-from bert_operator.api.schema import cluster, evaluation, preparation, scheduling
+from bert_operator.api.schema import cluster, evaluation, scheduling
 from bert_operator.api.schema.bert_pretrain_job import (
     MAX_PROFILED_STEPS,
     BertPretrainJob,
@@ -24,7 +25,6 @@ from bert_operator.api.schema.bert_pretrain_job import (
     PretrainSpec,
     ProfileStepsSpec,
 )
-from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
 
@@ -130,24 +130,6 @@ def _claim_of_accelerator(resources: cluster.ResourcesSpec) -> str | None:
 
 def _claims(resources: cluster.ResourcesSpec) -> list[str]:
     return [claim.name for claim in resources.resource_claims or ()]
-
-
-def _known_builtin(field: str) -> SectionRule:
-    """Refuse a builtin text that does not exist."""
-
-    def holds(section: Any) -> bool:
-        text = getattr(section, field)
-        return text is None or not text.startswith("builtin:") or text in preparation.BUILTIN_TEXTS
-
-    known = ", ".join(repr(text) for text in preparation.BUILTIN_TEXTS)
-    return SectionRule(
-        holds=holds,
-        cel=f"!has(self.{field}) || !self.{field}.startsWith('builtin:') || self.{field} in [{known}]",
-        field=field,
-        allowed=f"a folder, a file, or {' | '.join(preparation.BUILTIN_TEXTS)}",
-        next_step=f"did you mean {preparation.BUILTIN_TEXTS[0]}?",
-        got=lambda section: str(getattr(section, field)),
-    )
 
 
 SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyType(
@@ -310,48 +292,7 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 got=lambda toleration: toleration.effect or ABSENT,
             ),
         ),
-        PrepareSpec: (
-            exactly_one("text", "corpora", next_step="name one corpus by its path as text, several as corpora"),
-            _known_builtin("text"),
-            SectionRule(
-                holds=lambda stage: stage.num_balanced_shards is None or stage.recipe == "mlperf",
-                cel="!has(self.numBalancedShards) || (has(self.recipe) && self.recipe == 'mlperf')",
-                field="numBalancedShards",
-                allowed="only with recipe: mlperf, which cuts its parts again",
-                next_step="leave it out and set numShards, or write recipe: mlperf",
-                got=lambda stage: f"{stage.num_balanced_shards} with recipe {render_value(stage.recipe)}",
-            ),
-            SectionRule(
-                holds=lambda stage: stage.max_predictions_per_sequence is None or bool(stage.sequence_lengths),
-                cel="!has(self.maxPredictionsPerSequence) || has(self.sequenceLengths)",
-                field="maxPredictionsPerSequence",
-                allowed="only with sequenceLengths; shards that a stage of the job reads have that stage's number",
-                next_step="give it to the stage that trains on them, or add sequenceLengths",
-                got=lambda stage: f"{stage.max_predictions_per_sequence} without sequenceLengths",
-            ),
-            SectionRule(
-                holds=lambda stage: all(
-                    (stage.max_predictions_per_sequence or 0) <= length - SPECIAL_TOKENS
-                    for length in stage.sequence_lengths or ()
-                ),
-                cel="!has(self.maxPredictionsPerSequence) || !has(self.sequenceLengths) || self.sequenceLengths.all("
-                f"length, self.maxPredictionsPerSequence <= length - {SPECIAL_TOKENS})",
-                field="maxPredictionsPerSequence",
-                allowed="at most the shortest of sequenceLengths less [CLS] and two [SEP]",
-                next_step="leave the field out for that of the recipe, or 15 % of each length",
-                got=lambda stage: (
-                    f"{stage.max_predictions_per_sequence} with {min(stage.sequence_lengths or (0,))} tokens"
-                ),
-            ),
-            SectionRule(
-                holds=lambda stage: stage.masking == "static" or stage.layout in (None, "compact"),
-                cel="self.masking == 'static' || !has(self.layout) || self.layout == 'compact'",
-                field="layout",
-                allowed="compact with masking: dynamic; the others have no room for samples without masks",
-                next_step="leave it out, or write masking: static",
-                got=lambda stage: f"{stage.layout} with masking {stage.masking}",
-            ),
-        ),
+        **PREPARATION_RULES,
         PretrainSpec: PRETRAIN_RULES,
         evaluation.EvaluationSpec: EVALUATION_RULES,
         evaluation.DataRangeSpec: (
@@ -361,17 +302,6 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 allowed="a start below the end, both as shares from 0 to 1",
                 next_step="leave the field out for all samples",
                 got=lambda part: f"{part.start:g} to {part.end:g}",
-            ),
-        ),
-        preparation.CorpusSpec: (
-            _known_builtin("path"),
-            SectionRule(
-                holds=lambda corpus: corpus.checksums is None or corpus.format == "mlperf",
-                cel="!has(self.checksums) || self.format == 'mlperf'",
-                field="checksums",
-                allowed="only with format: mlperf, whose list of MD5 sums is published",
-                next_step="write format: mlperf, or leave it out",
-                got=lambda corpus: f"{corpus.checksums} with format {corpus.format}",
             ),
         ),
         ProfileStepsSpec: (
