@@ -336,6 +336,8 @@ def main() -> int:
     figures = dict.fromkeys(names, float("nan"))
     prepare_processor("bf16")
     print(describe_processor(0, "bf16"), flush=True)
+    if not arguments.evaluation_alone:
+        subprocess.run([sys.executable, str(Path(__file__).with_name("precisions.py"))], check=True)
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:
         folder = Path(name) / "data"
         build_dataset(folder)

@@ -20,7 +20,7 @@ from bert_operator.api.schema.bert_pretrain_job import JobSpec, Stage
 Schema = dict[str, Any]
 FILE = Path(__file__).parents[2] / "deploy/kustomize/base/crd.yaml"
 MAX_BYTES = 224 * 1024
-"""Of 256 KiB that all annotations of an object may have: kubectl apply keeps the whole definition in one. 209 KB now."""
+"""Of 256 KiB that an object's annotations may have: kubectl apply keeps the whole definition in one. Now: 209 KB."""
 
 
 def root() -> Schema:

@@ -2,7 +2,8 @@
 
 A plugin of pytest, loaded by tests/conftest.py. It reads the reasons that tests were skipped for, so a reason names
 what is missing by the word that stands in ``REMEDIES`` ("requires sshd"); a reason without one is shown as it is.
-Tests that the run's ``-m`` leaves out are counted by marker.
+Tests that the run's ``-m`` leaves out are counted by marker. Tests that only some processors can run are counted where
+they did run: nobody would know otherwise.
 """
 
 from __future__ import annotations
@@ -35,16 +36,23 @@ REMEDIES = {
     **dict.fromkeys(("BERT_TEST_INTEL_MPI", "BERT_TEST_MPICH", "BERT_TEST_OPEN_MPI_4"), OTHER_MPI),
     "BERT_TEST_TENSORFLOW": "make test-tensorflow",
     "root": "run the tests as root",
+    "amx_bf16": "a Xeon from the 4th generation on (Sapphire Rapids)",
+    "amx_fp16": "a Xeon 6 with P-cores (Granite Rapids)",
+    "avx512_bf16": "a Xeon from the 4th generation on, or an EPYC from Zen 4 on",
+    "avx512_fp16": "a Xeon from the 4th generation on (Sapphire Rapids)",
 }
 # Markers that `make test` deselects -> the target that runs them.
 TARGETS = {
     "api_server": "make test-api",
     "cluster": "make test-cluster",
+    "cpumanager": "make test-cpumanager",
     "long": "make test-long",
     "manifests": "make test-manifests",
     "tensorflow": "make test-tensorflow",
 }
 
+INSTRUCTIONS = "instructions"
+"""Property of a test that only some processors can run: what it needs of them."""
 DESELECTED = pytest.StashKey[Counter[str]]()
 
 
@@ -75,6 +83,15 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
     """Write the section, if anything was left out."""
     yield
+    ran = Counter(
+        str(value)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == INSTRUCTIONS
+    )
+    if ran:
+        told = ", ".join(f"{name} ({count})" for name, count in sorted(ran.items()))
+        terminalreporter.write_line(f"tests of this processor's instructions that ran: {told}")
     # longrepr: path, line, "Skipped: reason".
     skipped = [report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped")]
     lines = describe(skipped, terminalreporter.config.stash.get(DESELECTED, Counter()))

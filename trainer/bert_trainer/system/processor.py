@@ -19,6 +19,12 @@ def read_flags(cpuinfo: str) -> frozenset[str]:
     return frozenset(match[1].split() if match else ())
 
 
+def read_model_name(cpuinfo: str) -> str:
+    """Return the first processor's name; "unknown processor" where /proc/cpuinfo has none, as on ARM."""
+    match = re.search(r"^model name\s*:(.*)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else "unknown processor"
+
+
 def keep_freed_memory() -> None:
     """Make glibc's allocator keep freed memory; does nothing where another allocator is loaded.
 

@@ -103,8 +103,11 @@ def usable(device: torch.device, dtype: torch.dtype) -> Library | None:
 
 @cache
 def processor_flags() -> frozenset[str]:
-    """Return this processor's instruction sets, as /proc/cpuinfo names them."""
-    return read_flags(read_text(_CPUINFO))
+    """Return this processor's instruction sets, as /proc/cpuinfo names them, and amx_fp16."""
+    # Linux knows AMX FP16 and leaves it out of /proc/cpuinfo; torch, from 2.11 on, asks the processor itself.
+    asked: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    hidden = {"amx_fp16"} if asked.get("amx_fp16") else set()
+    return read_flags(read_text(_CPUINFO)) | hidden
 
 
 @cache
