@@ -102,6 +102,9 @@ test-manifests-oldest: setup ## Have the API server of the oldest supported rele
 	  tests/api_server/test_rendered_children.py tests/api_server/test_mistakes_at_apply.py \
 	  "tests/api_server/test_bench.py::test_the_api_server_is_of_the_pinned_version" $(PYTEST_ARGS)
 
+test-cpumanager: setup ## Ask kubelet's own CPU manager which CPUs our pods get on machines with hyper-threads (4 minutes the first time)
+	@$(BIN)/pytest -m cpumanager -s tests/cpumanager $(PYTEST_ARGS)
+
 check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
 
 lint: setup ## Style, formatting and spelling

@@ -14,6 +14,7 @@ from bert_trainer.errors import WrongTopology
 from bert_trainer.pod.binding import Binding, Place, choose_processors
 from bert_trainer.system.machine import Machine, parse_processors, render_processors
 from described_machines import describe_machine
+from kubelet_cpusets import CASES
 
 XEON = describe_machine(sockets=2, cores=28, threads=2)
 CLUSTERED = describe_machine(sockets=2, cores=28, threads=2, nodes_per_socket=2)
@@ -55,6 +56,32 @@ def test_ranks_by_node_and_by_core_follow_one_another() -> None:
     assert bound("core", FLAT, "0-7", ranks=2, cores=4) == ["0-3", "4-7"]
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.ranks or case.error])
+def test_ranks_find_their_cores_in_what_kubelet_gives(name: str) -> None:
+    case = CASES[name]
+    machine = describe_machine(
+        sockets=2, cores=case.node.cores, threads=2, nodes_per_socket=case.node.numa_nodes_per_socket
+    )
+    places = {"core": case.slots, "socket": 2, "numa": 4}[case.cpu["pinning"]]
+
+    def find() -> list[str]:
+        return bound(
+            case.cpu["pinning"],
+            machine,
+            case.given[-1],
+            ranks=case.slots,
+            ranks_per_place=case.slots // places,
+            cores=case.cpu["coresPerRank"],
+            threads=case.cpu["threadsPerCore"],
+        )
+
+    if case.error:
+        with pytest.raises(WrongTopology, match=re.escape(case.error)):
+            find()
+    else:
+        assert find() == list(case.ranks)
+
+
 def test_a_pod_without_threads_per_core_counts_half_a_core_as_one() -> None:
     """As where a batch system gives out first threads alone; pods that declare threads ask kubelet for whole cores."""
     assert bound("socket", allowed="0-55", ranks=2, cores=28) == ["0-27", "28-55"]
@@ -65,6 +92,9 @@ def test_a_pod_without_threads_per_core_counts_half_a_core_as_one() -> None:
         "which others use (it has 0-55 of them)"
     )
     assert "full-pcpus-only" in str(refused.value)
+    given = CASES["a pod per socket, hyper-threads not counted"].given[0]
+    with pytest.raises(WrongTopology, match=r"since 1 of the 14 cores .* lack threads, .* \(it has 57 of them\)"):
+        bound("core", allowed=given, ranks=1, cores=13, threads=2)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 #   tools/control_plane/build.sh etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator
 #   tools/control_plane/build.sh kubelet kube-proxy coredns kubectl     # what a node needs besides containerd
 #   tools/control_plane/build.sh helm kustomize kubeconform     # what checks deploy/ and charts/
+#   tools/control_plane/build.sh cpusets     # ours, of kubelet's parts: which CPUs pods would get (node/cpusets)
 #
 # For tests on machines without a cluster. Sources come as Go modules, pinned with their checksums by the go.mod
 # and go.sum beside this script; a program is cached outside the clone by everything that its build depends on.
@@ -14,14 +15,14 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAMS="etcd kube-apiserver kube-controller-manager kube-scheduler mpi-operator kubelet kube-proxy coredns"
-PROGRAMS+=" kubectl helm kustomize kubeconform"
+PROGRAMS+=" kubectl helm kustomize kubeconform cpusets"
 
 . "$here/go.sh"
 
 module_of() {
     case $1 in
         etcd | mpi-operator | coredns | kubectl | helm | kustomize | kubeconform) echo "$1" ;;
-        kubelet | kube-proxy) echo node ;;
+        kubelet | kube-proxy | cpusets) echo node ;;
         kube-apiserver) echo "kubernetes$([ "${BERT_TEST_KUBERNETES:-}" != oldest ] || echo -oldest)" ;;
         kube-*) echo kubernetes ;;
     esac
@@ -35,6 +36,7 @@ package_of() {
         helm) echo helm.sh/helm/v3/cmd/helm ;;
         kustomize) echo sigs.k8s.io/kustomize/kustomize/v5 ;;
         kubeconform) echo github.com/yannh/kubeconform/cmd/kubeconform ;;
+        cpusets) echo ./cpusets ;;
         kube*) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
 }
@@ -55,7 +57,8 @@ version_of() { # of a module that go.mod names
 cached_folder() {
     local module
     module=$(module_of "$1")
-    echo "$cache/$1-$({ cat "$here/$module/go.mod" "$here/$module/go.sum"; echo "$(recipe_of "$module") $(uname -m)"; } |
+    # Programs of our own depend on their source as well.
+    echo "$cache/$1-$({ cat "$here/$module/go.mod" "$here/$module/go.sum" "$here/$module/$1/"*.go 2>/dev/null; echo "$(recipe_of "$module") $(uname -m)"; } |
         sha256sum | cut -c1-16)"
 }
 
@@ -129,7 +132,9 @@ build() {
     say "building $program, usually $(minutes_of "$program")"
     rm -rf "$folder" "$folder.part" && mkdir -p "$folder.part"
     case $program in
-        etcd | coredns | kustomize | kubeconform) compile "$folder.part" "$program" "$here/$program" "-s -w" ;;
+        etcd | coredns | kustomize | kubeconform | cpusets)
+            compile "$folder.part" "$program" "$here/$(module_of "$program")" "-s -w"
+            ;;
         helm) build_helm "$program" "$folder.part" ;;
         mpi-operator) build_mpi_operator "$program" "$folder.part" ;;
         kube*) build_kubernetes "$program" "$folder.part" ;;
