@@ -57,9 +57,12 @@ version_of() { # of a module that go.mod names
 cached_folder() {
     local module
     module=$(module_of "$1")
-    # Programs of our own depend on their source as well.
-    echo "$cache/$1-$({ cat "$here/$module/go.mod" "$here/$module/go.sum" "$here/$module/$1/"*.go 2>/dev/null; echo "$(recipe_of "$module") $(uname -m)"; } |
-        sha256sum | cut -c1-16)"
+    echo "$cache/$1-$({ cat "$here/$module/go.mod" "$here/$module/go.sum"; own_sources "$1"
+        echo "$(recipe_of "$module") $(uname -m)"; } | sha256sum | cut -c1-16)"
+}
+
+own_sources() { # of a program that is ours; nothing for the others
+    [ "$1" != cpusets ] || cat "$here/node/cpusets/main.go"
 }
 
 # A program's folder. KUBEBUILDER_ASSETS wins with what it has; it never has mpi-operator, whose manifests we need too.
