@@ -10,7 +10,7 @@ import torch
 from bert_trainer.errors import InputError, UnsupportedPrecision
 from bert_trainer.model.backends.gpu.capability import check_build, check_capability
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training.session import choose_device
+from bert_trainer.training.device import choose_device
 from tiny_run import run_config
 
 

@@ -11,7 +11,7 @@ import torch
 from bert_trainer.errors import DeviceUnusable
 from bert_trainer.model.backends.gpu.driver import Driver, explain_missing_gpu
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training.session import choose_device
+from bert_trainer.training.device import choose_device
 from tiny_run import run_config
 
 

@@ -11,7 +11,7 @@ import torch
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training.session import choose_device, memory_fraction
+from bert_trainer.training.device import choose_device, memory_fraction
 from tiny_run import run_config, run_document
 
 GIB = 2**30

@@ -9,7 +9,7 @@ import torch
 
 from bert_trainer.errors import DeviceUnusable
 from bert_trainer.parallel.world import Alone
-from bert_trainer.training.session import check_device_count, choose_device
+from bert_trainer.training.device import check_device_count, choose_device
 from tiny_run import run_config
 
 
