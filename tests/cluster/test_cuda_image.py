@@ -57,10 +57,31 @@ def image(cluster: JobCluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def namespace(fresh: Callable[[str, str], Namespace]) -> Namespace:
+def namespace(cluster: JobCluster, fresh: Callable[[str, str], Namespace], image: str) -> Namespace:
     made = fresh("cuda", "restricted")
+    for name, unpacked in (("warm", cluster.trainer_image), ("warm-cuda", image)):
+        made.apply(pod(name, unpacked, "true"))
+        made.wait_pod(name, "Succeeded", timeout_s=600)  # up to 7 GB are unpacked
     made.make_claim()
     return made
+
+
+def pod(name: str, image: str, *command: str) -> Json:
+    """Return a pod as restricted as those of jobs."""
+    container = {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    user = {"runAsNonRoot": True, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"restartPolicy": "Never", "containers": [container], "securityContext": user}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 def failure_of(namespace: Namespace, document: Json) -> Any:
@@ -73,21 +94,8 @@ def failure_of(namespace: Namespace, document: Json) -> Any:
 
 
 def test_every_library_that_ranks_load_resolves_and_nccl_loads(namespace: Namespace, image: str) -> None:
-    container = {
-        "name": "look",
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-c", _LOOK],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-    user = {"runAsNonRoot": True, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {"restartPolicy": "Never", "containers": [container], "securityContext": user}
-    namespace.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "look"}, "spec": spec})
-    namespace.wait_pod("look", "Succeeded", timeout_s=600)  # 7 GB are unpacked
+    namespace.apply(pod("look", image, "python", "-c", _LOOK))
+    namespace.wait_pod("look", "Succeeded", timeout_s=300)
     found = json.loads(namespace.kubectl("logs", "look").splitlines()[-1])
     assert (found["uid"], found["writable"], found["available"]) == (USER, False, False)
     assert found["libraries"] > 60
