@@ -98,12 +98,9 @@ def test_every_library_that_ranks_load_resolves_and_nccl_loads(namespace: Namesp
     namespace.wait_pod("look", "Succeeded", timeout_s=300)
     found = json.loads(namespace.kubectl("logs", "look").splitlines()[-1])
     assert (found["uid"], found["writable"], found["available"]) == (USER, False, False)
-    assert found["libraries"] > 60
-    # The driver's; Horovod's are found because torch has loaded them; the others are for launchers and networks of
-    # NVSHMEM, which nothing here uses.
-    assert set(found["missing"]) == {"libcuda.so.1", "libcudart.so.13", "libnccl.so.2"} | {
-        name for name, users in found["missing"].items() if all(user.startswith("nvshmem_") for user in users)
-    }
+    assert found["libraries"] > 50
+    # The driver's; Horovod's two are there once torch is loaded, which it was.
+    assert set(found["missing"]) == {"libcuda.so.1", "libcudart.so.13", "libnccl.so.2"}
     assert found["nccl"] == [0, found["horovod_nccl"]]
     assert {"sm_80", "sm_90"} <= set(found["architectures"])
 
