@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import freeze, render_config_map, spec_document
 from bert_operator.render.processors import processor_environment
+from bert_operator.render.run_config import render_run_config
 from bert_operator.state.runs import list_runs, run_placement
 from child_cases import IMAGE, UID, child_of, container, templates
 from sample_job import sample_document
@@ -46,6 +48,16 @@ def test_on_gpus_they_do_not_and_what_the_job_says_always_wins() -> None:
     assert "DNNL_MAX_CPU_ISA" not in processor_environment(job(precision="bf16", **gpus).spec)
     said = job(precision="bf16", cpu={"dnnlMaxCpuIsa": "AVX2"})
     assert processor_environment(said.spec)["DNNL_MAX_CPU_ISA"] == "AVX2"
+
+
+def test_gpus_of_a_claim_are_gpus_that_a_cluster_has_to_bring_and_a_laptop_has_not() -> None:
+    claim = {"name": "gpus", "resourceClaimTemplateName": "two-gpus"}
+    claimed = job(precision="bf16", resources={"accelerator": {"resourceClaim": "gpus"}, "resourceClaims": [claim]})
+    assert "DNNL_MAX_CPU_ISA" not in processor_environment(claimed.spec)
+    frozen = freeze(claimed, default_image=IMAGE)
+    assert json.loads(render_config_map(frozen)["data"]["run-config.json"])["device"] == "cuda"
+    elsewhere = render_run_config(claimed, uid=UID, ranks=2, hosts=1, output_folder="/results")
+    assert "device" not in elsewhere
 
 
 def test_a_variable_of_the_job_wins_over_all_that_follows() -> None:
