@@ -52,7 +52,10 @@ UNSCHEDULABLE = pod_document(
 MOUNT = event_document("Pod", "demo-a1-worker-0", "FailedMount", "mount.nfs: access denied", uid="demo-a1-worker-0-uid")
 
 DATA = 'failed to pull image "registry.example.com/wikipedia:128": not found'
-NO_IMAGES = 'failed to generate container "2f" spec: failed to generate spec: failed to mkdir "": mkdir : no such file'
+NO_IMAGES = (
+    f'failed to generate container "{"2c12005f" * 8}" spec: failed to generate spec: failed to mkdir "": mkdir : no '
+    "such file or directory"
+)
 
 
 def of_the_pod(reason: str, message: str) -> Document:
@@ -68,6 +71,11 @@ NO_DRIVER = of_the_pod(
     "FailedPrepareDynamicResources",
     "Failed to prepare dynamic resources: DRA driver gpu.example.com is not registered",
 )
+
+
+def test_a_message_stays_the_same_from_try_to_try() -> None:
+    other = waiting("CreateContainerError", NO_IMAGES.replace("2c", "3d"))
+    assert find(child_document(), waiting("CreateContainerError", NO_IMAGES)) == find(child_document(), other)
 
 
 def test_a_sandbox_that_only_needs_time_blocks_nothing() -> None:

@@ -68,6 +68,8 @@ OOM = pod_document(number=1, phase="Failed", state=ended(137, reason="OOMKilled"
 EVICTED = pod_document(number=1, phase="Failed", reason="Evicted")
 DISRUPTED = pod_document(number=1, phase="Failed", conditions=(DRAINED,), state=ended(0, after=93))
 KILLED = pod_document(number=1, phase="Failed", state=ended(137, after=88))
+RUNC = "OCI runtime create failed: failed to set MOUNT_ATTR_IDMAP on /var/lib/kubelet/pods/1/volumes/results"
+MAPPED = pod_document(number=1, phase="Failed", state=ended(128, reason="StartError", message=RUNC))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,9 @@ KILLED = pod_document(number=1, phase="Failed", state=ended(137, after=88))
         (EVICTED, {"Failed": "MPIJobEvicted"}, "Evicted", None),
         (DISRUPTED, FAILED_MPI, "Disrupted", None),
         (KILLED, FAILED_MPI, "Killed", None),
+        (MAPPED, FAILED_MPI, "UserNamespaceFailed", None),
     ],
-    ids=["memory", "evicted", "evicted, the launcher goes on", "drained", "killed"],
+    ids=["memory", "evicted", "evicted, the launcher goes on", "drained", "killed", "not mapped"],
 )
 def test_what_befell_a_worker_is_the_cause_whatever_the_launcher_made_of_it(
     pod: Document, true: dict[str, str], reason: str, signal: int | None
@@ -88,6 +91,19 @@ def test_what_befell_a_worker_is_the_cause_whatever_the_launcher_made_of_it(
     assert (child.state, child.reason, child.exit_code, child.signal) == ("Failed", reason, None, signal)
     assert (child.pod, child.node) == ("demo-a1-worker-1", "node-1")
     assert child.message.startswith("Pod demo-a1-worker-1 on node node-1: ")
+
+
+def test_a_volume_that_no_user_namespace_can_have_is_named_with_what_to_do() -> None:
+    pod = single(128, reason="StartError", message=RUNC)
+    child = see(child_document("Job", true=FAILED_JOB), pod)
+    assert (child.state, child.reason, child.exit_code) == ("Failed", "UserNamespaceFailed", None)
+    assert RUNC in child.message
+    assert "use a claim of another file system" in child.message
+
+
+def test_a_program_that_is_not_there_is_a_matter_of_the_job() -> None:
+    pod = single(128, reason="StartError", message='exec: "bert-pod": executable file not found in $PATH')
+    assert see(child_document("Job", true=FAILED_JOB), pod).exit_code == 128
 
 
 def test_an_eviction_whose_pod_is_gone_is_known_by_the_mpi_job() -> None:

@@ -57,7 +57,7 @@ VOLUME_CASES: dict[str, RuleCase] = {
         mapped(put("output", "volume", value=CLAIM)),
         mapped(put("output", "volume", value=NFS)),
         "spec.output.volume.nfs",
-        ('got "nas:/export"', "a persistentVolumeClaim, or an image", "leave hostUsers out"),
+        ('got "nas:/export"', "a persistentVolumeClaim with", "leave hostUsers out"),
     ),
     "data of a share in a user namespace": RuleCase(
         mapped(put("dataset", value={"volume": CLAIM})),

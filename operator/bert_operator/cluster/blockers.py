@@ -71,34 +71,31 @@ _NODE_REMEDIES = (
 )
 
 
-# What runtimes and kubelet say about images as volumes and user namespaces: prose, too, in events and in states of
-# containers alike. The first that matches counts: runc names the mount that could not be mapped.
+# What runtimes and kubelet say about user namespaces and images as volumes: prose, too, in events and in states of
+# containers alike. runc names the mount that could not be mapped.
+_USER_NAMESPACES = re.compile(r"MOUNT_ATTR_IDMAP|idmap|hostUsers|user ?namespaces?|userns", re.IGNORECASE)
 _RUNTIME_REMEDIES = (
     (
-        re.compile(r"MOUNT_ATTR_IDMAP|idmap", re.IGNORECASE),
-        BlockerReason.USER_NAMESPACE_FAILED,
-        "the file system of the volume that is named cannot map user ids, as NFS cannot; use a claim of another one, "
-        "or delete the job and apply it without securityContext.hostUsers",
-    ),
-    (
-        re.compile(r"hostUsers|user ?namespaces?|userns", re.IGNORECASE),
+        _USER_NAMESPACES,
         BlockerReason.USER_NAMESPACE_FAILED,
         "nodes need Linux 6.3, and containerd 2.0 with runc 1.2, or CRI-O 1.25; have them upgraded, or delete the job "
         "and apply it without securityContext.hostUsers",
     ),
     (
-        re.compile(r"image volume|ImageVolumeMountFailed|mount image|mkdir \"\"|failed to mkdir : ", re.IGNORECASE),
+        # containerd before 2.1 takes the image for a folder of the node without a name.
+        re.compile(r"image volume|ImageVolumeMountFailed|mount image|failed to mkdir \"\"", re.IGNORECASE),
         BlockerReason.VOLUME_FAILED,
         "nodes need containerd 2.1 or CRI-O 1.31 to mount images; have them upgraded, or delete the job and apply it "
         "with a claim in place of the image",
     ),
 )
+# A new one for every try: with it the message would be another status write each time.
+_CONTAINER_ID = re.compile(r' "[0-9a-f]{64}"')
 
 
-def find_runtime_remedy(message: str) -> tuple[BlockerReason, str] | None:
-    """Return why a node cannot set up a pod with an image volume or a user namespace, and the remedy."""
-    found = ((reason, remedy) for words, reason, remedy in _RUNTIME_REMEDIES if words.search(message))
-    return next(found, None)
+def is_about_user_namespaces(message: str) -> bool:
+    """Return whether a runtime says that it could not give a container user ids of its own."""
+    return _USER_NAMESPACES.search(message) is not None
 
 
 def find_blocker(
@@ -253,5 +250,9 @@ def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker
 
 
 def _runtime_blocker(pod: PodSummary, message: str) -> Blocker | None:
-    found = find_runtime_remedy(message)
-    return found and Blocker(reason=found[0], message=f"Pod {pod.name}: {message}. Next: {found[1]}")
+    """Return the blocker if a node cannot set up a pod with an image as a volume, or with a user namespace."""
+    for words, reason, remedy in _RUNTIME_REMEDIES:
+        if words.search(message):
+            said = _CONTAINER_ID.sub("", message)
+            return Blocker(reason=reason, message=f"Pod {pod.name}: {said}. Next: {remedy}")
+    return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import ChildRef
-from bert_operator.cluster.blockers import find_blocker, find_unready
+from bert_operator.cluster.blockers import find_blocker, find_unready, is_about_user_namespaces
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
 from bert_operator.render import names
 from bert_operator.state.observed import Child, read_outcome, read_termination_record
@@ -201,6 +201,11 @@ def _infrastructure_cause(
     for pod in pods:
         if pod.ended_by == "OOMKilled":
             return FailureReason.OUT_OF_MEMORY, pod
+    for pod in pods:
+        # The container is set up after its volumes are, so this is no blocker: the pod has failed, and another node may
+        # do better.
+        if pod.ended_by == "StartError" and is_about_user_namespaces(pod.message):
+            return FailureReason.USER_NAMESPACE_FAILED, pod
     if conditions.get("Failed") == "MPIJobEvicted":
         return FailureReason.EVICTED, None
     lost = next((pod for pod in pods if pod.role == names.WORKER and pod.phase == "Failed"), None)
@@ -211,7 +216,8 @@ def _describe_cause(reason: FailureReason, pod: PodSummary | None) -> str:
     if pod is None:
         return reason.sentence
     where = f" on node {pod.node}" if pod.node else ""
-    return f"Pod {pod.name}{where}: {reason.sentence}"
+    told = f" {pod.message}" if reason is FailureReason.USER_NAMESPACE_FAILED else ""
+    return f"Pod {pod.name}{where}: {reason.sentence}{told}"
 
 
 def _parse_termination_message(message: str) -> tuple[Mapping[str, Any] | None, str]:

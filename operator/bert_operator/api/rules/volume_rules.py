@@ -79,8 +79,8 @@ def _volumes(spec: JobSpec) -> Iterator[tuple[str, VolumeSource | None]]:
         f"!self.volumes.exists(entry, {_OF_THE_NODE.format('entry.source')})",
         subject="volumes[].source",
     ),
-    allowed="a persistentVolumeClaim, or an image, with securityContext.hostUsers: false, since NFS cannot map user "
-    "ids, and root of the pod would write to a folder of the node as the node's root",
+    allowed="a persistentVolumeClaim with securityContext.hostUsers: false, since NFS cannot map user ids, and root of "
+    "the pod would write to a folder of the node as the node's root",
     next_step="use a claim whose file system supports idmapped mounts, or leave hostUsers out",
     reads=(
         *(("dataset",), ("output",), ("workspace",), ("volumes",)),

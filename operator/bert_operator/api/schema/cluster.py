@@ -299,8 +299,9 @@ class SecurityContextSpec(Section):
     """Additional group ids, such as the one that owns the NFS export."""
     host_users: bool | None = None
     """``false``: the pods get user ids of their own (a user namespace), so that root in a pod is nobody on the node;
-    needs Kubernetes 1.33, containerd 2.0 or CRI-O 1.25, Linux 6.3 and volumes whose file systems support idmapped
-    mounts, which NFS does not. Not with inline nfs, hostPath or hostNetwork. Empty: the node's user ids."""
+    needs Kubernetes 1.33, containerd 2.0 or CRI-O 1.25, Linux 6.3, ids below 65536, and volumes whose file systems
+    support idmapped mounts, which NFS does not. Not with inline nfs, hostPath or hostNetwork. Empty: the node's user
+    ids."""
 
 
 class SchedulingSpec(Section):

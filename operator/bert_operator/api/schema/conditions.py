@@ -206,5 +206,11 @@ class FailureReason(_Described):
     EVICTED = "Evicted", "A pod was evicted from its node."
     DISRUPTED = "Disrupted", "A pod was removed by a drain, a preemption or its taint (DisruptionTarget)."
     OUT_OF_MEMORY = "OOMKilled", "A container exceeded its memory limit."
+    USER_NAMESPACE_FAILED = (
+        "UserNamespaceFailed",
+        "The node could not give a container user ids of its own, mostly because a volume's file system cannot map "
+        "them, as NFS cannot. Next: use a claim of another file system, or delete the job and apply it without "
+        "securityContext.hostUsers.",
+    )
     POD_DELETED = "PodDeleted", "A pod is gone and left no exit code."
     LOST = "Lost", "The attempt is on record, but nothing is left of its child."
