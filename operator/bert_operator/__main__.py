@@ -60,7 +60,10 @@ Document = dict[str, Any]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. argv: without the program's name; None: that of this process."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if getattr(arguments, "builtin_text", False) and not arguments.small:
+        parser.error("--builtin-text: only with --small, which keeps nothing of the results")
     try:
         code: int = arguments.command(arguments)
     except OperatorError as error:

@@ -124,7 +124,10 @@ def test_more_ranks_than_the_batch_has_rows_are_refused(
     assert "globalBatchSize: got 64; allowed: at least 66" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["local"], ["run", "job.yaml"], ["local", "j", "--ranks-per-node", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["local"], ["run", "job.yaml"], ["local", "j", "--ranks-per-node", "0"], ["check", "j", "--builtin-text"]],
+)
 def test_arguments_that_make_no_sense_exit_with_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

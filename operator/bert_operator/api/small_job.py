@@ -91,6 +91,8 @@ def shrink(document: Document, job: BertPretrainJob, here: Surroundings) -> Smal
             section = _Part(edit, (*part.path, "finetune"))
             _shrink_finetuning(section, stage.finetune, ranks, has_weights=has_weights)
     _shrink_intervals(edit, job.spec)
+    if job.spec.workspace is not None:
+        edit.changes.append("spec.workspace: unchanged; how much of this your program follows is its own decision")
     _rename(edit, job)
     # Last: a stage that is put in front moves the others.
     if builtin:

@@ -1,0 +1,60 @@
+"""Two recipes run at laptop size as a person runs them, on data that is there: real processes, real files.
+
+Without data the builtin text is prepared first, which takes seconds that other tests spend (test_small_job has what is
+prepared then).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_trainer.dataset.shards import write_shard
+from tiny_finetune import write_vocabulary
+from tiny_run import make_samples
+
+ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "tests/fixtures/tasks"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def run_small(example: str, folder: Path) -> dict[str, Any]:
+    """Run an example in a folder with one rank, and return its report."""
+    command = [sys.executable, "-m", "bert_operator", "local", str(ROOT / "examples" / example), "--small", "--plain"]
+    answer = subprocess.run([*command, "--ranks-per-node", "1"], cwd=folder, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    (output,) = folder.glob("*-small")
+    report: dict[str, Any] = json.loads((output / "report.json").read_text())
+    assert report["ranks"] == 1
+    return report
+
+
+def test_a_pretraining_recipe_runs_on_its_own_shards(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path)
+    for length, predictions in ((128, 20), (512, 80)):
+        shards = tmp_path / f"hdf5/seq_len_{length}_max_pred_{predictions}"
+        shards.mkdir(parents=True)
+        samples = make_samples(12, np.random.default_rng(0), sequence_length=length, predictions=predictions)
+        write_shard(
+            shards / "training_0.hdf5", samples, vocabulary_sha256=None, generator_version=None, layout="nvidia"
+        )
+    report = run_small("10-nvidia/8-gpus.yaml", tmp_path)
+    assert [(stage["name"], stage["steps"]) for stage in report["stages"]] == [("phase1", 4), ("phase2", 4)]
+    assert report["export"] == str(tmp_path / "nvidia-8-gpus-small/export/huggingface")
+
+
+def test_a_fine_tuning_recipe_runs_on_its_own_files(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path)
+    shutil.copytree(TASKS / "glue", tmp_path / "glue")
+    report = run_small("16-azure-cola/base.yaml", tmp_path)
+    (stage,) = report["stages"]
+    assert (stage["name"], stage["kind"], stage["steps"], stage["result"]["runs"]) == ("cola", "finetune", 1, 1)
+    assert set(stage["result"]["metrics"]) == {"matthews_correlation", "accuracy"}
