@@ -1,8 +1,8 @@
 """Installed as the guides say, by kustomize and by Helm, the operator runs the same job file on every cluster.
 
 Inputs: two shipped overlays, changed only in the lines that they mark for it, and the chart with a profile that is not
-the default; one job file, which says nothing about its cluster. Observed: what its pods see of users and volumes, what
-it leaves and to whom that belongs, the operator after an upgrade, what a removal leaves.
+the default; one job file, a recipe's at a small size, which says nothing about its cluster. Observed: what its pods see
+of users and volumes, what it leaves and to whom that belongs, the operator after an upgrade, what a removal leaves.
 These tests come last: they take the operator of all others away.
 """
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import yaml
 from control_plane import BUILD
 from job_cluster import CLAIM, ROOT, SYSTEM, USER, JobCluster, Json, Namespace, poll
 from nfs_stand_in import NfsMount
-from node import NODE_NAME, Cluster
+from node import NODE_NAME, Cluster, volume_folder
 from real_jobs import RealJob, pod_name
 from shipped_overlays import KUSTOMIZE, fit_overlay, name_images, settings_of
 
@@ -31,36 +32,9 @@ pytestmark = pytest.mark.timeout(500)
 CHART = ROOT / "charts/bert-operator"
 DEFINITION = "bertpretrainjobs.bert-operator.dev"
 SERVER, SHARE = "nfs.example.com", "/exports/bert"
-JOB: Json = {
-    "apiVersion": "bert-operator.dev/v1alpha1",
-    "kind": "BertPretrainJob",
-    "metadata": {"name": "same-everywhere"},
-    "spec": {
-        "workers": 2,
-        # Two of them, a launcher and the operator fill two cores.
-        "resources": {"cpu": "900m", "memory": "2Gi"},
-        "launcher": {"resources": {"cpu": "100m", "memory": "1Gi"}},
-        "model": {"preset": "tiny"},
-        "optimizer": {"name": "adamw"},
-        "stages": [
-            {
-                "name": "prepare",
-                "prepare": {"text": "builtin:python-docs", "vocabularySize": 2048, "dupeFactor": 1},
-            },
-            {
-                "name": "phase1",
-                "pretrain": {
-                    "sequenceLength": 64,
-                    "globalBatchSize": 32,
-                    "learningRate": 1e-3,
-                    "length": {"steps": 6},
-                },
-            },
-            {"name": "export", "export": {}},
-        ],
-        "output": {"path": "results", "ifExists": "Resume"},
-    },
-}
+EXAMPLE = ROOT / "examples/12-intel-pytorch/8-nodes-1-rank.yaml"
+NODE = {"sockets": "1", "numaNodes": "1", "coresPerRank": "1", "threadsPerCore": "1"}
+"""What this machine's node has, and what two of its pods may share."""
 
 _LOOK_INSIDE = """
 import errno, json, os, pathlib
@@ -113,16 +87,33 @@ def remove(cluster: JobCluster, tree: Path) -> None:
 
 @pytest.fixture(scope="module")
 def job_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that is applied everywhere."""
+    """The file that is applied everywhere: a recipe's, as it is tried before it costs anything."""
     path = tmp_path_factory.mktemp("file") / "job.yaml"
-    path.write_text(yaml.safe_dump(JOB))
+    command = [
+        sys.executable,
+        "-m",
+        "bert_operator",
+        "render",
+        str(EXAMPLE),
+        "--small",
+        "--builtin-text",
+        "--show",
+        "job",
+    ]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    path.write_text(answer.stdout)
     return path
 
 
-def run_job(namespace: Namespace, tree: Path, profile: Json, volume: Path) -> Outcome:
+def job_in(namespace: Namespace, job_file: Path) -> RealJob:
+    return RealJob(namespace, yaml.safe_load(job_file.read_text())["metadata"]["name"])
+
+
+def run_job(job: RealJob, tree: Path, profile: Json, volume: Path) -> Outcome:
     """Apply the job's file, or a tree around it, and look into its pods; volume: its folder on this machine."""
+    namespace = job.namespace
     namespace.kubectl("apply", "-k" if tree.is_dir() else "-f", str(tree))
-    job = RealJob(namespace, JOB["metadata"]["name"])
     at_work: list[Json] = []
 
     def both_run(_: Json) -> bool:
@@ -138,12 +129,13 @@ def run_job(namespace: Namespace, tree: Path, profile: Json, volume: Path) -> Ou
     bound = namespace.find("pv", claim["spec"]["volumeName"])
     assert bound is not None
     (kind,) = {"hostPath", "nfs"} & set(bound["spec"])
-    results = volume / "results"
+    spec = json.loads(frozen["data"]["spec.json"])
+    results = volume / spec["output"]["path"]
     left = [results, *results.rglob("*")]
     made = sorted([*results.glob("data/**/*.hdf5"), results / "export/huggingface/model.safetensors"])
     return Outcome(
         profile,
-        json.loads(frozen["data"]["spec.json"]),
+        spec,
         inside,
         {(path.lstat().st_uid, path.lstat().st_gid) for path in left},
         {path.relative_to(results).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in made},
@@ -162,7 +154,7 @@ def run_on_overlay(cluster: JobCluster, node: Cluster, overlay: Path, job_file: 
     cluster.kubectl("-n", SYSTEM, "rollout", "status", "deployment/bert-operator", "--timeout=90s")
     namespace = Namespace(cluster, "bert")
     poll(lambda: namespace.find("serviceaccount", "default"), 30, "the ServiceAccount")
-    outcome = run_job(namespace, job_file, settings["profiles"][settings["defaultProfile"]], volume)
+    outcome = run_job(job_in(namespace, job_file), job_file, settings["profiles"][settings["defaultProfile"]], volume)
     remove(cluster, overlay)
     assert not cluster.kubectl("get", "crd", DEFINITION, "--ignore-not-found").strip()
     return outcome
@@ -186,10 +178,9 @@ def on_xeon_nfs(
 ) -> Outcome:
     """The job on a cluster of Xeons with a share."""
     volume = node.nfs.export(SERVER, SHARE)
-    changed = {
-        "settings.yaml": {"sockets": "1", "numaNodes": "1", "coresPerRank": "1"},
-        "volumes.yaml": {"server": SERVER, "path": SHARE},
-    }
+    shipped = (KUSTOMIZE / "overlays/xeon-nfs/settings.yaml").read_text()
+    settings = {key: value for key, value in NODE.items() if f"{key}:" in shipped}
+    changed = {"settings.yaml": settings, "volumes.yaml": {"server": SERVER, "path": SHARE}}
     overlay = fit_overlay(tmp_path_factory.mktemp("two") / "kustomize", "xeon-nfs", changed)
     for label, value in settings_of(overlay)["profiles"]["xeon-nfs"]["scheduling"]["nodeSelector"].items():
         cluster.kubectl("label", "node", NODE_NAME, f"{label}={value}")
@@ -295,12 +286,12 @@ def test_by_helm_a_job_that_names_its_profile_outlives_upgrade_and_removal(
     helm("install", "bert-operator", str(CHART), "--create-namespace", "--values", str(values), "--wait")
     assert "Succeeded" in helm("test", "bert-operator")
     tree = name_profile(job_file, tmp_path / "tree", "single-node")
-    outcome = run_job(with_claim, tree, on_single_node.profile, node.folder / "volumes" / with_claim.name)
+    job = job_in(with_claim, job_file)
+    outcome = run_job(job, tree, on_single_node.profile, volume_folder(node, with_claim.name))
     assert_as_its_profile_says(outcome)
     assert outcome.spec["profile"] == "single-node"
     assert outcome.sums == on_single_node.sums
 
-    job = RealJob(with_claim, JOB["metadata"]["name"])
     before = operator_pod(cluster)
     helm("upgrade", "bert-operator", str(CHART), "--values", str(values), "--set", "settings.workers=4", "--wait")
     assert poll(lambda: operator_pod(cluster), 60, "one operator") != before

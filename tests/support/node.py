@@ -193,9 +193,14 @@ def import_images(cluster: Cluster, *names: str) -> None:
         layout.import_into(cluster.content_store, cluster.ctr, name, f"bert-operator.test/{name}:dev")
 
 
+def volume_folder(cluster: Cluster, namespace: str) -> Path:
+    """Return the folder of this machine that is the volume of a namespace."""
+    return cluster.folder / "volumes" / namespace
+
+
 def make_volume(cluster: Cluster, namespace: str, claim: str) -> Path:
     """Make a volume that all pods of a namespace may share, with its claim; returns its folder on this machine."""
-    folder = cluster.folder / "volumes" / namespace
+    folder = volume_folder(cluster, namespace)
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     size = {"storage": "10Gi"}
