@@ -13,6 +13,7 @@ JOB ?= examples/01-laptop/job.yaml
 TESTS ?= tests
 PYTEST_ARGS ?=
 REPORT ?= runs/gpu-report
+REPORT_ARGS ?=
 # The whole suite runs in processes, of which the first to end take tests of the others' share: three on two cores, since
 # a quarter of the time is waiting, and two where nothing waits. A part of it runs in one process, which starts sooner.
 # A debugger needs PYTEST_ARGS="-n0 --pdb".
@@ -57,8 +58,11 @@ bench-recipes: setup ## Azure ML's recipe on this machine: samples/s of large, b
 bench-gpu: setup ## One GPU beside Hugging Face, BERT-large (BENCH_ARGS="--device cpu --preset tiny --sequences 8" is a check)
 	@$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
 
-gpu-report: setup ## All that only a GPU shows, on one page, in 9 minutes (REPORT=folder BENCH_ARGS="--small --device cpu": a rehearsal)
-	@PYTHON=$(CURDIR)/$(BIN)/python tools/gpu_report.sh $(BENCH_ARGS) $(REPORT)
+gpu-report: setup ## What only a GPU shows, on one page, in 9 minutes (REPORT=folder REPORT_ARGS="--only tests,loss")
+	@PYTHON=$(CURDIR)/$(BIN)/python tools/gpu_report.sh $(REPORT_ARGS) $(REPORT)
+
+gpu-report-rehearsal: setup ## The same at small size on processors, for whoever changes it (5 minutes)
+	@PYTHON=$(CURDIR)/$(BIN)/python tools/gpu_report.sh --small --device cpu --seconds 1800 $(REPORT_ARGS) $(REPORT)
 
 bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, beside a bare client (BENCH_ARGS="--jobs 100": 2 minutes)
 	@$(BIN)/python benchmarks/operator/run.py $(BENCH_ARGS)

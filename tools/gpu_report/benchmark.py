@@ -17,7 +17,7 @@ _ARGUMENTS = {512: ("--sequences", "1024"), 128: ("--sequences", "4096")}
 _SMALL = ("--device", "cpu", "--preset", "tiny", "--sequences", "8", "--rounds", "2")
 
 
-def run_benchmark(part: Part, length: int, *, graphs: bool = False) -> None:
+def run_benchmark(part: Part, length: int, graphs: bool = False) -> None:
     """Measure one phase, and publish its table as soon as it is printed."""
     result = Result()
     arguments = ["--phases", str(length)]
@@ -32,7 +32,7 @@ def run_benchmark(part: Part, length: int, *, graphs: bool = False) -> None:
             sys.stdout.write(line)
             sys.stdout.flush()
             lines.append(line.strip())
-            _read(lines, length, result, judged=part.device == "cuda")
+            read_table(lines, length, result, judged=part.device == "cuda")
             part.publish(result)
     if process.returncode:
         result.left_out.append(f"benchmarks/gpu.py ended with {process.returncode}; output.log says why")
@@ -40,7 +40,7 @@ def run_benchmark(part: Part, length: int, *, graphs: bool = False) -> None:
     part.publish(result)
 
 
-def _read(lines: list[str], length: int, result: Result, *, judged: bool) -> None:
+def read_table(lines: list[str], length: int, result: Result, *, judged: bool) -> None:
     """Fill in what the benchmark has printed so far."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     result.notes[1:] = [line for line in lines if "host waits" in line or "against plain" in line]

@@ -42,9 +42,9 @@ def report_environment(part: Part) -> None:
     if part.device == "cuda":
         result.figures |= _describe_card()
         part.publish(result)
-    _try_compiler(part, result)
-    _try_attention(part, result)
     _measure_ceilings(part, result)
+    _try_attention(part, result)
+    _try_compiler(part, result)
     result.done = True
     part.publish(result)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from gpu_report.dataset import make_dataset
 from gpu_report.documents import Run, ended, read_records, run_trainer, start_trainer
@@ -92,10 +93,14 @@ def compare_checkpoints(one: Path, other: Path) -> tuple[int, float]:
         first, second = (load_file(path / name) for path in paths)
         assert first.keys() == second.keys()
         for key, tensor in first.items():
-            if not torch.equal(tensor.view(torch.uint8), second[key].view(torch.uint8)):
+            if not torch.equal(_bits(tensor), _bits(second[key])):
                 differing += 1
                 largest = max(largest, float((tensor.double() - second[key].double()).abs().max()))
     return differing, largest
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _step_of(manifest: Path) -> int:

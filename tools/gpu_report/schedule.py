@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gpu_report.part import Part
 
@@ -38,24 +40,33 @@ ENTRIES = (
 )
 
 
-def find_work(name: str) -> Callable[[Part], None]:
-    """Return what a part does. Imports are deferred: they take torch, which the report's own process never loads."""
-    from gpu_report import benchmark, environment, loss_curve, micro_batch, profile_table, ranks, resume, tests_on_card
-    from gpu_report.training import measure_training
+_WORK: Mapping[str, tuple[str, str, tuple[object, ...]]] = MappingProxyType(
+    {
+        "environment": ("environment", "report_environment", ()),
+        "tests": ("tests_on_card", "run_tests", ()),
+        "bench-512": ("benchmark", "run_benchmark", (512,)),
+        "bench-128": ("benchmark", "run_benchmark", (128,)),
+        "bench-graphs-512": ("benchmark", "run_benchmark", (512, True)),
+        "train-large-512": ("training", "measure_training", ("large", 512)),
+        "train-large-128": ("training", "measure_training", ("large", 128)),
+        "train-base-512": ("training", "measure_training", ("base", 512)),
+        "train-base-128": ("training", "measure_training", ("base", 128)),
+        "resume": ("resume", "compare_resumed", ()),
+        "ranks": ("ranks", "compare_ranks", ()),
+        "profile": ("profile_table", "tabulate_profile", ()),
+        "micro-batch": ("micro_batch", "tune_micro_batch", ()),
+        "loss": ("loss_curve", "compare_losses", ()),
+    }
+)
+"""Module, function and what it is called with behind the part."""
 
-    return {
-        "environment": environment.report_environment,
-        "tests": tests_on_card.run_tests,
-        "bench-512": lambda part: benchmark.run_benchmark(part, 512),
-        "bench-128": lambda part: benchmark.run_benchmark(part, 128),
-        "bench-graphs-512": lambda part: benchmark.run_benchmark(part, 512, graphs=True),
-        "train-large-512": lambda part: measure_training(part, "large", 512),
-        "train-large-128": lambda part: measure_training(part, "large", 128),
-        "train-base-512": lambda part: measure_training(part, "base", 512),
-        "train-base-128": lambda part: measure_training(part, "base", 128),
-        "resume": resume.compare_resumed,
-        "ranks": ranks.compare_ranks,
-        "profile": profile_table.tabulate_profile,
-        "micro-batch": micro_batch.tune_micro_batch,
-        "loss": loss_curve.compare_losses,
-    }[name]
+
+def find_work(name: str) -> Callable[[Part], None]:
+    """Return what a part does. Its module alone is imported: most need torch, and the report's own process does not."""
+    module, function, arguments = _WORK[name]
+    work = getattr(importlib.import_module(f"gpu_report.{module}"), function)
+
+    def run(part: Part) -> None:
+        work(part, *arguments)
+
+    return run
