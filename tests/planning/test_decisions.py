@@ -13,8 +13,10 @@ from bert_operator.state.plan import plan
 from bert_operator.state.runs import ChildSpec, list_runs
 from bert_operator.timestamps import render_time
 from finetune_cases import MODEL, alone, finetune
+from job_cases import only
+from job_changes import both, put
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of
-from sample_job import sample_job
+from sample_job import PREPARE, sample_job
 
 
 def test_data_is_prepared_by_one_process_and_the_rest_done_in_all_ranks() -> None:
@@ -63,6 +65,15 @@ def test_the_job_succeeds_with_its_last_run() -> None:
     step = plan(JOB, observed(*children), NOW_S)
     assert (step.status.phase, step.create) == ("Succeeded", None)
     assert step.status.completion_time == render_time(NOW_S)
+
+
+def test_a_job_that_only_prepares_is_done_with_its_dataset() -> None:
+    job = sample_job(both(only(PREPARE), put("stages", PREPARE, "prepare", "sequenceLengths", value=[128, 512])))
+    assert [run.name for run in list_runs(job)] == ["prepare"]
+    assert plan(job, Observed(), NOW_S).create == ChildSpec(run="prepare", attempt=1, stages=("prepare",), ranks=1)
+    step = plan(job, observed(child(state="Succeeded", run="prepare")), NOW_S)
+    assert (step.status.phase, step.create) == ("Succeeded", None)
+    assert reason_of(step.status, "Prepared") == "DatasetComplete"
 
 
 def test_bad_input_is_never_tried_again() -> None:

@@ -262,6 +262,8 @@ def _shrink_preparation(part: _Part, prepare: PrepareSpec, here: Surroundings) -
     part.put("dupeFactor", value=1)
     if prepare.recipe == "mlperf":
         part.put("numBalancedShards", value=_BALANCED_SHARDS)
+    if prepare.recipe is not None and prepare.num_shards is None:
+        part.put("numShards", value=_BALANCED_SHARDS, why="the recipe's hundreds of files take a minute to write")
     part.lower("numShards", to=_BALANCED_SHARDS)
     part.lower("numProcesses", to=_MOST_RANKS)
     if here.in_cluster:
