@@ -54,6 +54,14 @@ def test_hyperthreads_are_no_cores_and_memory_alone_is_no_node(machine: Machine)
     assert machine.group_by_core([0, 29, 1, 56, 85]) == {(0, 0): (0, 56), (0, 1): (1,), (1, 1): (29, 85)}
 
 
+def test_processors_are_told_with_their_cores_and_what_those_lack(machine: Machine) -> None:
+    assert machine.describe_processors((*range(27), *range(56, 83))) == "0-26,56-82 (27 cores)"
+    # What kubelet gives a pod that asks for 27 CPUs.
+    given = (*range(2, 15), *range(57, 71))
+    lacking = "1 of them without all of their 2 threads"
+    assert machine.describe_processors(given) == f"2-14,57-70 (14 cores, {lacking})"
+
+
 def test_a_machine_without_topology_counts_as_one_of_each(tmp_path: Path) -> None:
     nothing = read_machine(tmp_path)
     assert (nothing.sockets, nothing.numa_nodes, nothing.core_of) == (1, 1, {})

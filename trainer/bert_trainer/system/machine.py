@@ -46,6 +46,14 @@ class Machine:
         """Return how many physical cores some logical processors belong to."""
         return len(self.group_by_core(processors))
 
+    def describe_processors(self, processors: Iterable[int]) -> str:
+        """Return some logical processors in words: ``0-26,56-82 (27 cores)``; cores that lack threads are counted."""
+        numbers = tuple(processors)
+        cores = self.group_by_core(numbers).values()
+        half = sum(len(threads) < self.threads_per_core for threads in cores)
+        lacking = f", {half} of them without all of their {self.threads_per_core} threads" if half else ""
+        return f"{render_processors(numbers)} ({len(cores)} cores{lacking})"
+
 
 def read_machine(sysfs: Path = SYSFS) -> Machine:
     """Read this machine's topology; where sysfs lacks it, one socket and one NUMA node are assumed."""

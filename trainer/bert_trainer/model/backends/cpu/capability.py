@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bert_trainer.errors import UnsupportedPrecision
 from bert_trainer.model.backends.cpu import library
-from bert_trainer.system.machine import bound_processors, read_machine, render_processors
+from bert_trainer.system.machine import bound_processors, read_machine
 from bert_trainer.system.processor import ALLOCATORS, OPENMP, find_library, keep_freed_memory, read_text
 
 _NEEDED: dict[str, tuple[tuple[str, ...], str]] = {
@@ -65,10 +65,9 @@ def prepare_processor(precision: str) -> str | None:
 
 def describe_processor(rank: int, precision: str) -> str:
     """Return what a rank computes with, in one line."""
-    processors, maps = bound_processors(), read_text("/proc/self/maps")
-    cores = read_machine().count_cores(processors)
+    maps = read_text("/proc/self/maps")
     words = [
-        f"processors {render_processors(processors)} ({cores} cores)",
+        f"processors {read_machine().describe_processors(bound_processors())}",
         f"{torch.get_num_threads()} threads",
         f"allocator {find_library(maps, ALLOCATORS) or 'system'}",
         f"OpenMP {find_library(maps, OPENMP) or 'none'}",
