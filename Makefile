@@ -100,10 +100,11 @@ test-manifests: setup ## Check deploy/, charts/ and examples/ for Kubernetes 1.3
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
 
 test-manifests-oldest: setup ## Have the API server of the oldest supported release take all that (4 minutes for building it once)
-	@BERT_TEST_KUBERNETES=oldest $(BIN)/pytest -m "manifests or api_server" tests/deploy/test_on_api_server.py \
-	  tests/api_server/test_schema_agrees.py tests/api_server/test_schema_definition.py \
-	  tests/api_server/test_schema_immutability.py tests/api_server/test_size_bound.py \
-	  tests/api_server/test_rendered_children.py tests/api_server/test_mistakes_at_apply.py \
+	@BERT_TEST_KUBERNETES=oldest $(BIN)/pytest -m "manifests or api_server" --timeout 300 tests/deploy/test_examples.py \
+	  tests/deploy/test_on_api_server.py tests/api_server/test_schema_agrees.py \
+	  tests/api_server/test_schema_definition.py tests/api_server/test_schema_immutability.py \
+	  tests/api_server/test_size_bound.py tests/api_server/test_rendered_children.py \
+	  tests/api_server/test_mistakes_at_apply.py \
 	  "tests/api_server/test_bench.py::test_the_api_server_is_of_the_pinned_version" $(PYTEST_ARGS)
 
 test-cpumanager: setup ## Ask kubelet's own CPU manager which CPUs our pods get on machines with hyper-threads (4 minutes the first time)

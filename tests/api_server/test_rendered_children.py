@@ -22,7 +22,7 @@ from child_cases import (
     templates,
 )
 from cluster_api import Api, wait_until
-from control_plane import namespace_of
+from control_plane import is_oldest, namespace_of
 from kubelet import FakeKubelet
 
 Json = dict[str, Any]
@@ -93,11 +93,17 @@ def pods_of(child: Json) -> Iterator[tuple[str, Json]]:
         yield role, {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": role, **template["metadata"]}}
 
 
+DROPPED_BY_OLDEST = ("root-of-a-user-namespace",)
+"""Cases with fields of pods that the oldest supported release has behind a feature gate: it drops them without a word,
+and the operator notices. Of MPIJobs it drops none, since it does not know what is in their pods."""
+
+
 @pytest.mark.parametrize("case", CHILD_CASES)
 def test_the_api_server_takes_every_child_and_its_configuration(api: Api, namespace: str, case: str) -> None:
     child = case_child(case, namespace)
     made = api.create(child, namespace, dry_run=True).expect()
-    assert contains(made, child), "nothing is dropped"
+    is_whole = not (is_oldest() and case in DROPPED_BY_OLDEST)
+    assert contains(made, child) == is_whole, "nothing is dropped but what this release does not have"
     api.create(render_config_map(case_frozen(case, namespace)), namespace, dry_run=True).expect()
 
 

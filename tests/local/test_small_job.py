@@ -151,6 +151,16 @@ def test_data_that_is_missing_is_made_from_the_builtin_text_in_its_lengths() -> 
     assert job.spec.stages[1].pretrain.sequence_length == 128
 
 
+def test_a_recipe_s_shards_and_text_become_few_and_small() -> None:
+    def change(spec: Document) -> None:
+        spec["stages"][0]["prepare"] = {"corpora": [{"path": "wiki", "format": "wikipedia"}], "recipe": "mlperf"}
+
+    prepare = small(change, here(in_cluster=True)).spec.stages[0].prepare
+    assert prepare is not None
+    assert (prepare.text, prepare.corpora, prepare.dupe_factor) == ("builtin:python-docs", None, 1)
+    assert (prepare.num_shards, prepare.num_balanced_shards, prepare.num_processes) == (4, 4, 2)
+
+
 def test_a_vocabulary_that_is_there_is_kept_for_the_builtin_text() -> None:
     job = small(on_ready_data, here(has=lambda path: path == "/data/vocab.txt"))
     assert job.spec.dataset.vocabulary_file == "/data/vocab.txt"

@@ -33,7 +33,7 @@ _BATCH, _MICRO_BATCH, _EVALUATED_ROWS, _MOST_RANKS = 8, 2, 32, 2
 _OFFICIAL_EPOCHS = 0.02
 """Of the official tasks: one step of the smallest, some hundred of the largest. Tables of one's own are read once."""
 _VOCABULARY_SIZE = 2048
-_BALANCED_SHARDS = 4
+_SHARDS = 4
 _HELD_OUT_FRACTION = 0.1
 _MILLICORES, _MEMORY = 500, "3Gi"
 """Processors of a rank and memory of a pod: two workers and their launcher fit on a node with two cores and 8 GiB."""
@@ -261,10 +261,10 @@ def _shrink_preparation(part: _Part, prepare: PrepareSpec, here: Surroundings) -
     part.drop("corpora")
     part.put("dupeFactor", value=1)
     if prepare.recipe == "mlperf":
-        part.put("numBalancedShards", value=_BALANCED_SHARDS)
+        part.put("numBalancedShards", value=_SHARDS)
     if prepare.recipe is not None and prepare.num_shards is None:
-        part.put("numShards", value=_BALANCED_SHARDS, why="the recipe's hundreds of files take a minute to write")
-    part.lower("numShards", to=_BALANCED_SHARDS)
+        part.put("numShards", value=_SHARDS, why="not the hundreds of the recipe")
+    part.lower("numShards", to=_SHARDS)
     part.lower("numProcesses", to=_MOST_RANKS)
     if here.in_cluster:
         part.put("numProcesses", value=_MOST_RANKS, why="not one for each core of a node")
