@@ -122,7 +122,7 @@ def test_an_operator_that_is_killed_at_any_write_goes_on_where_it_was(
         if how == "broken":
             began_s = time.monotonic()
         else:
-            wait_until(lambda: all(fault.reached.is_set() for fault in faults[:-1]), 30, "every job to be at its write")
+            wait_until(lambda: all(fault.reached.is_set() for fault in faults[:-1]), 90, "every job to be at its write")
             proxied.kill()
             began_s = time.monotonic()
             for fault in faults:

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 GROUP = "bert-operator.dev"
 IMAGE = "registry.example.com/bert-trainer:1"
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 CLAIM = {"persistentVolumeClaim": {"claimName": "results"}}
 # The real scheduler would find no node and say so; where a test is about something else, none is asked.
 NO_SCHEDULER = {"schedulerName": "tests"}
