@@ -5,7 +5,6 @@ Letters: B rows, T padded length.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +121,16 @@ class HuggingFace(torch.nn.Module):
         return loss
 
 
+def _has_transformers() -> bool:
+    """Return whether it can be imported; a broken installation of it is no reason to measure nothing."""
+    try:
+        import transformers  # noqa: F401 - whether it is there, and works
+    except ImportError as error:
+        print(f"  no transformers: {error}", flush=True)
+        return False
+    return True
+
+
 class PaddedRows:
     """A peer: padded micro-batches under autocast, fused AdamW."""
 
@@ -136,7 +145,7 @@ class PaddedRows:
     ) -> None:
         """micro_rows: rows of a micro-batch."""
         self.device = device
-        kind: type[Any] = HuggingFace if importlib.util.find_spec("transformers") else PlainPadded
+        kind: type[Any] = HuggingFace if _has_transformers() else PlainPadded
         self.name = "Hugging Face" if kind is HuggingFace else "plain padded BERT (no transformers here)"
         self.name += ", SDPA" + (", torch.compile" if compiled else ", eager")
         model = kind(preset).to(device)

@@ -16,7 +16,7 @@ def render_page(
 ) -> str:
     """Return the page. states: how each part ended, or that it runs or waits, by name."""
     verdicts = [(entry.name, one) for entry in entries for one in results.get(entry.name, Result()).verdicts]
-    verdicts += [("train-large-512", one) for one in _compare_with_peer(results)]
+    verdicts += _compare_with_peer(results)
     lines = ["# GPU report", "", heading, "", "## Verdicts", ""]
     lines += _table(["what", "asked", "got", "holds", "part"], [_verdict_row(name, one) for name, one in verdicts])
     lines += ["", "## Parts", ""]
@@ -30,7 +30,7 @@ def render_page(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _compare_with_peer(results: Mapping[str, Result]) -> Iterable[Verdict]:
+def _compare_with_peer(results: Mapping[str, Result]) -> Iterable[tuple[str, Verdict]]:
     """Yield how the trainer's own step compares with the benchmark's peer on the same machine."""
     for length in (512, 128):
         trained, benched = results.get(f"train-large-{length}"), results.get(f"bench-{length}")
@@ -41,10 +41,9 @@ def _compare_with_peer(results: Mapping[str, Result]) -> Iterable[Verdict]:
             judged = next((one.holds is not None for one in benched.verdicts), False)
             ratio = ours / theirs
             wanted = f"≥ {TRAINER_RATIO}"
-            yield Verdict(
-                f"trainer's step at {length}, times the benchmark's peer", wanted, f"{ratio:.2f}",
-                ratio >= TRAINER_RATIO if judged and length == 512 else None,
-            )  # fmt: skip
+            holds = ratio >= TRAINER_RATIO if judged and length == 512 else None
+            what = f"trainer's step at {length}, times the benchmark's peer"
+            yield f"train-large-{length}", Verdict(what, wanted, f"{ratio:.2f}", holds)
 
 
 def _verdict_row(name: str, one: Verdict) -> list[Cell]:
