@@ -162,6 +162,20 @@ def test_who_runs_it_and_where_may_change(tmp_path: Path) -> None:
     RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume", **changed), attempt=1)
 
 
+def test_a_dataset_may_get_more_lengths(tmp_path: Path) -> None:
+    def stages(*lengths: int) -> list[dict[str, Any]]:
+        added = [{"sequence_length": length, "max_predictions_per_sequence": 20} for length in lengths]
+        return [{"kind": "prepare", "text": "builtin:python-docs", "lengths": added}]
+
+    RunFolder.claim(config(tmp_path, stages=stages(128)), attempt=1)
+    claimed = RunFolder.claim(config(tmp_path, uid="uid-2", if_exists="Resume", stages=stages(128, 512)), attempt=1)
+    assert json.loads((tmp_path / "run-config.json").read_text())["stages"][0]["lengths"][1]["sequence_length"] == 512
+    RunFolder.claim(claimed.config.model_copy(update={"if_exists": "Resume"}), attempt=2)
+    other = config(tmp_path, uid="uid-3", if_exists="Resume", stages=[{**stages(128)[0], "dupe_factor": 10}])
+    with pytest.raises(InputError, match=r"stages\.0\.dupe_factor: was 5, is 10"):
+        RunFolder.claim(other, attempt=1)
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="the output folder cannot be written"):

@@ -280,6 +280,8 @@ def _may_change(key: str) -> bool:
     match key.split("."):
         case ["stages", _, "checkpoint", *_] | ["stages", _, "optimizer", "partitioning"]:
             return True
+        case ["stages", _, "lengths", *_]:  # of a prepare stage: shards for other runs, whose dataset may grow
+            return True
     # With the dots: another setting's name may begin in the same way.
     return any(f"{key}.".startswith(f"{mutable}.") for mutable in _MUTABLE)
 
