@@ -42,13 +42,13 @@ def nfs_job(name: str, data: Json, output: Json) -> Json:
     return job
 
 
-def copy_dataset(cluster: JobCluster, data: Namespace, share: Path) -> None:
-    assert cluster.node is not None
-    shutil.copytree(cluster.node.folder / "volumes" / data.name / DATA_JOB / "data", share / "data")
+def copy_dataset(data: Namespace, share: Path) -> None:
+    assert data.folder is not None
+    shutil.copytree(data.folder / DATA_JOB / "data", share / "data")
 
 
-def test_a_share_is_mounted_inline(cluster: JobCluster, data: Namespace, shares: NfsStandIn, fresh: Fresh) -> None:
-    copy_dataset(cluster, data, shares.export(SERVER, "/exports/corpus"))
+def test_a_share_is_mounted_inline(data: Namespace, shares: NfsStandIn, fresh: Fresh) -> None:
+    copy_dataset(data, shares.export(SERVER, "/exports/corpus"))
     results = shares.export(SERVER, "/exports/results")
     namespace = fresh("nfs-inline", "baseline")
     namespace.apply(
@@ -77,11 +77,9 @@ def test_where_inline_shares_are_forbidden_the_condition_says_to_use_a_claim(fre
     assert "nfs" in condition["message"]
 
 
-def test_a_claim_carries_the_mount_options(
-    cluster: JobCluster, data: Namespace, shares: NfsStandIn, fresh: Fresh
-) -> None:
+def test_a_claim_carries_the_mount_options(data: Namespace, shares: NfsStandIn, fresh: Fresh) -> None:
     folder = shares.export(SERVER, "/exports/by-claim")
-    copy_dataset(cluster, data, folder)
+    copy_dataset(data, folder)
     namespace = fresh("nfs-claim")
     size = {"storage": "1Gi"}
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
