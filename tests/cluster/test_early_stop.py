@@ -17,7 +17,7 @@ import pytest
 from job_cluster import Namespace, poll
 from real_jobs import Clock, RealJob, training_job
 
-pytestmark = pytest.mark.timeout(1200 if "BERT_TEST_STOPS" in os.environ else 300)
+pytestmark = pytest.mark.timeout(1200 if "BERT_TEST_STOPS" in os.environ else 600)
 GONE_S = 10.0
 GRACE_S = 120
 MOMENTS = int(os.environ.get("BERT_TEST_STOPS", "0")) // 2

@@ -28,7 +28,7 @@ from node import NODE_NAME, Cluster, volume_folder
 from real_jobs import RealJob, pod_name
 from shipped_overlays import KUSTOMIZE, fit_overlay, name_images, settings_of
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = pytest.mark.timeout(900)
 CHART = ROOT / "charts/bert-operator"
 DEFINITION = "bertpretrainjobs.bert-operator.dev"
 SERVER, SHARE = "nfs.example.com", "/exports/bert"
@@ -120,7 +120,7 @@ def run_job(job: RealJob, tree: Path, profile: Json, volume: Path) -> Outcome:
         at_work[:] = [pod for pod in job.pods("worker") if pod["status"].get("phase") == "Running"]
         return len(at_work) == 2
 
-    job.wait(both_run, "two workers", timeout_s=240)
+    job.wait(both_run, "two workers", timeout_s=400)
     inside = [json.loads(namespace.python(_LOOK_INSIDE, pod=pod_name(pod))) for pod in at_work]
     job.wait_phase("Succeeded", timeout_s=240)
     frozen, claim = namespace.find("configmap", f"{job.name}-frozen"), namespace.find("pvc", CLAIM)

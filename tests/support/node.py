@@ -314,6 +314,8 @@ state = "{folder}/containerd/state"
                 "imageGCHighThresholdPercent": 100,
                 "resolvConf": "/dev/null",
                 "shutdownGracePeriod": "0s",
+                # The first container of an image waits until its 4 GB are unpacked; given up, that begins again.
+                "runtimeRequestTimeout": "15m",
                 "registerNode": True,
                 "podLogsDir": str(folder / "pod-logs"),
             }
