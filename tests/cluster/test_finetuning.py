@@ -1,23 +1,26 @@
 """Jobs pretrain and fine-tune on real pods: two workers train one model, or one each; a killed rank changes nothing.
 
 Inputs: a text and a table on the volume; a job of prepare, phase1, finetune with two seeds, and export; the same job
-with a rank killed in the second epoch; a job that fine-tunes the first one's weights on ranks that do not synchronize.
-Observed: the status, the records of the run, the best weights and results on the volume, the exported files.
+with a rank killed in the second epoch, beside it; a job that fine-tunes the first one's weights on ranks that do not
+synchronize. Observed: the status, the records of the run, the best weights and results on the volume, the exported
+files.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from job_cluster import Json, Namespace, poll
-from real_jobs import PATIENCE_S, Clock, RealJob, followed, training_job
+from real_jobs import PATIENCE_S, Clock, RealJob, followed, side_by_side, training_job
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 Say = Callable[[str], None]
 
 ROWS, BATCH, EPOCHS, SEEDS = 960, 4, 2, 2
@@ -129,12 +132,48 @@ def namespace(fresh: Callable[[str], Namespace], tmp_path_factory: pytest.TempPa
     return made
 
 
-@pytest.fixture(scope="module")
-def undisturbed(namespace: Namespace) -> RealJob:
+@dataclass(frozen=True, slots=True)
+class End:
+    """A job that has succeeded, and what there is to tell of it."""
+
+    job: RealJob
+    status: Json
+    killed_at: int = 0
+    worker: str = ""
+    log: str = ""
+    told: str = ""
+
+
+def leave_alone(namespace: Namespace) -> End:
     namespace.apply(whole_job("finetuned"))
     job = RealJob(namespace, "finetuned")
-    job.wait_phase("Succeeded", timeout_s=240)
-    return job
+    return End(job, job.wait_phase("Succeeded", timeout_s=240))
+
+
+def kill_in_the_second_epoch(namespace: Namespace) -> End:
+    namespace.apply(whole_job("finetuned-killed"))
+    job = RealJob(namespace, "finetuned-killed")
+    poll(lambda: step(job) > EPOCH_STEPS, 2 * PATIENCE_S, "the second epoch")
+    with followed(job) as log:
+        clock = Clock()
+        worker = job.kill_a_rank()
+        killed_at = step(job)
+        status = job.wait_phase("Succeeded", timeout_s=240)
+        told = f"rank killed in step {killed_at}, succeeded {clock.s:.1f} s later"
+        return End(job, status, killed_at, worker, log.end(), told)
+
+
+@pytest.fixture(scope="module")
+def end_of(namespace: Namespace) -> Iterator[Callable[[str], End]]:
+    """Waits for the end of a job."""
+    stories = {"undisturbed": leave_alone, "killed": kill_in_the_second_epoch}
+    with side_by_side({name: functools.partial(story, namespace) for name, story in stories.items()}) as end:
+        yield end
+
+
+@pytest.fixture(scope="module")
+def undisturbed(end_of: Callable[[str], End]) -> RealJob:
+    return end_of("undisturbed").job
 
 
 def test_two_workers_pretrain_fine_tune_two_seeds_and_export(undisturbed: RealJob, say: Say) -> None:
@@ -155,21 +194,14 @@ def test_two_workers_pretrain_fine_tune_two_seeds_and_export(undisturbed: RealJo
 
 
 def test_a_rank_that_is_killed_in_the_second_epoch_changes_nothing(
-    undisturbed: RealJob, namespace: Namespace, say: Say
+    undisturbed: RealJob, end_of: Callable[[str], End], say: Say
 ) -> None:
-    namespace.apply(whole_job("finetuned-killed"))
-    job = RealJob(namespace, "finetuned-killed")
-    poll(lambda: step(job) > EPOCH_STEPS, 2 * PATIENCE_S, "the second epoch")
-    with followed(job) as log:
-        clock = Clock()
-        worker = job.kill_a_rank()
-        killed_at = step(job)
-        status = job.wait_phase("Succeeded", timeout_s=240)
-        text = log.end()
-    say(f"rank killed in step {killed_at}, succeeded {clock.s:.1f} s later")
+    killed = end_of("killed")
+    job, killed_at = killed.job, killed.killed_at
+    say(killed.told)
     assert EPOCH_STEPS < killed_at < 2 * EPOCH_STEPS, "the kill was to be in the second epoch"
-    (failure,) = status["failures"]
-    assert (failure["kind"], failure["pod"]) == ("Infrastructure", worker), f"{failure}\n{text}"
+    (failure,) = killed.status["failures"]
+    assert (failure["kind"], failure["pod"]) == ("Infrastructure", killed.worker), f"{failure}\n{killed.log}"
     one, other = left(job), left(undisturbed)
     assert one["sums"] == other["sums"], "the best weights and their predictions"
     assert one["results"] == other["results"]

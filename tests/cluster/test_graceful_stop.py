@@ -6,17 +6,19 @@ followed to its end, the ledger of samples, the checkpoints on the volume, the s
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from job_cluster import JobCluster, Namespace, poll
-from real_jobs import PATIENCE_S, STEPS, Clock, RealJob, followed, random_step, training_job
+from real_jobs import PATIENCE_S, STEPS, Clock, RealJob, followed, random_step, side_by_side, training_job
 
 pytestmark = pytest.mark.timeout(400)
 GRACE_S = 60
+FLAVOURS = ("open-mpi", "open-mpi-4")
 Say = Callable[[str], None]
 
 _CHECKPOINTS = """
@@ -51,13 +53,9 @@ def wait_attempt(job: RealJob, attempt: int) -> None:
     job.wait(lambda status: status.get("attempt") == attempt and status.get("phase") == "Running", f"attempt {attempt}")
 
 
-@pytest.mark.parametrize("mpi", ["open-mpi", "open-mpi-4"])
-def test_drained_suspended_and_deleted(cluster: JobCluster, data: Namespace, say: Say, mpi: str) -> None:
-    image = cluster.trainer_with(mpi)
-    if not image:
-        pytest.skip(f"no image with {mpi}")
+def stop_three_times(data: Namespace, mpi: str, image: str) -> str:
     name = f"stop-{mpi}"
-    stages = [{**stage} for stage in training_job(name)["spec"]["stages"]]
+    stages = training_job(name)["spec"]["stages"][:1]
     stages[0]["pretrain"]["length"] = {"steps": 3 * STEPS["phase1"]}
     data.apply(
         training_job(
@@ -108,4 +106,20 @@ def test_drained_suspended_and_deleted(cluster: JobCluster, data: Namespace, say
     assert max(seconds) < GRACE_S
     steps = (drained, suspended, deleted)
     told = ", ".join(f"step {step} after {s:.1f} s" for step, s in zip(steps, seconds, strict=True))
-    say(f"{mpi}: saved at {told} (drained, suspended, deleted)")
+    return f"saved at {told} (drained, suspended, deleted)"
+
+
+@pytest.fixture(scope="module")
+def end_of(cluster: JobCluster, data: Namespace) -> Iterator[Callable[[str], str]]:
+    """Waits for the end of what happens to the job with an MPI."""
+    images = {mpi: image for mpi in FLAVOURS if (image := cluster.trainer_with(mpi))}
+    stories = {mpi: functools.partial(stop_three_times, data, mpi, image) for mpi, image in images.items()}
+    with side_by_side(stories) as end:
+        yield end
+
+
+@pytest.mark.parametrize("mpi", FLAVOURS)
+def test_drained_suspended_and_deleted(cluster: JobCluster, end_of: Callable[[str], str], say: Say, mpi: str) -> None:
+    if not cluster.trainer_with(mpi):
+        pytest.skip(f"no image with {mpi}")
+    say(f"{mpi}: {end_of(mpi)}")

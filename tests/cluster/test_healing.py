@@ -1,39 +1,52 @@
 """Whatever is killed, the job ends with the very bits of the run that nothing happened to.
 
 Inputs: two pods with one rank each, two phases, dropout 0.1, a checkpoint at every tenth step; a moment drawn from a
-seed. Observed: weights and optimizer's state on the volume, the ledger of samples, the status.
+seed; two such jobs at a time. Observed: weights and optimizer's state on the volume, the ledger of samples, the status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from real_jobs import STEPS, Clock, RealJob, assert_same_run, followed, pod_name, random_step, training_job
+from real_jobs import (
+    STEPS,
+    Clock,
+    RealJob,
+    assert_same_run,
+    followed,
+    pod_name,
+    random_step,
+    side_by_side,
+    training_job,
+)
 
 pytestmark = pytest.mark.timeout(400)
 Say = Callable[[str], None]
 
 
 def start(whole: RealJob, name: str) -> RealJob:
-    whole.namespace.apply(training_job(name))
+    job = training_job(name)
+    # What is compared comes before the exports.
+    job["spec"]["stages"] = job["spec"]["stages"][:2]
+    whole.namespace.apply(job)
     return RealJob(whole.namespace, name)
 
 
-def finish(job: RealJob, whole: RealJob, clock: Clock, say: Say, what: str) -> dict[str, object]:
-    """Wait for the end, compare with the uninterrupted run, and return the only failure on record."""
+def finish(job: RealJob, whole: RealJob, clock: Clock) -> tuple[dict[str, object], str]:
+    """Wait for the end, compare with the uninterrupted run; return the only failure on record, and how long it took."""
     resumed_s = job_resumed(job, clock)
     status = job.wait_phase("Succeeded")
     result = job.result()
     assert_same_run(result, whole.result())
     assert_same_results(job, whole)
     again = result.trained - sum(STEPS.values())
-    say(f"{what}: next attempt's first step after {resumed_s:.1f} s, {again} steps trained again")
     assert again <= 10 + 1, "a checkpoint is written every ten steps"
     assert status["attempt"] == 2
     (failure,) = status["failures"]
-    return failure
+    return failure, f"next attempt's first step after {resumed_s:.1f} s, {again} steps trained again"
 
 
 def assert_same_results(job: RealJob, whole: RealJob) -> None:
@@ -49,42 +62,45 @@ def job_resumed(job: RealJob, clock: Clock) -> float:
     return clock.s
 
 
-def test_a_killed_rank(whole: RealJob, say: Say) -> None:
+def kill_a_rank(whole: RealJob) -> str:
     job = start(whole, "rank-killed")
     job.wait_steps(random_step("rank", STEPS["phase1"]))
     with followed(job) as log:
         clock = Clock()
         worker = job.kill_a_rank()
-        failure = finish(job, whole, clock, say, "rank killed")
+        failure, told = finish(job, whole, clock)
         text = log.end()
     # Whoever is first: mpirun, which sees the signal, or the other rank, which sees a broken connection.
     assert (failure["kind"], failure["pod"]) == ("Infrastructure", worker), f"{failure}\n{text}"
     assert (failure["reason"], failure.get("signal")) in (("SIGKILL", 9), ("WorkerLost", None)), text
     assert "rank 1" in str(failure["message"]), failure
+    return told
 
 
-def test_a_killed_launcher(whole: RealJob, say: Say) -> None:
+def kill_the_launcher(whole: RealJob) -> str:
     job = start(whole, "launcher-killed")
     job.wait_steps(random_step("launcher", STEPS["phase1"]))
     clock = Clock()
     launcher = job.pods("launcher")[-1]
     job.namespace.cluster.kill_pod(launcher)
-    failure = finish(job, whole, clock, say, "launcher's pod killed")
+    failure, told = finish(job, whole, clock)
     assert (failure["kind"], failure.get("signal")) == ("Infrastructure", 9), failure
     assert failure["pod"] == pod_name(launcher)
+    return told
 
 
-def test_a_killed_worker(whole: RealJob, say: Say) -> None:
+def kill_a_worker(whole: RealJob) -> str:
     job = start(whole, "worker-killed")
     job.wait_steps(random_step("worker", STEPS["phase1"]) + STEPS["phase1"] // 2)
     clock = Clock()
     worker = job.pods("worker")[0]
     job.namespace.cluster.kill_pod(worker)
-    failure = finish(job, whole, clock, say, "worker's pod killed")
+    failure, told = finish(job, whole, clock)
     assert (failure["kind"], failure["pod"]) == ("Infrastructure", pod_name(worker))
+    return told
 
 
-def test_suspended_and_resumed(whole: RealJob, say: Say) -> None:
+def suspend_and_resume(whole: RealJob) -> str:
     job = start(whole, "suspended")
     job.wait_steps(random_step("suspend", STEPS["phase1"]))
     clock = Clock()
@@ -103,4 +119,24 @@ def test_suspended_and_resumed(whole: RealJob, say: Say) -> None:
     assert_same_results(job, whole)
     assert result.trained == sum(STEPS.values()), "a stop on request loses no step"
     assert (status["attempt"], status.get("failures", [])) == (2, [])
-    say(f"suspended: stopped after {stopped_s:.1f} s, first step {resumed_s:.1f} s after the resumption")
+    return f"stopped after {stopped_s:.1f} s, first step {resumed_s:.1f} s after the resumption"
+
+
+STORIES = {
+    "a killed rank": kill_a_rank,
+    "a killed launcher": kill_the_launcher,
+    "a killed worker": kill_a_worker,
+    "a suspension": suspend_and_resume,
+}
+
+
+@pytest.fixture(scope="module")
+def end_of(whole: RealJob) -> Iterator[Callable[[str], str]]:
+    """Waits for the end of a story."""
+    with side_by_side({name: functools.partial(story, whole) for name, story in STORIES.items()}) as end:
+        yield end
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_same_bits_come_out_after(end_of: Callable[[str], str], say: Say, story: str) -> None:
+    say(f"{story}: {end_of(story)}")

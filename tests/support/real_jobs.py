@@ -7,12 +7,14 @@ import json
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from job_cluster import CLAIM, USER, Json, Namespace, poll
 
+T = TypeVar("T")
 GROUP = "bert-operator.dev"
 PATIENCE_S = 120.0
 STEPS = {"phase1": 120, "phase2": 60}
@@ -271,6 +273,21 @@ def followed(job: RealJob) -> Iterator[Followed]:
     finally:
         process.kill()
         process.communicate()
+
+
+@contextlib.contextmanager
+def side_by_side(stories: Mapping[str, Callable[[], T]]) -> Iterator[Callable[[str], T]]:
+    """Begin what happens to several jobs, two at a time and in this order; gives what waits for the end of one by name.
+
+    Much of a story is waiting: for pods that start and end, and for the operator to see it.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        ends = {name: pool.submit(story) for name, story in stories.items()}
+        try:
+            yield lambda name: ends[name].result()
+        finally:
+            for end in ends.values():
+                end.cancel()
 
 
 class Clock:
