@@ -178,9 +178,7 @@ def on_xeon_nfs(
 ) -> Outcome:
     """The job on a cluster of Xeons with a share."""
     volume = node.nfs.export(SERVER, SHARE)
-    shipped = (KUSTOMIZE / "overlays/xeon-nfs/settings.yaml").read_text()
-    settings = {key: value for key, value in NODE.items() if f"{key}:" in shipped}
-    changed = {"settings.yaml": settings, "volumes.yaml": {"server": SERVER, "path": SHARE}}
+    changed = {"settings.yaml": NODE, "volumes.yaml": {"server": SERVER, "path": SHARE}}
     overlay = fit_overlay(tmp_path_factory.mktemp("two") / "kustomize", "xeon-nfs", changed)
     for label, value in settings_of(overlay)["profiles"]["xeon-nfs"]["scheduling"]["nodeSelector"].items():
         cluster.kubectl("label", "node", NODE_NAME, f"{label}={value}")
