@@ -130,5 +130,21 @@ def test_a_rehearsal_needs_neither_a_card_nor_more_packages_than_it_names(tmp_pa
     assert found["train-large-512"]["figures"]["sequences/s"] > 0
     assert found["profile"]["figures"]["traced step, ms"] > 0
     # As few files as a place that takes a run's results may take, none in a folder of its own.
-    names = sorted(path.name.split("-rank")[0] for path in (tmp_path / "out").iterdir())
-    assert names == ["output.log", "profile", "report.md", "results.json"]
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["output.log", "profile.pt.trace.json.gz", "report.md", "results.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "test,loss", "out"], "--only, --skip: got test; allowed: environment,bench-512"),
+        (["/dev/null/out"], "/dev/null/out: cannot be written (Not a directory); name another folder"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(tmp_path: Path, arguments: list[str], said: str) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    process = subprocess.run(
+        [ROOT / "tools/gpu_report.sh", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (process.returncode, said in process.stderr) == (2, True), process.stderr
+    assert [*tmp_path.iterdir()] == []

@@ -12,7 +12,6 @@ import datetime
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -35,6 +34,7 @@ LEAST_S = 15.0
 """Left for a part below which it is not begun."""
 _KEPT_BYTES = 2 << 20
 """Of one part's output."""
+_SUFFIXES = 4  # .pt.trace.json.gz
 _POLL_S = 0.5
 
 
@@ -137,13 +137,13 @@ class Report:
         with (self.folder / "output.log").open("ab") as log:
             log.write(f"=== {one.entry.name}: {self.states[one.entry.name]}\n".encode() + kept.rstrip() + b"\n")
         for path in self.results.get(one.entry.name, Result()).files:
-            shutil.copy(path, self.folder / f"{one.entry.name}-{Path(path).name}")
+            # By the part alone, so that a later report replaces it.
+            shutil.copy(path, self.folder / f"{one.entry.name}{''.join(Path(path).suffixes[-_SUFFIXES:])}")
 
     def write(self) -> None:
         """Write the page and the results."""
-        heading = (
-            f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {platform.node()}, device {self.device}"
-            + (". Small sizes: a rehearsal, whose figures say nothing of a card" if self.small else "")
+        heading = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, device {self.device}" + (
+            ". Small sizes: a rehearsal, whose figures say nothing of a card" if self.small else ""
         )
         write_atomically(self.folder / "report.md", render_page(heading, self.entries, self.results, self.states))
         found = {name: asdict(result) | {"state": self.states.get(name)} for name, result in self.results.items()}
@@ -175,7 +175,12 @@ def main() -> int:
     if missing:
         print(f"{sys.executable} lacks {', '.join(missing)}, without which nothing can be shown", file=sys.stderr)
         return 2
-    options.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        (options.folder / "output.log").write_bytes(b"")
+    except OSError as error:
+        print(f"{options.folder}: cannot be written ({error.strerror}); name another folder", file=sys.stderr)
+        return 2
     if options.write_cpu_losses:
         from gpu_report import stand_ins
 
@@ -240,7 +245,11 @@ def _parse() -> argparse.Namespace:
         "--write-cpu-losses", action="store_true", help="train on this processor and write cpu_losses.json"
     )
     parser.add_argument("--part", choices=[entry.name for entry in ENTRIES], help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    asked = {name for given in (options.only or "", options.skip) for name in given.split(",") if name}
+    if unknown := sorted(asked - {entry.name for entry in ENTRIES}):
+        parser.error(f"--only, --skip: got {', '.join(unknown)}; allowed: {names}")
+    return options
 
 
 if __name__ == "__main__":

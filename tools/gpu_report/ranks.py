@@ -16,7 +16,7 @@ from gpu_report.torch_world import MEETING_FILE, RANK, SIZE
 
 _NEAR = 2e-2
 """Of a step's loss in bf16; sums of other micro-batches round otherwise, and drop other attention weights."""
-_PATIENCE_S = 60.0
+_PATIENCE_S = 80.0
 
 
 def compare_ranks(part: Part) -> None:
