@@ -1,7 +1,7 @@
 """The CUDA image on a node without a GPU: its libraries resolve, NCCL loads, and what is missing is named.
 
 Inputs: the image, and a node that says it has GPUs. Observed: what a pod of the job's kind finds in the image, the
-status of jobs. Building the image takes 16 minutes and 20 GB of disk, so it is done where BERT_TEST_CUDA_IMAGE is set
+status of jobs. Building the image takes 16 minutes and 14 GB of disk, so it is done where BERT_TEST_CUDA_IMAGE is set
 (`make test-cuda-image`); on a cluster of one's own BERT_TRAINER_IMAGE_CUDA names the image.
 """
 
