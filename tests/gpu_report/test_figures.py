@@ -16,6 +16,7 @@ from gpu_report.dataset import MadeDataset, make_dataset
 from gpu_report.part import Result
 from gpu_report.profile_table import add_kernels, add_waits
 from gpu_report.resume import compare_checkpoints
+from gpu_report.tests_on_card import read_outcome
 from gpu_report.torch_world import TorchWorld
 from gpu_report.training import SIZES
 
@@ -107,6 +108,23 @@ def test_the_benchmarks_table_is_read_and_judged_on_a_card_alone() -> None:
     ]
     read_table(TABLE.splitlines(), 512, result, judged=False)
     assert [one.holds for one in result.verdicts] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        ("tests/gpu/test_update.py::test_it[a b] PASSED                 [ 10%]", "PASSED"),
+        ("tests/gpu/test_on_a_gpu.py::test_it SKIPPED (requires a CUDA device)  [  1%]", "SKIPPED"),
+        ("[gw1] [ 50%] FAILED tests/gpu/test_on_a_gpu.py::test_it[flash-bfloat16-32] ", "FAILED"),
+        ("[gw1] [ 50%] ERROR tests/gpu/test_update.py::test_it ", "ERROR"),
+        ("tests/gpu/test_update.py::test_it ", None),
+        ("FAILED tests/gpu/test_update.py::test_it - AssertionError", None),
+        ("=== 24 passed in 13.41s ===", None),
+    ],
+)
+def test_outcomes_are_read_from_one_process_and_from_several(line: str, outcome: str | None) -> None:
+    found = read_outcome(line)
+    assert (found and found[1]) == outcome
 
 
 def test_checkpoints_differ_by_bits_and_by_how_much(tmp_path: Path) -> None:

@@ -46,13 +46,13 @@ def run_tests(part: Part) -> None:
         for line in process.stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
-            match = _LINE.match(line.rstrip())
-            outcome = match and (match["first"] or match["last"])
-            if not match or not outcome:
+            found = read_outcome(line.rstrip())
+            if found is None:
                 continue
+            test, outcome = found
             outcomes[outcome] += 1
             if outcome in ("FAILED", "ERROR"):
-                failed.append([match["test"]])
+                failed.append([test])
             result.figures = {name.lower(): count for name, count in sorted(outcomes.items())}
             part.publish(result)
     result.tables = [Table("Failed", ["test"], failed)] if failed else []
@@ -61,3 +61,10 @@ def run_tests(part: Part) -> None:
     result.verdicts.append(Verdict("tests/gpu", "all that this device can run pass", got, good))
     result.done = True
     part.publish(result)
+
+
+def read_outcome(line: str) -> tuple[str, str] | None:
+    """Return the test and the outcome of a line of pytest's, None of any other line."""
+    match = _LINE.match(line)
+    outcome = match and (match["first"] or match["last"])
+    return (match["test"], outcome) if match and outcome else None
