@@ -1,7 +1,7 @@
 """Jobs whose pods ask for what only newer nodes have: user ids of their own, and data in an image.
 
-Observed: that a job trains on data in an image where the node can do it, and what the condition Blocked says elsewhere. The one-node
-cluster takes the containerd that is found first in PATH; Debian 12 has 1.6, which can do neither.
+Observed: that a job trains on data in an image where the node can do it, and what the condition Blocked says elsewhere.
+The one-node cluster takes the containerd that is found first in PATH; Debian 12 has 1.6, which can do neither.
 """
 
 from __future__ import annotations
