@@ -179,6 +179,13 @@ def test_intel_s_phases_train_on_nine_tenths_and_measure_on_the_last(example: st
         assert stage.target.masked_lm_accuracy == 0.72
 
 
+@pytest.mark.parametrize("example", [name for name in RECIPES if name.startswith("12-intel")])
+def test_intel_s_ranks_are_bound_with_its_libraries_where_no_profile_says_so(example: str) -> None:
+    cpu = parse_job(read_example(example)).spec.cpu
+    place = ("core", None) if RECIPES[example][1] == 1 else ("socket", 2)
+    assert (cpu.pinning, cpu.sockets, cpu.allocator, cpu.openmp) == (*place, "jemalloc", "intel")
+
+
 @pytest.mark.parametrize(
     ("example", "path", "form"),
     [
