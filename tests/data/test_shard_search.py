@@ -62,6 +62,8 @@ LEFT_BY = {
         "x/2048_shards_uncompressed/part_0_of_1.hdf5",
         "2048_shards_uncompressed_{0}/part_0_of_1.hdf5",
     ],
+    "folders named like files": ["training_128/a_training_0.hdf5", "department42/part1/part-00000-of-00001"],
+    "a length and a word in the folder's name": ["training_seq_len_{0}_max_pred_{1}/a_training_0.hdf5"] * 2,
     "no word in the files' names": ["short/output_00000.hdf5", "long/output_00000.hdf5"],
 }
 

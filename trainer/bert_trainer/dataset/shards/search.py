@@ -61,10 +61,11 @@ class _Tree:
                     self._count()
                     if entry.name.startswith(".") or entry.name in _SYSTEM_FOLDERS:
                         continue
-                    if _may_be_shard(entry.name):
-                        files.append(folder / entry.name)
-                    elif _is_folder(entry):
+                    # Folders may be named like shards without a suffix: training_128, part1.
+                    if _is_folder(entry):
                         folders.append(folder / entry.name)
+                    elif _may_be_shard(entry.name):
+                        files.append(folder / entry.name)
         except OSError:
             # Often somebody else's; if it held what is looked for, it is named.
             self.unreadable.append(folder)
