@@ -9,6 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
 
 from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
 from bert_operator.errors import SettingsError
@@ -22,6 +30,13 @@ EARLIER_TRAINER_IMAGES = ("docker.io/bert-operator/trainer:0.1.0",)
 
 _KEY = "settings.yaml"
 """Of the ConfigMap; the Deployment in deploy/ and charts/ names it."""
+
+# A ConfigMap has 1 MiB at most; printed, it may hold the same once more as what was last applied.
+_MAX_BYTES = 4 * 1_048_576
+# Profiles take a few hundred values. Nine lines of aliases can stand for a billion.
+_MAX_VALUES = 100_000
+# Reading takes several frames of Python's stack, which has 1,000, for each level.
+_MAX_DEPTH = 50
 
 
 class Settings(BaseModel):
@@ -67,6 +82,59 @@ def _without_nulls(profiles: Any) -> Any:
     return {} if profiles is None else without_nulls(profiles)
 
 
+def _read_text(path: Path) -> str:
+    with path.open("rb") as file:
+        # One byte more than there may be: enough to tell, however much would follow.
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise SettingsError(f"{path}: more than {_MAX_BYTES} bytes; a ConfigMap holds at most 1048576")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 (byte {error.start}); save the file as UTF-8") from error
+
+
+def _parse(text: str, path: Path) -> Any:
+    """Return what a text means, after a look at how much its aliases stand for."""
+    _check_extent(text, path)
+    return YAML(typ="safe", pure=True).load(text) or {}
+
+
+def _check_extent(text: str, path: Path) -> None:
+    """Raise SettingsError where a text holds too many values or levels, aliases expanded."""
+    values = 0
+    started: list[tuple[str | None, int, int]] = []  # of each open list or mapping: anchor, values before, levels below
+    anchors: dict[str, tuple[int, int]] = {}  # of each complete one: values, levels
+    for event in YAML(typ="safe", pure=True).parse(text):
+        levels = 0
+        match event:
+            case SequenceStartEvent() | MappingStartEvent():
+                started.append((event.anchor, values, 0))
+                values += 1
+            case SequenceEndEvent() | MappingEndEvent():
+                anchor, before, below = started.pop()
+                levels = below + 1
+                if anchor is not None:
+                    anchors[anchor] = (values - before, levels)
+            case ScalarEvent():
+                values += 1
+                if event.anchor is not None:
+                    anchors[event.anchor] = (1, 0)
+            case AliasEvent():
+                if event.anchor in (anchor for anchor, _, _ in started):
+                    raise SettingsError(f"{path}: the alias *{event.anchor} stands inside of what it names")
+                # One without an anchor is refused by the reader, which names its line.
+                expanded, levels = anchors.get(event.anchor, (0, 0))
+                values += expanded
+        if started:
+            anchor, before, below = started[-1]
+            started[-1] = (anchor, before, max(below, levels))
+        if values > _MAX_VALUES:
+            raise SettingsError(f"{path}: more than {_MAX_VALUES} values, aliases expanded")
+        if len(started) + levels > _MAX_DEPTH:
+            raise SettingsError(f"{path}: nested deeper than {_MAX_DEPTH} levels, aliases expanded")
+
+
 def _unwrap(document: Any, path: Path) -> Any:
     """Return the settings in a ConfigMap, as ``kubectl get configmap -o yaml`` prints it; anything else unchanged."""
     if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
@@ -75,7 +143,7 @@ def _unwrap(document: Any, path: Path) -> Any:
     text = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
         raise SettingsError(f"{path}: a ConfigMap without {_KEY}; the operator's is named bert-operator-settings")
-    return YAML(typ="safe", pure=True).load(text) or {}
+    return _parse(text, path)
 
 
 def load_settings(path: Path | None) -> Settings:
@@ -87,8 +155,7 @@ def load_settings(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
-        document = _unwrap(document, path)
+        document = _unwrap(_parse(_read_text(path), path), path)
         if not isinstance(document, dict):
             raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values")
         settings = Settings.model_validate({**document, "profiles": _without_nulls(document.get("profiles"))})
