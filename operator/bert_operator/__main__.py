@@ -189,10 +189,15 @@ def _local(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.settings) if arguments.cluster or arguments.settings else None
-    streams = [(path, read_job_stream(path)) for path in arguments.jobs]
-    is_one = len(streams) == 1 and len(streams[0][1].jobs) == 1 and not streams[0][1].others
     code = EXIT_SUCCEEDED
-    for path, stream in streams:
+    for path in arguments.jobs:
+        try:
+            stream = read_job_stream(path)
+        except OperatorError as error:
+            _remark(str(error))
+            code = EXIT_BAD_INPUT
+            continue
+        is_one = len(arguments.jobs) == 1 and len(stream.jobs) == 1 and not stream.others
         for document in stream.jobs:
             name = _name_of(document)
             label = "" if is_one else f"{source_of(path)}: {name}: "

@@ -84,6 +84,9 @@ def test_the_cluster_takes_the_job_as_it_is_and_refuses_results_on_no_mount(tmp_
     (problem,) = cluster_problems(wrong, Settings())
     assert problem.path == "spec.output.path"
     assert problem.allowed == "a folder on a writable mount: /mnt/bert"
+    wrong = job_of(build(tmp_path / "data", "multi-node", DATASET_DIR="/tf_dataset"))
+    (problem,) = cluster_problems(wrong, Settings())
+    assert (problem.path, problem.got) == ("spec.dataset.path", '"/tf_dataset"')
 
 
 def test_with_a_claim_no_share_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_operator.api.parsing import plain_scalars
-from bert_operator.api.parsing.documents import parse_documents, read_job_document
+from bert_operator.api.parsing.documents import parse_documents, read_job_document, read_job_stream
 from bert_operator.errors import DocumentError
 
 
@@ -131,14 +131,29 @@ def test_the_one_job_of_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        f"kind: ConfigMap\ndata: {{a: b}}\n---\n{JOB}",
+        "apiVersion: v1\nkind: List\nitems:\n- {kind: Secret}\n- {kind: BertPretrainJob, metadata: {name: demo}}\n",
+    ],
+)
+def test_objects_of_other_kinds_are_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "stream.yaml"
+    path.write_text(text)
+    assert read_job_document(path)["metadata"] == {"name": "demo"}
+    assert read_job_stream(path).others == 1
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no document"),
-        ("- a\n- b\n", "no object"),
-        (f"{JOB}---\n{JOB}", "holds 2 documents (BertPretrainJob, BertPretrainJob)"),
-        (f"{JOB}---\nkind: Secret\n", "holds 2 documents (BertPretrainJob, Secret)"),
-        ("kind: MPIJob\n", "holds 1 documents (MPIJob); a job file holds exactly one BertPretrainJob"),
-        ("a: 1\n", "no kind"),
+        ("", "holds no object, and no BertPretrainJob"),
+        ("- a\n- b\n", "holds 1 object of other kinds, and no BertPretrainJob"),
+        (f"{JOB}---\n{JOB}", "holds 2 objects of kind BertPretrainJob; allowed: one"),
+        ("kind: MPIJob\n", "holds 1 object of other kinds, and no BertPretrainJob"),
+        ("kind: List\nitems: [{kind: Secret}]\n", "holds 1 object of other kinds, and no BertPretrainJob"),
+        ("a: 1\n", "no BertPretrainJob"),
+        ("kind: ConfigMap\ndata: " + "[" * 20_000, "more than 200 levels"),
     ],
 )
 def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -155,8 +170,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes("a: ä".encode("latin-1"))
     with pytest.raises(DocumentError, match="not UTF-8"):
         read_job_document(tmp_path / "latin.yaml")
-    (tmp_path / "long.yaml").write_bytes(b" " * 1_048_577)
-    with pytest.raises(DocumentError, match="1048577 bytes"):
+    (tmp_path / "long.yaml").write_bytes(b" " * 16_777_217)
+    with pytest.raises(DocumentError, match="16777217 bytes"):
         read_job_document(tmp_path / "long.yaml")
 
 

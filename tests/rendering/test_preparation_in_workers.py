@@ -74,9 +74,11 @@ def test_pods_without_cards_are_not_told_to_use_them() -> None:
         pods = [container(template) for _, template in templates(child(of, run))]
         return [{entry["name"] for entry in pod["env"]} & set(names) for pod in pods]
 
-    with_cards = frozen(prepare(workers=2), env, put("resources", value={"rdma": {"resourceName": "rdma/shared_ib"}}))
-    assert told(with_cards, PREPARE_RUN) == [{"NCCL_DEBUG"}, {"NCCL_DEBUG"}]
-    assert told(with_cards, TRAINING_RUN) == [set(names)]
+    claims = [{"name": "nic", "resourceClaimTemplateName": "nic"}]
+    for resources in ({"rdma": {"resourceName": "rdma/shared_ib"}}, {"resourceClaims": claims}):
+        with_cards = frozen(prepare(workers=2), env, put("resources", value=resources))
+        assert told(with_cards, PREPARE_RUN) == [{"NCCL_DEBUG"}, {"NCCL_DEBUG"}]
+        assert told(with_cards, TRAINING_RUN) == [set(names)]
     assert told(frozen(prepare(workers=2), env), PREPARE_RUN) == [set(names), set(names)]
 
 

@@ -210,6 +210,12 @@ PROFILE_CASES: dict[str, RuleCase] = {
         "spec.profileSteps.last",
         ("100 steps in all at most",),
     ),
+    "a stage to trace that trains": RuleCase(
+        put("profileSteps", value={"first": 1, "last": 2, "stage": "phase1"}),
+        put("profileSteps", value={"first": 1, "last": 2, "stage": "phase9"}),
+        "spec.profileSteps.stage",
+        ("a pretrain or finetune stage",),
+    ),
     "a stage to trace": RuleCase(
         put("profileSteps", value={"first": 1, "last": 2, "stage": "phase1"}),
         put("profileSteps", value={"first": 1, "last": 2, "stage": "evaluate"}),

@@ -210,11 +210,11 @@ def _shrink_world(edit: _Edit, spec: JobSpec, here: Surroundings) -> int:
         part.drop("cpu")
         part.put("worker", "resources", value=None)
         return workers * slots
-    # Written even where the job says nothing, or a profile would fill in those of the job's real size. What a role has
-    # replaces the whole section, a profile's devices included.
+    # Written even where the job says nothing, or a profile would fill in those of the job's real size. Sections of
+    # profiles are merged field by field: devices of its worker.resources stay.
     part.put("cpu", value={"pinning": "none", "coresPerRank": 1})
     resources = {"cpu": f"{slots * _MILLICORES}m", "memory": _MEMORY}
-    part.put("worker", "resources", value=resources, why="no devices, whatever a profile asks for")
+    part.put("worker", "resources", value=resources, why="no devices, but for those of a profile's worker.resources")
     if workers > 1:
         part.put("launcher", "resources", value=dict(_LAUNCHER))
     if spec.mpi.implementation == "OpenMPI":

@@ -44,6 +44,7 @@ def _of_this_release(problem: Problem) -> Problem:
 def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Problem]:
     """Yield what keeps a valid job from running in this cluster."""
     yield from _output_is_on_a_volume(job.spec)
+    yield from _prepared_data_is_on_a_volume(job.spec)
     yield from _ranks_can_be_counted(job.spec)
 
 
@@ -127,19 +128,38 @@ def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
                 path="spec.output.volume",
                 got=ABSENT,
                 allowed="a volume for output.path, which is relative: without one the results are lost with the pod",
-                next_step="add output.volume, for example {persistentVolumeClaim: {claimName: results}}",
+                next_step="add output.volume, for example {persistentVolumeClaim: {claimName: results}}, or judge the "
+                "job by the settings of a cluster whose profile has one",
             )
         return
+    folders = [folder for folder in (base, *_writable_volumes(spec)) if folder is not None]
+    yield from _is_on_a_mount("spec.output.path", path, folders, "output.volume")
+
+
+def _prepared_data_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:
+    """Refuse to prepare a dataset where the pods' file system is read-only, and would be lost with them."""
+    path = spec.dataset.path
+    if path is None or not path.startswith("/") or all(stage.prepare is None for stage in spec.stages):
+        return
+    # While data is prepared, the dataset's volume is writable as well.
+    bases = (mounts.dataset_base(spec), mounts.output_base(spec), *_writable_volumes(spec))
+    folders = [folder for folder in bases if folder is not None]
+    yield from _is_on_a_mount("spec.dataset.path", path, folders, "dataset.volume")
+
+
+def _writable_volumes(spec: JobSpec) -> Iterator[str | None]:
+    yield from (entry.source.mount_path for entry in spec.volumes if not entry.read_only)
+
+
+def _is_on_a_mount(field: str, path: str, folders: list[str], volume: str) -> Iterator[Problem]:
     # Normalized first: /results/../data is not below /results.
     path = posixpath.normpath(path)
-    writable = {entry.source.mount_path for entry in spec.volumes if not entry.read_only}
-    folders = [folder for folder in (base, *writable) if folder is not None]
     if not any(f"{path}/".startswith(f"{folder}/") for folder in folders):
         yield Problem(
-            path="spec.output.path",
+            path=field,
             got=render_value(path),
-            allowed=f"a folder on a writable mount: {', '.join(sorted(folders)) or 'there is none'}",
-            next_step="write a path below a mount, or a relative one, which counts from output.volume",
+            allowed=f"a folder on a writable mount: {', '.join(sorted(set(folders))) or 'there is none'}",
+            next_step=f"write a path below a mount, or a relative one, which counts from {volume}",
         )
 
 

@@ -175,7 +175,9 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
             # Both cases: curl reads http_proxy in lower case only, other programs the upper one.
             variables[name] = variables[name.upper()] = {"value": _escape_expansion(value)}
     # Pods that prepare data get no cards, and use TCP.
-    lacks_cards = child.run == PREPARE_RUN and (spec.worker.resources or spec.resources).rdma is not None
+    resources = spec.worker.resources or spec.resources
+    has_cards = resources.rdma is not None or bool(resources.resource_claims)
+    lacks_cards = child.run == PREPARE_RUN and has_cards
     for variable in spec.env:
         if lacks_cards and variable.name in _OF_CARDS:
             continue

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bert_trainer.config.finetune_checks import find_finetune_problems
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.config.model_file import read_model_file
 from bert_trainer.config.run_config import (
@@ -177,7 +178,7 @@ def _profile_problems(config: RunConfig) -> list[str]:
             f"profile_steps: got {steps.first} to {steps.last}; allowed: a first step that is not after the last, "
             f"and at most {MAX_PROFILED_STEPS} steps"
         )
-    stages = [stage.name for stage in config.stages if isinstance(stage, PretrainStage)]
+    stages = [stage.name for stage in config.stages if isinstance(stage, PretrainStage | FinetuneStage)]
     if steps.stage is not None and steps.stage not in stages:
         problems.append(f"profile_steps.stage: got {steps.stage!r}; allowed: {', '.join(stages)}, or empty for all")
     return problems

@@ -42,19 +42,29 @@ MAX_STREAM_BYTES = 16 * MAX_BYTES
 _INPUT = Path("-")
 # A level takes two frames of Python's stack, which has 1,000.
 _MAX_DEPTH = 50
+# Of objects of other kinds; definitions of resources have some forty.
+_MAX_STREAM_DEPTH = 200
 
 Json = Any
 """What JSON can hold: dictionaries with text keys, lists, text, numbers, booleans, None."""
 
 
 def read_job_document(path: Path) -> dict[str, Json]:
-    """Read the one ``BertPretrainJob`` that a file holds.
+    """Read the one ``BertPretrainJob`` that a file holds, among any objects of other kinds.
+
+    path: ``-`` for standard input.
 
     Raises:
-        DocumentError: the file cannot be read, is not YAML, is ambiguous, or holds anything else.
+        DocumentError: the file cannot be read, is not YAML, is ambiguous, or holds no job or several.
     """
-    text = _read_text(path, MAX_BYTES)
-    return _the_job(parse_documents(text, source=str(path)), source=str(path))
+    jobs = read_job_stream(path).jobs
+    if len(jobs) > 1:
+        raise DocumentError(
+            f"{source_of(path)}: holds {len(jobs)} objects of kind {names.KIND}; allowed: one, among objects of other "
+            "kinds",
+            hint="write each to a file of its own",
+        )
+    return jobs[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +88,17 @@ def read_job_stream(path: Path) -> JobStream:
     jobs: list[dict[str, Json]] = []
     others = 0
     try:
-        for events in _split(YAML(typ="safe", pure=True).parse(text)):
-            if _kind_of(events) == names.KIND:
-                jobs += _Builder(iter(events), source).documents()
-            else:
+        for events in _split(YAML(typ="safe", pure=True).parse(text), source):
+            kind = _kind_of(events)
+            if kind not in (names.KIND, "List", f"{names.KIND}List"):
                 others += 1
+                continue
+            (document,) = _Builder(iter(events), source).documents()
+            # ``kubectl get -o yaml`` prints a list.
+            objects = [document] if kind == names.KIND else _items_of(document)
+            found = [item for item in objects if item.get("kind") == names.KIND]
+            jobs += found
+            others += len(objects) - len(found)
     except YAMLError as error:
         raise _not_yaml(error, source) from error
     if not jobs:
@@ -118,9 +134,10 @@ def _read_text(path: Path, most_bytes: int) -> str:
         raise DocumentError(f"{source}: not UTF-8 (byte {error.start})", hint="save the file as UTF-8") from error
 
 
-def _split(events: Iterator[Event]) -> Iterator[list[Event]]:
+def _split(events: Iterator[Event], source: str) -> Iterator[list[Event]]:
     """Yield the events of one document after the other; empty documents are left out, as kubectl does."""
     document: list[Event] = []
+    depth = 0
     for event in events:
         match event:
             case StreamStartEvent() | StreamEndEvent():
@@ -132,6 +149,17 @@ def _split(events: Iterator[Event]) -> Iterator[list[Event]]:
                     yield document
             case _:
                 document.append(event)
+                if isinstance(event, MappingStartEvent | SequenceStartEvent):
+                    depth += 1
+                elif isinstance(event, MappingEndEvent | SequenceEndEvent):
+                    depth -= 1
+                if depth > _MAX_STREAM_DEPTH:  # the library takes minutes for some thousands
+                    raise DocumentError(f"{source}: more than {_MAX_STREAM_DEPTH} levels of nested sections and lists")
+
+
+def _items_of(document: Json) -> list[dict[str, Json]]:
+    items = document.get("items")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _kind_of(events: list[Event]) -> str | None:
@@ -173,18 +201,6 @@ def _not_yaml(error: YAMLError, source: str) -> DocumentError:
     mark = error.problem_mark or error.context_mark
     line = f":{mark.line + 1}" if mark else ""
     return DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})")
-
-
-def _the_job(documents: list[Json], *, source: str) -> dict[str, Json]:
-    kinds = [str(item.get("kind", "no kind")) if isinstance(item, dict) else "no object" for item in documents]
-    if len(documents) != 1 or kinds != [names.KIND]:
-        found = f"{len(documents)} documents ({', '.join(kinds[:5])})" if documents else "no document"
-        raise DocumentError(
-            f"{source}: holds {found}; a job file holds exactly one {names.KIND}",
-            hint="keep other objects in files of their own: kubectl apply -f FILE -f FILE takes several",
-        )
-    job: dict[str, Json] = documents[0]
-    return job
 
 
 class _Builder:

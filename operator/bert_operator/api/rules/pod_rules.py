@@ -104,20 +104,20 @@ def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
     Cel(
         JobSpec,
         "!has(self.profileSteps) || !has(self.profileSteps.stage) || self.stages.exists(stage, "
-        "has(stage.pretrain) && stage.name == self.profileSteps.stage)",
+        "(has(stage.pretrain) || has(stage.finetune)) && stage.name == self.profileSteps.stage)",
         "profileSteps.stage",
     ),
-    allowed="the name of a pretrain stage",
-    next_step="correct it, or leave it out for every pretrain stage",
+    allowed="the name of a pretrain or finetune stage",
+    next_step="correct it, or leave it out for every stage that trains",
     reads=(("profileSteps",),),
     reads_kinds=True,
 )
 def profiled_stage_trains(spec: JobSpec) -> Iterator[Violation]:
     """Refuse to trace a stage that is not there or has no steps."""
     stage = None if spec.profile_steps is None else spec.profile_steps.stage
-    trained = [entry.name for entry in spec.stages if entry.pretrain is not None]
+    trained = [entry.name for entry in spec.stages if entry.pretrain is not None or entry.finetune is not None]
     if stage is not None and stage not in trained:
-        known = f"the name of a pretrain stage: {', '.join(trained) or 'there is none'}"
+        known = f"the name of a pretrain or finetune stage: {', '.join(trained) or 'there is none'}"
         yield Violation("profileSteps.stage", render_value(stage), allowed=known)
 
 

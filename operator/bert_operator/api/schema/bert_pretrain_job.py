@@ -271,7 +271,7 @@ class ProfileStepsSpec(Section):
     last: Count
     """Last step to profile, inclusive; at most 99 after the first."""
     stage: Name | None = None
-    """Name of a pretrain stage. Empty: every pretrain stage."""
+    """Name of a pretrain or finetune stage. Empty: every one of them."""
     all_ranks: bool = False
     """Whether every rank writes a trace, to compare ranks. Default: only rank 0, since traces are large."""
 
