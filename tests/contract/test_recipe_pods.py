@@ -92,7 +92,7 @@ RECIPES = {
     ),
 }
 
-PAIRS = pytest.mark.parametrize(("example", "overlay"), RECIPES, ids=", ".join)
+PAIRS = pytest.mark.parametrize(("example", "overlay"), RECIPES)
 
 
 def training(example: str, overlay: str) -> tuple[Rendered, Document]:
