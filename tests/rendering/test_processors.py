@@ -141,6 +141,14 @@ def test_threads_of_a_rank_stay_cores() -> None:
 
 
 @pytest.mark.parametrize(
+    "written", [{"slotsPerWorker": 4, "resources": {"cpu": 8}}, {"slotsPerWorker": 1, "resources": {"cpu": "1500m"}}]
+)
+def test_jobs_from_before_hardware_threads_were_counted_stay_valid(written: dict[str, Any]) -> None:
+    # They run where kubelet's CPU policy is none, and a rule that refuses them would refuse suspending them, too.
+    assert job(cpu={"pinning": "core", "coresPerRank": 4}, **written).spec.cpu.pinning == "core"
+
+
+@pytest.mark.parametrize(
     ("cpu", "resources", "processes"),
     [
         ({}, {"cpu": 16}, 16),

@@ -98,12 +98,12 @@ POD_CASES: dict[str, RuleCase] = {
     ),
     "CPUs for pinned ranks, workers apart": RuleCase(
         both(
-            put("cpu", value={"pinning": "core", "coresPerRank": 4}),
+            put("cpu", value={"pinning": "core", "coresPerRank": 4, "threadsPerCore": 1}),
             put("worker", value={"resources": {"cpu": 8}}),
             put("resources", value={"cpu": 1}),
         ),
         both(
-            put("cpu", value={"pinning": "core", "coresPerRank": 4}),
+            put("cpu", value={"pinning": "core", "coresPerRank": 4, "threadsPerCore": 1}),
             put("worker", value={"resources": {"cpu": 7}}),
             put("resources", value={"cpu": 8}),
         ),
@@ -233,8 +233,14 @@ POD_CONTROLLER_CASES: dict[str, RuleCase] = {
         ('got "102000m"', "at least 104"),
     ),
     "whole CPUs for pinned ranks, as text": RuleCase(
-        both(put("cpu", value={"pinning": "core", "coresPerRank": 4}), put("resources", value={"cpu": "8000m"})),
-        both(put("cpu", value={"pinning": "core", "coresPerRank": 4}), put("resources", value={"cpu": "8500m"})),
+        both(
+            put("cpu", value={"pinning": "core", "coresPerRank": 4, "threadsPerCore": 1}),
+            put("resources", value={"cpu": "8000m"}),
+        ),
+        both(
+            put("cpu", value={"pinning": "core", "coresPerRank": 4, "threadsPerCore": 1}),
+            put("resources", value={"cpu": "8500m"}),
+        ),
         "spec.resources.cpu",
         ('got "8500m"', "a whole number where ranks are pinned"),
     ),

@@ -162,9 +162,6 @@ def every_rank_has_a_device(spec: JobSpec) -> Iterator[Violation]:
             )
 
 
-_THREADS_PER_CORE = f"({has_cpu('threadsPerCore')} ? self.cpu.threadsPerCore : 1)"
-
-
 def _worker_resources(spec: JobSpec) -> tuple[str, ResourcesSpec]:
     """Return the resources of workers with their path: a role's section replaces the job's as a whole."""
     if spec.worker.resources is not None:
@@ -172,14 +169,22 @@ def _worker_resources(spec: JobSpec) -> tuple[str, ResourcesSpec]:
     return "resources", spec.resources
 
 
+def _counts_cores(spec: JobSpec) -> bool:
+    """Tell whether ranks are pinned to cores whose hardware threads the job counts."""
+    return spec.cpu.pinning != "none" and spec.cpu.threads_per_core is not None
+
+
 def _of_worker_cpus(expression: str) -> tuple[Cel, Cel]:
     """Return an expression over ``{cpu}``, the CPUs of a worker with pinned ranks, at both places where they may stand.
+
+    Only with threadsPerCore, which says that cores are counted: under kubelet's policy ``none`` a pod sees all CPUs,
+    whatever it asks for, and jobs that rely on it run, and are suspended and resumed, as before.
 
     Where they are written as text (500m), the operator alone judges: a field that may be both number and text has no
     limit of length to the server, and whatever reads the text exceeds the cost that a rule may have.
     """
     has_own = "has(self.worker) && has(self.worker.resources)"
-    pinned = f"{has_cpu('pinning')} && self.cpu.pinning != 'none'"
+    pinned = f"{has_cpu('pinning')} && self.cpu.pinning != 'none' && {has_cpu('threadsPerCore')}"
 
     def at(path: str, given: str) -> Cel:
         applies = f"{pinned} && {given} && type(self.{path}) == int"
@@ -193,7 +198,7 @@ def _of_worker_cpus(expression: str) -> tuple[Cel, Cel]:
 
 @rule(
     *_of_worker_cpus(
-        f"!{has_cpu('coresPerRank')} || {{cpu}} >= self.cpu.coresPerRank * {RANKS_PER_WORKER} * {_THREADS_PER_CORE}"
+        f"!{has_cpu('coresPerRank')} || {{cpu}} >= self.cpu.coresPerRank * {RANKS_PER_WORKER} * self.cpu.threadsPerCore"
     ),
     allowed="at least cpu.coresPerRank x slotsPerWorker x cpu.threadsPerCore where ranks are pinned: each is a CPU",
     next_step="leave the field out for exactly that many",
@@ -206,19 +211,19 @@ def cpus_hold_the_pinned_ranks(spec: JobSpec) -> Iterator[Violation]:
     """
     path, resources = _worker_resources(spec)
     cpu, needed = spec.cpu, spec.cpus_per_worker
-    if cpu.pinning == "none" or resources.cpu is None or needed is None:
+    if not _counts_cores(spec) or resources.cpu is None or needed is None:
         return
     if count_cpus(resources.cpu) < needed:
         yield Violation(
             f"{path}.cpu",
             render_value(resources.cpu),
             allowed=f"at least {needed}: coresPerRank {cpu.cores_per_rank} x {spec.ranks_per_worker} ranks x "
-            f"threadsPerCore {cpu.threads_per_core or 1}, since ranks are pinned and each thread of a core is a CPU",
+            f"threadsPerCore {cpu.threads_per_core}, since ranks are pinned and each thread of a core is a CPU",
         )
 
 
 @rule(
-    *_of_worker_cpus(f"{{cpu}} % {_THREADS_PER_CORE} == 0"),
+    *_of_worker_cpus("{cpu} % self.cpu.threadsPerCore == 0"),
     allowed="a whole number where ranks are pinned, and a multiple of cpu.threadsPerCore: kubelet gives no other pod "
     "cores of its own",
     next_step="leave the field out where cpu.coresPerRank is given, or round it up",
@@ -227,7 +232,7 @@ def cpus_hold_the_pinned_ranks(spec: JobSpec) -> Iterator[Violation]:
 def pinned_pods_ask_for_whole_cores(spec: JobSpec) -> Iterator[Violation]:
     """Refuse parts of cores where ranks are pinned: kubelet's static CPU manager would let such a pod share CPUs."""
     path, resources = _worker_resources(spec)
-    if resources.cpu is not None and spec.cpu.pinning != "none":
+    if resources.cpu is not None and _counts_cores(spec):
         cpus = count_cpus(resources.cpu)
         if cpus.denominator != 1 or cpus % (spec.cpu.threads_per_core or 1):
             yield Violation(f"{path}.cpu", render_value(resources.cpu))
