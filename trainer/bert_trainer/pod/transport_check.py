@@ -2,7 +2,8 @@
 
 Open MPI and Intel MPI abort on it with a stack that names neither the variable nor the remedy; NCCL and MPICH take TCP
 without a word, and are slow. Judged are variables that have an effect here: UCX's where UCX carries MPI's
-messages, NCCL's where the pod has a GPU. What each does, and how to see that it acts: docs/concepts/network.md.
+messages, NCCL's where the pod has a GPU, those of networks alone where ranks are in several pods. A list is refused
+where no word of it can be used. What each does, and how to see that it acts: docs/concepts/network.md.
 
 Sources: Open MPI 5.0.11, MPICH 5.0.2, Intel MPI 2021.17 and UCX 1.20 as they behaved (docs/concepts/network.md);
 NCCL 2.30's user guide, "Environment Variables".
@@ -20,9 +21,12 @@ from pathlib import Path
 
 from bert_trainer.errors import TransportUnusable
 from bert_trainer.pod.transports import MIN_LOCKED_BYTES, Transports, find_missing, format_bytes
+from bert_trainer.system.mpi_variables import read_local_size, read_size
 
 # Transports of UCX that are InfiniBand's, whatever their variant (rc_mlx5, ud_verbs, dc_x).
 _UCX_VERBS = re.compile(r"(ib|rc|ud|dc)(_\w+)?")
+# Those that stay in a pod.
+_UCX_LOCAL = re.compile(r"self|loopback|sm|shm|mm|posix|sysv|cma|knem|xpmem|cuda\w*|gdr_copy|rocm\w*")
 _OFI_VERBS = ("verbs", "mlx", "efa")
 # Open MPI's UCX looks for the cards of these makers unless the two variables say otherwise.
 _UCX_SUPPORT = ("OMPI_MCA_opal_common_ucx_devices", "OMPI_MCA_opal_common_ucx_tls")
@@ -93,9 +97,21 @@ def _check_open_mpi(found: Transports, environment: Mapping[str, str], host: str
             _require_card(found, host, "OMPI_MCA_pml", "ucx")
         return
     # With another pml the variable concerns Open MPI's own TCP.
-    for name in _words(environment.get("OMPI_MCA_btl_tcp_if_include", "")):
-        if not _has_interface(found, name):
-            raise _no_interface(found, host, "OMPI_MCA_btl_tcp_if_include", name)
+    if _sends_by_btl_tcp(environment) and not _is_one_pod(environment):
+        _require_interface(found, host, environment, "OMPI_MCA_btl_tcp_if_include")
+
+
+def _sends_by_btl_tcp(environment: Mapping[str, str]) -> bool:
+    if environment.get("OMPI_MCA_pml") == "cm":
+        return False
+    components = environment.get("OMPI_MCA_btl", "")
+    words = [word.strip() for word in components.removeprefix("^").split(",")]
+    return not components or ("tcp" in words) is not components.startswith("^")
+
+
+def _is_one_pod(environment: Mapping[str, str]) -> bool:
+    """Return whether all ranks are in this pod, so that shared memory or NVLink carry everything."""
+    return 1 < read_size(environment) <= read_local_size(environment)
 
 
 def _check_intel_mpi(found: Transports, environment: Mapping[str, str], host: str) -> None:
@@ -109,10 +125,8 @@ def _check_intel_mpi(found: Transports, environment: Mapping[str, str], host: st
             f"{variable}: got 'mlx', which sends by UCX; {host} cannot load it ({'; '.join(missing.values())})",
             hint="install libucx0 into the image, or set the variable to verbs",
         )
-    if provider == "tcp":
-        for name in _words(environment.get("FI_TCP_IFACE", "")):
-            if name not in found.interfaces:
-                raise _no_interface(found, host, "FI_TCP_IFACE", name)
+    if provider == "tcp" and not _is_one_pod(environment):
+        _require_interface(found, host, environment, "FI_TCP_IFACE")
 
 
 def _ofi_provider(environment: Mapping[str, str]) -> tuple[str, str]:
@@ -124,24 +138,35 @@ def _ofi_provider(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _check_ucx(found: Transports, environment: Mapping[str, str], host: str) -> None:
-    for transport in _words(environment.get("UCX_TLS", "")):
-        if _UCX_VERBS.fullmatch(transport):
-            _require_card(found, host, "UCX_TLS", transport)
-    for name in _words(environment.get("UCX_NET_DEVICES", "")):
-        # Patterns and the word for all are left to UCX.
-        if name == "all" or re.search(r"[*?\[]", name) or name in found.interfaces:
-            continue
-        _require_card(found, host, "UCX_NET_DEVICES", name, device=name)
+    is_one_pod = _is_one_pod(environment)
+    transports = _words(environment.get("UCX_TLS", ""))
+    verbs = [word for word in transports if _UCX_VERBS.fullmatch(word)]
+    others = [word for word in transports if word not in verbs and (is_one_pod or not _UCX_LOCAL.fullmatch(word))]
+    if verbs and not others:
+        _require_card(found, host, "UCX_TLS", verbs[0])
+    devices = _words(environment.get("UCX_NET_DEVICES", ""))
+    if devices and not is_one_pod and not any(_may_be_device(found, name) for name in devices):
+        _require_card(found, host, "UCX_NET_DEVICES", devices[0], device=devices[0])
+
+
+def _may_be_device(found: Transports, name: str) -> bool:
+    """Return whether UCX may find a device of this name; patterns and the word for all are left to it."""
+    if name == "all" or re.search(r"[*?\[]", name):
+        return True
+    is_port = name in found.usable_ports or name in (card.name for card in found.usable_cards)
+    return name in found.interfaces or not found.interfaces or (is_port and not found.locks_too_little)
 
 
 def _check_nccl(found: Transports, environment: Mapping[str, str], host: str) -> None:
     sockets = environment.get("NCCL_SOCKET_IFNAME", "")
-    if sockets and not any(_selects(sockets, name) for name in found.interfaces):
+    if sockets and found.interfaces and not any(_selects(sockets, name) for name in found.interfaces):
         raise _no_interface(found, host, "NCCL_SOCKET_IFNAME", sockets)
-    if environment.get("NCCL_NET", "").upper() == "IB":
+    network = environment.get("NCCL_NET", "").upper()
+    if network == "IB":
         _require_card(found, host, "NCCL_NET", environment["NCCL_NET"])
     cards = environment.get("NCCL_IB_HCA", "")
-    if cards and not cards.startswith("^") and environment.get("NCCL_IB_DISABLE", "0") == "0":
+    is_off = network not in ("", "IB") or environment.get("NCCL_IB_DISABLE", "0") != "0" or _is_one_pod(environment)
+    if cards and not cards.startswith("^") and not is_off:
         _require_card(found, host, "NCCL_IB_HCA", cards)
         if not any(_selects(cards, port) for port in found.usable_ports):
             raise _no_card(found, host, "NCCL_IB_HCA", cards)
@@ -162,14 +187,24 @@ def _selects(pattern: str, name: str) -> bool:
     return any(map(is_meant, _words(pattern.removeprefix("=")))) is not is_excluding
 
 
+def _require_interface(found: Transports, host: str, environment: Mapping[str, str], variable: str) -> None:
+    """Check that the pod has an interface of those that a list names; the libraries pass over the others."""
+    names = _words(environment.get(variable, ""))
+    # Without sysfs nothing is known of them.
+    if names and found.interfaces and not any(_has_interface(found, name) for name in names):
+        raise _no_interface(found, host, variable, ",".join(names))
+
+
 def _has_interface(found: Transports, word: str) -> bool:
     if "/" not in word:
         return word in found.interfaces
     try:
         network = ipaddress.ip_network(word, strict=False)
-    except ValueError:
-        return False
-    return any(ipaddress.ip_address(address) in network for address in found.interfaces.values() if address)
+    except ValueError:  # 10.1/16, which Open MPI takes
+        return True
+    # Addresses of IPv6 are not known here.
+    own = [ipaddress.ip_address(address) for address in found.interfaces.values() if address]
+    return network.version == 6 or any(address in network for address in own)
 
 
 def _require_card(found: Transports, host: str, variable: str, value: str, *, device: str | None = None) -> None:
@@ -219,8 +254,8 @@ def _no_interface(found: Transports, host: str, variable: str, value: str) -> Tr
 
 def open_mpi_has_ucx() -> bool:
     """Return whether Open MPI lists UCX among its parts; true where it cannot be asked. Takes 50 ms."""
-    program = next((path for path in (Path(sys.prefix, "bin/ompi_info"),) if path.exists()), None)
-    command = str(program) if program else shutil.which("ompi_info")
+    program = Path(sys.prefix, "bin/ompi_info")
+    command = str(program) if program.exists() else shutil.which("ompi_info")
     if command is None:
         return True
     try:
