@@ -206,9 +206,12 @@ def test_a_list_of_alternatives_is_taken_where_one_of_them_is_there(environment:
 
 def test_the_network_does_not_matter_to_ranks_of_one_pod() -> None:
     asked = {
-        "NCCL_IB_HCA": "mlx5", "UCX_TLS": "rc,sm,self", "UCX_NET_DEVICES": "mlx5_0:1",
+        "NCCL_IB_HCA": "mlx5",
+        "UCX_TLS": "rc,sm,self",
+        "UCX_NET_DEVICES": "mlx5_0:1",
         **MPICH,
-        "PMI_SIZE": "8", "MPI_LOCALNRANKS": "8",
+        "PMI_SIZE": "8",
+        "MPI_LOCALNRANKS": "8",
     }
     bare = replace(BARE, has_gpu=True)
     check_transports(bare, asked, "bert-0")

@@ -48,7 +48,9 @@ def compare_ranks(part: Part) -> None:
     rows: list[list[Cell]] = []
     for what, (ranks, library) in ways.items():
         folder = part.folder / f"ranks-{ranks}-{library}"
-        codes = _run(run.with_(ranks=ranks), folder, library)
+        # ``cuda`` asks for a GPU per rank; these two share one.
+        device = "auto" if ranks > 1 and part.device == "cuda" else part.device
+        codes = _run(run.with_(ranks=ranks, device=device), folder, library)
         records = read_records(folder)
         if any(codes) or len(records) < 2:
             result.left_out.append(f"{what}: ended with {codes}; output.log says why")
