@@ -6,7 +6,7 @@
     │   ├── WrongWorld            the launcher started other ranks, or on other hosts, than the job asks for
     │   ├── WrongTopology         the machine or the pod has other sockets, NUMA nodes or cores than the job says
     │   ├── TransportUnusable     a network or library that the environment asks for is not in the pod
-    │   ├── DeviceUnusable        PyTorch finds no GPU where the run asks for one
+    │   ├── DeviceUnusable        PyTorch finds no GPU, or fewer than ranks, where the run asks for them
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
     │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
     ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
@@ -66,7 +66,7 @@ class TransportUnusable(InputError):
 
 
 class DeviceUnusable(InputError):
-    """The run asks for a GPU and PyTorch finds none: no driver, no device, or a PyTorch that was made without CUDA."""
+    """The run asks for GPUs, and PyTorch finds none (no driver, no device, made without CUDA) or fewer than ranks."""
 
 
 class UnsupportedPrecision(InputError):

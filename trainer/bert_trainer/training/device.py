@@ -71,8 +71,9 @@ def check_device_count(devices: int, ranks: int) -> None:
         raise DeviceUnusable(
             f"device: got 'cuda' and {devices} CUDA devices for the {ranks} ranks of this machine; allowed: a device "
             "for every rank",
-            hint="in a cluster, look at what the claim of resources.accelerator.resourceClaim asks for (kubectl "
-            "describe resourceclaim); elsewhere use fewer ranks, or device 'auto'",
+            hint="compare slotsPerWorker with accelerator.perWorker, or with what the claim of accelerator.resourceClaim "
+            "asks for (kubectl describe resourceclaim); CUDA_VISIBLE_DEVICES hides devices, too. Without a cluster use "
+            "fewer ranks, or device 'auto'",
         )
 
 

@@ -181,8 +181,8 @@ class FailureReason(_Described):
     )
     DEVICE_UNUSABLE = (
         "DeviceUnusable",
-        "The job asks for an accelerator, and PyTorch finds none: no driver in the container, no device, or an image "
-        "that was made for CPUs.",
+        "The job asks for an accelerator, and PyTorch finds none (no driver in the container, no device, an image "
+        "that was made for CPUs) or fewer than the worker has ranks.",
     )
     UNSUPPORTED_PRECISION = (
         "UnsupportedPrecision",

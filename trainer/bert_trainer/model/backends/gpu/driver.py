@@ -22,9 +22,13 @@ _ERRORS = {
 }
 _DRIVER_HINT = (
     "check that the node offers GPUs (`kubectl describe node`) and that its container runtime adds the driver; where "
-    "nvidia is not the default runtime class, set spec.scheduling.runtimeClassName: nvidia"
+    "nvidia is not the default runtime class, set spec.scheduling.runtimeClassName: nvidia; without a cluster install "
+    "NVIDIA's driver, or use device 'cpu' or 'auto'"
 )
-_IMAGE_HINT = "use an image that was built with ACCELERATOR=cuda (images/README.md)"
+_IMAGE_HINT = (
+    "use an image that was built with ACCELERATOR=cuda (images/README.md); without a cluster install a PyTorch with "
+    "CUDA, or use device 'cpu' or 'auto'"
+)
 
 
 @dataclass(frozen=True, slots=True)
