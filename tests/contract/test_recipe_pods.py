@@ -5,11 +5,14 @@ Each job is rendered as the operator of the overlay renders it. Numbers of train
 
 from __future__ import annotations
 
+import json
+import posixpath
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from bert_trainer.dataset.build.recipes import RECIPES as RECIPES_OF_BUILDS
 from child_cases import Document, container, templates
 from examples import Rendered, read_example, render, settings_of
 
@@ -185,3 +188,17 @@ def test_preparing_wikipedia_takes_no_gpus_and_may_write_the_dataset() -> None:
     read_only = {mount["mountPath"]: mount.get("readOnly", False) for mount in container(template)["volumeMounts"]}
     assert (read_only["/mnt/data"], read_only["/mnt/bert"]) == (False, False)
     assert '"/mnt/data/hdf5"' in rendered.config_map["data"]["run-config.json"]
+
+
+def test_mlperf_s_shards_are_written_where_intel_s_jobs_read_them() -> None:
+    written, read = (
+        json.loads(render(read_example(name), "xeon-nfs").config_map["data"]["run-config.json"])
+        for name in ("18-wikipedia/mlperf", "12-intel-pytorch/8-nodes-2-ranks")
+    )
+    assert written["dataset"]["vocabulary_file"] == read["dataset"]["vocabulary_file"]
+    shards = RECIPES_OF_BUILDS["mlperf"].resharding
+    assert shards is not None
+    folders = [shards.folder_name.format(tokens=tokens) for tokens in (128, 512)]
+    assert [stage["shards"] for stage in read["stages"] if stage["kind"] == "pretrain"] == [
+        posixpath.normpath(posixpath.join(written["dataset"]["folder"], folder)) for folder in folders
+    ]

@@ -236,6 +236,17 @@ def test_wikipedia_is_prepared_alone_by_nvidia_s_numbers() -> None:
     assert lengths == [(128, 20), (512, 80)]
 
 
+def test_mlperf_s_text_is_prepared_alone_by_its_numbers() -> None:
+    config = parse_run_config(resolve("18-wikipedia/mlperf"))
+    (stage,) = config.stages
+    assert isinstance(stage, PrepareStage)
+    (corpus,) = stage.corpora
+    assert (corpus.path, corpus.format, config.dataset.vocabulary_file) == ("results4", "mlperf", "vocab.txt")
+    assert (stage.recipe, stage.dupe_factor) == ("mlperf", 10)
+    lengths = [(each.sequence_length, each.max_predictions_per_sequence) for each in stage.lengths]
+    assert lengths == [(128, 76), (512, 76)]
+
+
 def finetune_stage(config: RunConfig) -> FinetuneStage:
     (stage,) = (stage for stage in config.stages if isinstance(stage, FinetuneStage))
     return stage
