@@ -72,8 +72,8 @@ def check_device_count(devices: int, ranks: int) -> None:
             f"device: got 'cuda' and {devices} CUDA devices for the {ranks} ranks of this machine; allowed: a device "
             "for every rank",
             hint="compare slotsPerWorker with accelerator.perWorker, or with what the claim of "
-            "accelerator.resourceClaim asks for (kubectl describe resourceclaim); CUDA_VISIBLE_DEVICES hides devices, too. Without a cluster use "
-            "fewer ranks, or device 'auto'",
+            "accelerator.resourceClaim asks for (kubectl describe resourceclaim); CUDA_VISIBLE_DEVICES hides devices, "
+            "too. Without a cluster use fewer ranks, or device 'auto'",
         )
 
 
