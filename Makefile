@@ -81,7 +81,7 @@ test-stops: setup ## Stop pods at 40 moments of their start and kill 100 ranks, 
 test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a cluster of one node (10 minutes)
 	@BERT_TEST_STOPS=40 $(BIN)/pytest -m cluster tests/cluster/test_early_stop.py $(PYTEST_ARGS)
 
-test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (10 minutes)
+test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (7 minutes)
 	@$(BIN)/pytest -m api_server -n 2 --dist worksteal tests/api_server $(PYTEST_ARGS)
 
 test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 minutes)
