@@ -47,7 +47,7 @@ def choose_device(config: RunConfig, world: World) -> torch.device:
         raise UnsupportedPrecision(
             f"precision: got {config.precision!r}, which only processors have", hint="use tf32, bf16 or fp32 on a GPU"
         )
-    # More ranks than GPUs would share them, which NCCL refuses.
+    # Ranks share GPUs only where the run does not insist on one for each (device: auto); NCCL refuses that.
     device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
     # Before anything allocates on the current device, which would be 0 on every rank.
     torch.cuda.set_device(device)

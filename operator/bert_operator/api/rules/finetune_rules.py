@@ -23,11 +23,9 @@ from bert_operator.api.schema.finetuning import (
     TaskDataSpec,
     resolve_length,
 )
-from bert_operator.api.schema.section import Section
+from bert_operator.api.schema.section import SPECIAL_TOKENS, Section
 from bert_operator.errors import ABSENT, Path, render_value
 
-_SPECIAL_TOKENS = 3
-"""Of a row with a question and a context: [CLS] and two [SEP]."""
 _DATA: Path = ("finetune", "data")
 _TASK: Path = ("finetune", "task")
 _BATCH: Path = ("finetune", "globalBatchSize")
@@ -221,7 +219,7 @@ def metric_is_of_task(view: StageView) -> Iterator[Violation]:
     Cel(
         FinetuneSpec,
         f"!({_IS_SPANS}) || self.maxQueryLength < (has(self.sequenceLength) ? self.sequenceLength : "
-        f"{DEFAULT_SPAN_LENGTH}) - {_SPECIAL_TOKENS}",
+        f"{DEFAULT_SPAN_LENGTH}) - {SPECIAL_TOKENS}",
         "maxQueryLength",
     ),
     allowed="less than sequenceLength without [CLS] and two [SEP], so that a row has room for a context",
@@ -233,9 +231,9 @@ def questions_leave_room(view: StageView) -> Iterator[Violation]:
     stage = view.stage.finetune
     if stage is None or stage.task not in SPAN_TASKS:
         return
-    room = resolve_length(stage) - _SPECIAL_TOKENS
+    room = resolve_length(stage) - SPECIAL_TOKENS
     if stage.max_query_length >= room:
-        less = f"less than {room}: sequenceLength {room + _SPECIAL_TOKENS} without [CLS] and two [SEP]"
+        less = f"less than {room}: sequenceLength {room + SPECIAL_TOKENS} without [CLS] and two [SEP]"
         yield Violation("finetune.maxQueryLength", str(stage.max_query_length), allowed=less)
 
 

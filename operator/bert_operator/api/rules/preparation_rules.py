@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from bert_operator.api.rules.section_rule import SPECIAL_TOKENS, SectionRule, exactly_one
+from bert_operator.api.rules.section_rule import SectionRule, exactly_one
 from bert_operator.api.schema import preparation
 from bert_operator.api.schema.preparation import PrepareSpec
-from bert_operator.api.schema.section import Section
+from bert_operator.api.schema.section import SPECIAL_TOKENS, Section
 from bert_operator.errors import render_value
 
 

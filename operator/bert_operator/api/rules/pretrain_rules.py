@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from bert_operator.api.rules.section_rule import SPECIAL_TOKENS, SectionRule, exactly_one
+from bert_operator.api.rules.section_rule import SectionRule, exactly_one
 from bert_operator.api.schema.bert_pretrain_job import PretrainSpec
+from bert_operator.api.schema.section import SPECIAL_TOKENS
 from bert_operator.errors import ABSENT, render_value
 
 

@@ -11,9 +11,6 @@ from pydantic.alias_generators import to_camel
 from bert_operator.api.rules.cel import CelRule, describe
 from bert_operator.errors import ABSENT
 
-SPECIAL_TOKENS = 3
-"""[CLS] and two [SEP], which are never masked."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRule:

@@ -20,13 +20,11 @@ from bert_operator.api.schema.bert_pretrain_job import (
 )
 from bert_operator.api.schema.evaluation import EvaluateSpec
 from bert_operator.api.schema.optimization import WarmupSpec
-from bert_operator.api.schema.section import Section
+from bert_operator.api.schema.section import SPECIAL_TOKENS, Section
 from bert_operator.errors import ABSENT, Path
 
 # Most of these rules stand in the trainer's config/checks.py again: bert-train also runs documents that no operator has
 # rendered. What is changed here has to be changed there.
-_SPECIAL_TOKENS = 3
-"""[CLS] and two [SEP], which are never masked."""
 _BATCH: Path = ("pretrain", "globalBatchSize")
 _MICRO_BATCH: Path = ("pretrain", "microBatchSize")
 _WARMUP: Path = ("pretrain", "warmup")
@@ -90,11 +88,11 @@ def _too_many_predictions(
     kind: str, section: PretrainSpec | EvaluateSpec | None, length: int | None
 ) -> Iterator[Violation]:
     predictions = None if section is None else section.max_predictions_per_sequence
-    if predictions is not None and length is not None and predictions > length - _SPECIAL_TOKENS:
+    if predictions is not None and length is not None and predictions > length - SPECIAL_TOKENS:
         yield Violation(
             f"{kind}.maxPredictionsPerSequence",
             str(predictions),
-            allowed=f"at most {length - _SPECIAL_TOKENS}: sequenceLength {length} less [CLS] and two [SEP]",
+            allowed=f"at most {length - SPECIAL_TOKENS}: sequenceLength {length} less [CLS] and two [SEP]",
         )
 
 
@@ -103,7 +101,7 @@ def _too_many_predictions(
         JobSpec,
         "self.stages.all(stage, !has(stage.evaluate) || !has(stage.evaluate.sequenceLength) || "
         "!has(stage.evaluate.maxPredictionsPerSequence) || "
-        f"stage.evaluate.maxPredictionsPerSequence <= stage.evaluate.sequenceLength - {_SPECIAL_TOKENS})",
+        f"stage.evaluate.maxPredictionsPerSequence <= stage.evaluate.sequenceLength - {SPECIAL_TOKENS})",
         subject="stages[].evaluate.maxPredictionsPerSequence",
     ),
     allowed="at most sequenceLength less [CLS] and two [SEP]",
@@ -185,7 +183,7 @@ def found_size_changes_no_result(view: StageView) -> Iterator[Violation]:
     Cel(
         PretrainSpec,
         "!has(self.maxPredictionsPerSequence) || "
-        f"self.maxPredictionsPerSequence <= self.sequenceLength - {_SPECIAL_TOKENS}",
+        f"self.maxPredictionsPerSequence <= self.sequenceLength - {SPECIAL_TOKENS}",
         "maxPredictionsPerSequence",
     ),
     allowed="at most sequenceLength less [CLS] and two [SEP]",

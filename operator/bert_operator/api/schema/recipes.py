@@ -16,11 +16,10 @@ from pydantic.alias_generators import to_camel
 from bert_operator.api.schema.bert_pretrain_job import JobSpec, PretrainSpec
 from bert_operator.api.schema.evaluation import EvaluateSpec
 from bert_operator.api.schema.preparation import LayoutName, PrepareSpec
+from bert_operator.api.schema.section import SPECIAL_TOKENS
 
 DUPE_FACTOR = 5
 """Without a recipe: Devlin et al.'s data was made with it."""
-_SPECIAL_TOKENS = 3
-"""[CLS] and two [SEP], which are never masked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ def predictions_of_length(sequence_length: int) -> int:
     """
     # -(-a // b) rounds up.
     predictions = -(-sequence_length * 15 // 100)
-    return min(-(-predictions // 4) * 4, sequence_length - _SPECIAL_TOKENS)
+    return min(-(-predictions // 4) * 4, sequence_length - SPECIAL_TOKENS)
 
 
 def predictions_of_dataset(spec: JobSpec, sequence_length: int) -> int:
@@ -76,7 +75,7 @@ def predictions_of_dataset(spec: JobSpec, sequence_length: int) -> int:
     recipe = RECIPES.get(found[1].recipe or "") if found else None
     if recipe is None or recipe.max_predictions is None:
         return predictions_of_length(sequence_length)
-    return min(recipe.max_predictions, sequence_length - _SPECIAL_TOKENS)
+    return min(recipe.max_predictions, sequence_length - SPECIAL_TOKENS)
 
 
 def list_lengths(spec: JobSpec) -> tuple[tuple[int, int], ...]:

@@ -16,6 +16,9 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
 FilePath = Annotated[str, Field(min_length=1, max_length=1024)]
 
+SPECIAL_TOKENS = 3
+"""Of a row with two texts: [CLS] and two [SEP], which are never masked."""
+
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 Name = Annotated[str, Field(min_length=1, max_length=40, pattern=NAME_PATTERN)]
 
