@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bert_operator.api.crd import render_crd
-from bert_operator.cluster.kept_fields import dry_runs, find_dropped
+from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
 from child_cases import case_child
 from cluster_api import Api, wait_until
 from cluster_jobs import CLAIM, Jobs, condition

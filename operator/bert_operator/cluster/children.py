@@ -15,9 +15,9 @@ from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
 from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.kept_fields import dry_runs, find_dropped
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
