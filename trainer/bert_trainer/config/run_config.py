@@ -31,7 +31,7 @@ class WorldConfig(Section):
     """What the launcher was asked to start; checked before the first step."""
 
     ranks: Positive
-    """Horovod processes over all hosts."""
+    """Processes over all hosts, each of which trains on a share of every step's rows."""
     hosts: Positive
     """Distinct machines (or pods) that the ranks must be spread over."""
 
@@ -184,6 +184,11 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: GPUs where there are any; cuda: GPUs, one for every rank, or none of the ranks starts. The operator writes
     cuda for jobs with accelerators."""
+    # The operator renders it where a job asks for torch, so it has a default.
+    collectives: Literal["horovod", "torch"] = "horovod"
+    """The library through which ranks sum and share tensors. horovod: started by mpirun or horovodrun. torch:
+    torch.distributed (NCCL between GPUs, Gloo), which needs no Horovod; started by torchrun or mpirun. A run may
+    resume with the other, as with another number of ranks: from three ranks on the two add in another order."""
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"]
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""

@@ -49,6 +49,7 @@ _MUTABLE = (
     "world",
     "model.config_file",  # where the sizes came from; they themselves are compared
     "device",
+    "collectives",
     "activation_checkpointing",
     "gpu_memory_limit_gib",
     "optimizer.partitioning",
