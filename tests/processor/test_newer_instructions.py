@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bert_trainer.model.backends.cpu import library
 from bert_trainer.model.backends.cpu.capability import ask_kernel, check_flags, prepare_processor
+from bert_trainer.model.torch_releases import allow_bf16_products
 from bert_trainer.system.processor import read_flags, read_model_name
 from in_process import losses, train
 from left_out import INSTRUCTIONS
@@ -46,7 +47,7 @@ def counted(request: pytest.FixtureRequest, record_property: pytest.FixtureReque
 @pytest.fixture(autouse=True)
 def fp32_precision() -> Iterator[None]:
     yield
-    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    allow_bf16_products(False)
 
 
 def operands() -> tuple[Tensor, Tensor]:

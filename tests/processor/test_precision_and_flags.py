@@ -15,6 +15,7 @@ import torch
 from bert_trainer.errors import UnsupportedPrecision
 from bert_trainer.model.backends.cpu import capability, library
 from bert_trainer.model.backends.cpu.capability import ask_kernel, check_flags, describe_processor
+from bert_trainer.model.torch_releases import allow_bf16_products
 from bert_trainer.system import processor
 from bert_trainer.system.processor import find_library, read_flags
 from tiny_run import environment, pretrain_stage, run_document, run_trainer, write_dataset
@@ -27,7 +28,7 @@ EPYC = frozenset(["avx2", "avx512f", "avx512_bf16"])
 @pytest.fixture(autouse=True)
 def fp32_precision() -> Iterator[None]:
     yield
-    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    allow_bf16_products(False)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_what_is_merely_slow_is_told() -> None:
     assert check_flags("fp32", frozenset()) is None
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="requires torch 2.9 or newer, which has bf32")
 def test_bf32_is_a_switch_that_others_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = f"flags : {' '.join(XEON_4)}\n"
     monkeypatch.setattr(library, "processor_flags", lambda: read_flags(flags))

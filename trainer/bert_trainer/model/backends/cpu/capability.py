@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bert_trainer.errors import UnsupportedPrecision
 from bert_trainer.model.backends.cpu import library
+from bert_trainer.model.torch_releases import allow_bf16_products
 from bert_trainer.system.machine import bound_processors, read_machine
 from bert_trainer.system.processor import ALLOCATORS, OPENMP, find_library, keep_freed_memory, read_text
 
@@ -55,10 +56,14 @@ def prepare_processor(precision: str) -> str | None:
     """Make matrix products of fp32 tensors what the precision says; returns a warning or None.
 
     Raises:
-        UnsupportedPrecision: this processor cannot.
+        UnsupportedPrecision: this processor, or this torch, cannot.
     """
     warning = check_flags(precision, library.processor_flags())
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16" if precision == "bf32" else "ieee"  # type: ignore[attr-defined]
+    if not allow_bf16_products(precision == "bf32"):
+        raise UnsupportedPrecision(
+            f"precision: got 'bf32'; allowed: bf16 or fp32, since torch {torch.__version__} has no bf32; 2.9 has",
+            hint="change spec.precision, or use an image with a newer torch",
+        )
     keep_freed_memory()
     return warning
 

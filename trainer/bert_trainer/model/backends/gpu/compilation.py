@@ -16,6 +16,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from bert_trainer.model.torch_releases import raise_recompile_limit
+
 SWITCH = "BERT_TRAINER_COMPILE"
 """Environment variable: ``off`` runs the step on GPUs operation by operation."""
 
@@ -58,14 +60,12 @@ def _set_up() -> None:
     # A user without a name has no folder by default. torch keeps compiled kernels there for the next attempt.
     folder = os.path.join(tempfile.gettempdir(), f"torchinductor-{os.getuid()}")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
-    import torch._dynamo
     import torch._inductor.config as inductor
 
     # No pool of compiling processes: ranks are many on a machine, and a fork beside MPI's network is not safe.
     inductor.compile_threads = 1
-    limit = torch._dynamo.config.recompile_limit
     # Beyond it torch warns and falls back to the plain function: slower, not wrong.
-    torch._dynamo.config.recompile_limit = max(limit, _RECOMPILE_LIMIT)
+    raise_recompile_limit(_RECOMPILE_LIMIT)
     # Dynamo itself looks at the gradient of a layer's input, which has none.
     warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor", category=UserWarning)
 
