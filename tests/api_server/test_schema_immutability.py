@@ -16,7 +16,6 @@ from cluster_api import Answer, Api
 from control_plane import ControlPlane, namespace_of
 from job_documents import as_kubectl_sends_it, draw_value
 from sample_job import Document, sample_document
-from section_cases import CLAIM
 
 JOBS, NAMESPACE = "bert-operator.dev/v1alpha1/bertpretrainjobs", "immutability"
 FIELDS = [str(field.alias) for field in JobSpec.model_fields.values()]
@@ -41,6 +40,9 @@ def api(control_plane: ControlPlane) -> Iterator[Api]:
     api.patch(JOBS, "started", {"status": {"attempt": 1}}, NAMESPACE, subresource="status").expect()
     yield api
     api.delete("v1/namespaces", NAMESPACE).expect()
+
+
+CLAIM = {"persistentVolumeClaim": {"claimName": "shared"}}
 
 
 def full_document() -> Document:

@@ -18,8 +18,9 @@ from bert_trainer.config import finetuning as trainer
 from bert_trainer.config.optimization import OptimizerConfig, Schedule, Warmup
 from bert_trainer.output.report import make_report
 from bert_trainer.tasks.catalog import TASKS
-from finetune_cases import FINETUNE_CASES, MODEL, MRPC, OWN, SPANS, alone, data, finetune
+from finetune_cases import MODEL, MRPC, OWN, SPANS, alone, data, finetune
 from job_changes import Change, both, put
+from rule_cases import FINETUNE_CASES
 from sample_job import sample_job
 
 FINETUNE = 3

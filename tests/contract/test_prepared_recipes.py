@@ -19,8 +19,7 @@ from bert_trainer.config.stages import EvaluateStage, PrepareStage, PretrainStag
 from bert_trainer.dataset.build import recipes as theirs
 from bert_trainer.dataset.commands.build import wanted_lengths
 from bert_trainer.dataset.commands.build_options import add_options, parse_stage
-from job_cases import only
-from job_changes import Change, both, pretrain, put
+from job_changes import Change, both, only, pretrain, put
 from sample_job import EVALUATE, PHASE1, PREPARE, sample_job
 
 

@@ -13,8 +13,7 @@ from bert_operator.state.plan import plan
 from bert_operator.state.runs import ChildSpec, list_runs
 from bert_operator.timestamps import render_time
 from finetune_cases import MODEL, alone, finetune
-from job_cases import only
-from job_changes import both, put
+from job_changes import both, only, put
 from plan_inputs import JOB, NOW_S, TRAINING_ONLY, child, observed, reason_of
 from sample_job import PREPARE, sample_job
 

@@ -1,37 +1,51 @@
 """For every rule between fields one change to the sample job that keeps it and one that breaks it, and no other.
 
-Each module beside this one has the cases of one subject.
+The cases are data, in ``fixtures/jobs/rules``, one file for each subject; their changes are patches (``job_changes``).
 """
 
 from __future__ import annotations
 
-from evaluation_cases import EVALUATION_CASES, EVALUATION_CONTROLLER_CASES
-from finetune_cases import FINETUNE_CASES, FINETUNE_CONTROLLER_CASES
-from job_cases import JOB_CASES
-from pod_cases import POD_CASES, POD_CONTROLLER_CASES, PROFILE_CASES
-from preparation_cases import PREPARATION_CASES
-from rule_case import RuleCase
-from section_cases import SECTION_CASES
-from stage_cases import STAGE_CASES, STAGE_CONTROLLER_CASES
-from volume_cases import VOLUME_CASES
+from dataclasses import dataclass
 
-CONTROLLER_CASES: dict[str, RuleCase] = {
-    **POD_CONTROLLER_CASES,
-    **STAGE_CONTROLLER_CASES,
-    **EVALUATION_CONTROLLER_CASES,
-    **FINETUNE_CONTROLLER_CASES,
-}
+from job_changes import JOBS, LARGE_ENV, Change, load_entries, patched, put
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCase:
+    """What keeps a rule, what breaks it, and how it is reported then."""
+
+    keeps: Change
+    breaks: Change
+    path: str
+    """Where ``breaks`` is wrong; the one problem that it has."""
+    words: tuple[str, ...] = ()
+    """What the message says beside that."""
+
+
+def _load(subject: str) -> dict[str, RuleCase]:
+    entries = load_entries(JOBS / f"rules/{subject}.yaml").items()
+    return {
+        name: RuleCase(patched(case["keeps"]), patched(case["breaks"]), case["at"], tuple(case.get("says", ())))
+        for name, case in entries
+    }
+
+
+CONTROLLER_CASES: dict[str, RuleCase] = _load("operator-alone")
 """Rules that the operator alone checks; why CEL cannot stands at each of them."""
 
+FINETUNE_CASES: dict[str, RuleCase] = _load("finetuning")
+
 RULE_CASES: dict[str, RuleCase] = {
-    **PREPARATION_CASES,
-    **EVALUATION_CASES,
+    **_load("data"),
+    **_load("evaluation"),
     **FINETUNE_CASES,
-    **SECTION_CASES,
-    **JOB_CASES,
-    **POD_CASES,
-    **VOLUME_CASES,
-    **STAGE_CASES,
-    **PROFILE_CASES,
+    **_load("sections"),
+    "size": RuleCase(
+        put("env", value=[{"name": "NCCL_DEBUG", "value": ""}]),
+        put("env", value=LARGE_ENV),
+        "spec",
+        ("at most 256 KiB as a whole",),
+    ),
+    **_load("pods"),
     **CONTROLLER_CASES,
 }
