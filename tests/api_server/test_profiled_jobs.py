@@ -62,9 +62,10 @@ def test_the_api_server_writes_no_default_that_would_win_over_a_profile(api: Api
     profile = {
         "slotsPerWorker": 4,
         "mpi": {"implementation": "MPICH"},
+        "collectives": "torch",
         "cpu": {"openmp": "intel", "allocator": "jemalloc"},
         "output": {"volume": CLAIM},
     }
     spec = read_cluster_job(stored, Settings(profiles={"p": profile})).spec
-    assert (spec.slots_per_worker, spec.mpi.implementation) == (4, "MPICH")
+    assert (spec.slots_per_worker, spec.mpi.implementation, spec.collectives) == (4, "MPICH", "torch")
     assert (spec.cpu.openmp, spec.cpu.allocator, spec.cpu.cores_per_rank) == ("intel", "jemalloc", 2)

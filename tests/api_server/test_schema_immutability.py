@@ -22,7 +22,7 @@ FIELDS = [str(field.alias) for field in JobSpec.model_fields.values()]
 OPTIONAL = [
     str(field.alias)
     for field in JobSpec.model_fields.values()
-    if field.default is None or field.alias in ("cpu", "mpi", "network", "slotsPerWorker")
+    if field.default is None or field.alias in ("collectives", "cpu", "mpi", "network", "slotsPerWorker")
 ]
 """Fields that the server leaves out where the job does: a profile may fill in those that have defaults."""
 WITHOUT_CHOICE = ("engine",)
@@ -53,6 +53,7 @@ def full_document() -> Document:
             profile="own",
             image="trainer:1",
             mpi={"implementation": "MPICH"},
+            collectives="torch",
             cpu={"coresPerRank": 2},
             network={"hostNetwork": True},
             imagePullPolicy="Always",

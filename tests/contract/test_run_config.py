@@ -87,6 +87,7 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
         profileSteps={"first": 2, "last": 3, "stage": "phase1", "allRanks": True}
     ),
     "a size that is found": pretrain(microBatchSize="auto"),
+    "without Horovod": lambda spec: spec.update(collectives="torch"),
     "layers computed twice": lambda spec: spec.update(activationCheckpointing=True),
     "checkpoints by steps": lambda spec: spec.update(checkpoint={"everySteps": 5}),
     "several corpora": lambda spec: (
@@ -181,6 +182,14 @@ def test_warm_moments_keep_their_step_count_with_adamw(optimizer: str, given: st
     phase1 = load(sample_job(change)).stages[PHASE1]
     assert isinstance(phase1, stages.PretrainStage)
     assert phase1.optimizer_state == rendered
+
+
+def test_both_sides_take_horovod_where_a_job_names_no_library() -> None:
+    assert "collectives" not in run_config.render_run_config(
+        sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o"
+    )
+    assert load(sample_job()).collectives == sample_job().spec.collectives == "horovod"
+    assert load(sample_job(JOBS["without Horovod"])).collectives == "torch"
 
 
 def test_an_evaluation_takes_the_lengths_of_the_phase_before_it() -> None:
@@ -342,6 +351,7 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
     ("ours", "field", "theirs", "their_field"),
     [
         (bert_pretrain_job.JobSpec, "precision", trainer.RunConfig, "precision"),
+        (bert_pretrain_job.JobSpec, "collectives", trainer.RunConfig, "collectives"),
         (bert_pretrain_job.OutputSpec, "if_exists", trainer.RunConfig, "if_exists"),
         (bert_pretrain_job.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
         (bert_pretrain_job.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),

@@ -90,6 +90,8 @@ def render_run_config(
         "gpu_memory_limit_gib": None if accelerator is None else accelerator.gpu_memory_limit_gib,
         # Otherwise a pod whose driver is missing would train on its few cores, for weeks.
         **({"device": "cuda"} if in_pods and accelerator is not None else {}),
+        # Only what is not the default: other jobs keep the document that they have always had.
+        **({"collectives": spec.collectives} if spec.collectives != "horovod" else {}),
     }
 
 

@@ -32,6 +32,7 @@ PLATFORM_SECTIONS = (
 PLATFORM_FIELDS = frozenset(
     {
         *PLATFORM_SECTIONS,
+        "collectives",
         *("env", "envFrom", "image", "imagePullPolicy", "imagePullSecrets", "queueName", "slotsPerWorker", "volumes"),
     }
 )

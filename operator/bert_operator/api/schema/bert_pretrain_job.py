@@ -336,6 +336,10 @@ class JobSpec(Section):
     cpu.ranksPerNode: auto."""
     mpi: MpiSpec = MpiSpec()
     """The MPI that launches the ranks."""
+    collectives: Literal["horovod", "torch"] = "horovod"
+    """The library through which ranks sum gradients. ``horovod``, the default: over the job's MPI, with NCCL between
+    GPUs. ``torch``: torch.distributed, with Gloo over TCP and NCCL between GPUs, for images and machines without
+    Horovod. Ranks are started in the same way, and a job may resume with the other."""
     seed: Seed = 42
     """Seed of initial weights, sample order and dropout."""
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"] = "fp32"
