@@ -98,7 +98,12 @@ def _parser() -> argparse.ArgumentParser:
         "--mpi",
         choices=("auto", "open-mpi", "gloo"),
         default="auto",
-        help="launcher of the ranks; auto: Open MPI if it is installed, else Horovod's Gloo",
+        help="launcher of the ranks; gloo: without MPI, by horovodrun or torchrun; auto: Open MPI if it is installed",
+    )
+    local.add_argument(
+        "--collectives",
+        choices=("horovod", "torch"),
+        help="library that sums gradients, instead of spec.collectives; torch needs no Horovod",
     )
     local.add_argument("--output", type=Path, metavar="PATH", help="output folder instead of spec.output.path")
     local.add_argument("--plain", action="store_true", help="plain lines instead of progress bars, even in a terminal")
@@ -181,6 +186,7 @@ def _local(arguments: argparse.Namespace) -> int:
             hostfile=arguments.hostfile,
             ranks_per_node=arguments.ranks_per_node,
             mpi=arguments.mpi,
+            collectives=arguments.collectives,
             output=arguments.output,
             plain=arguments.plain,
         ),

@@ -20,6 +20,7 @@ PROGRAMS = Programs(
     train=("python", "-m", "train"),
     mpirun="/opt/bin/mpirun",
     horovodrun="/opt/bin/horovodrun",
+    torchrun=("python", "-m", "ranks"),
     cores=8,
 )
 ONE = Placement(ranks=1, ranks_per_node=1)
@@ -53,6 +54,42 @@ def test_open_mpi_is_preferred_and_gloo_is_the_way_out() -> None:
 def test_a_missing_launcher_is_named(choice: launch.MpiChoice) -> None:
     with pytest.raises(LaunchError, match=r"2 rank\(s\) need a launcher, and .* is installed\nhint: install"):
         launch.choose_launcher(choice, TWO, without("mpirun", "horovodrun"))
+
+
+def test_torch_ranks_of_one_machine_need_no_mpi() -> None:
+    assert launch.choose_launcher("auto", TWO, PROGRAMS, "torch") == "open-mpi"
+    assert launch.choose_launcher("gloo", TWO, PROGRAMS, "torch") == "torchrun"
+    nothing_else = Programs(prepare=(), train=(), has_horovod=False, torchrun=("torchrun",))
+    assert launch.choose_launcher("auto", TWO, nothing_else, "torch") == "torchrun"
+    child = launch.launch_training(PROGRAMS, "torchrun", TWO, "c.json", {}, through=("bind", "--"))
+    assert child.command == ("python", "-m", "ranks", "2", "bind", "--", *TRAIN)
+    assert child.program == TRAIN
+
+
+@pytest.mark.parametrize(
+    ("choice", "placement", "programs", "message"),
+    [
+        ("open-mpi", TWO, without("mpirun"), "2 .* need a launcher, and no Open MPI is installed"),
+        ("auto", TWO, without("mpirun"), "2 .* need a launcher, and neither Open MPI nor PyTorch is installed"),
+        ("auto", SPREAD, without("mpirun"), "4 .* of a host file need Open MPI, which is not installed"),
+        ("gloo", SPREAD, PROGRAMS, "4 .* need --mpi open-mpi"),
+    ],
+)
+def test_a_launcher_that_torch_ranks_lack_is_named(
+    choice: launch.MpiChoice, placement: Placement, programs: Programs, message: str
+) -> None:
+    with pytest.raises(LaunchError, match=f"{message}\nhint: install the mpi extra"):
+        launch.choose_launcher(choice, placement, programs, "torch")
+
+
+def test_a_job_of_several_ranks_without_horovod_names_both_ways_out() -> None:
+    lacking = Programs(prepare=(), train=(), mpirun="mpirun", has_horovod=False, torchrun=("torchrun",))
+    with pytest.raises(LaunchError, match="2 ranks sum gradients through Horovod, which is not installed") as caught:
+        launch.choose_launcher("auto", TWO, lacking)
+    assert "--collectives torch" in str(caught.value)
+    assert "BERT_COLLECTIVES=horovod make setup" in str(caught.value)
+    # One rank has nobody to share gradients with.
+    assert launch.choose_launcher("auto", ONE, lacking) == "alone"
 
 
 def test_ranks_of_one_machine_run_under_mpirun_unbound() -> None:
@@ -188,9 +225,11 @@ def test_cores_are_shared_out(cores: int, ranks: int, threads: int) -> None:
         ("[0]<stderr>:Killed", "gloo", ("Killed", False)),
         ("Process 1 exit with status code 137.", "gloo", ("Process 1 exit with status code 137.", False)),
         ("[0]<stdout>:kept", "open-mpi", ("[0]<stdout>:kept", True)),
+        ("Traceback", "torchrun", ("Traceback", True)),
+        ("torchrun: rank 1 ended with signal 9", "torchrun", ("torchrun: rank 1 ended with signal 9", False)),
     ],
 )
-def test_lines_of_ranks_are_distinguished_from_horovodrun_s(
+def test_lines_of_ranks_are_distinguished_from_their_launcher_s(
     line: str, launcher: launch.LauncherName, expected: tuple[str, bool]
 ) -> None:
     assert launch.split_prefix(line, launcher) == expected

@@ -1,4 +1,4 @@
-"""Ranks under the launchers themselves: signals and exit codes go through mpirun and horovodrun."""
+"""Ranks under the launchers themselves: signals and exit codes go through mpirun, horovodrun and torchrun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORLD = Placement(ranks=2, ranks_per_node=2)
 
 RANK = """
 import os, signal, sys
-rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["HOROVOD_RANK"]
+rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK") if name in os.environ)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 print(f"rank {rank} attempt {os.environ['BERT_ATTEMPT']} threads {os.environ['OMP_NUM_THREADS']}", flush=True)
 what = sys.argv[1]
@@ -44,6 +44,7 @@ def run_ranks(
         train=program,
         mpirun=PROGRAMS.mpirun,
         horovodrun=PROGRAMS.horovodrun,
+        torchrun=PROGRAMS.torchrun,
         is_root=PROGRAMS.is_root,
     )
     environment = launch.build_environment(
@@ -76,6 +77,7 @@ LAUNCHERS = [
             pytest.mark.skipif(PROGRAMS.horovodrun is None, reason="requires horovodrun"),
         ],
     ),
+    pytest.param("torchrun", marks=pytest.mark.slow),
 ]
 
 

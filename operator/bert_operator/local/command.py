@@ -27,7 +27,7 @@ from bert_operator.local import launch, outcomes
 from bert_operator.local.display import choose_display
 from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.hosts import parse_hostfile, render_hostfile
-from bert_operator.local.launch import Binding, Launch, LauncherName, MpiChoice, Placement
+from bert_operator.local.launch import Binding, Collectives, Launch, LauncherName, MpiChoice, Placement
 from bert_operator.local.programs import Programs, find_programs
 from bert_operator.local.summary import print_summary, read_report
 from bert_operator.names import PREPARE_RUN
@@ -44,6 +44,8 @@ class LocalOptions:
     ranks_per_node: int | None = None
     """None: as in the job."""
     mpi: MpiChoice = "auto"
+    collectives: Collectives | None = None
+    """None: as in the job."""
     output: Path | None = None
     """None: as in the job."""
     plain: bool = False
@@ -63,13 +65,15 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     programs = programs or find_programs()
     hosts = _read_hosts(options.hostfile)
     job = on_these_machines(job, hosts, options.ranks_per_node, programs)
+    if options.collectives is not None:
+        job = job.model_copy(update={"spec": job.spec.model_copy(update={"collectives": options.collectives})})
     output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
     placement = Placement(
         ranks=job.spec.ranks,
         ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
         hosts=hosts,
     )
-    launcher = launch.choose_launcher(options.mpi, placement, programs)
+    launcher = launch.choose_launcher(options.mpi, placement, programs, job.spec.collectives)
     job = prepare_on_these_machines(job, hosts, launcher, programs)
     with _working_folder(beside=output if len(hosts) > 1 else None) as folder:
         starter = _Starter(job, programs, launcher, placement, folder, output)
@@ -116,7 +120,7 @@ class _Starter:
             hostfile = folder / "hostfile"
             hostfile.write_text(render_hostfile(placement.hosts, slots=placement.ranks_per_node), encoding="utf-8")
         binding = None
-        # horovodrun has no options for binding.
+        # Ranks find their place on the machine by Open MPI's variables.
         if launcher == "open-mpi":
             binding = launch.choose_binding(job.spec.cpu, placement, programs.physical_cores)
         self._processors = launch.fit_environment(
@@ -213,7 +217,7 @@ def prepare_on_these_machines(
 
     One process uses all cores of a machine, and its shards are byte for byte those of any number of workers.
     """
-    # Its ranks talk MPI: under horovodrun there is none.
+    # Its ranks talk MPI: under horovodrun and torchrun there is none.
     by_hosts = launcher == "open-mpi" and len(hosts) > 1
     stages = []
     for stage in job.spec.stages:

@@ -15,8 +15,9 @@ from bert_operator.errors import LaunchError
 from bert_operator.local.guard import TERMINATION_LOG_VARIABLE
 from bert_operator.local.programs import Programs
 
-LauncherName = Literal["alone", "open-mpi", "gloo"]
+LauncherName = Literal["alone", "open-mpi", "gloo", "torchrun"]
 MpiChoice = Literal["auto", "open-mpi", "gloo"]
+Collectives = Literal["horovod", "torch"]
 
 ATTEMPT_VARIABLE = "BERT_ATTEMPT"
 
@@ -45,6 +46,7 @@ _EXPORTED_FAMILIES = (
     "UCX_",
 )
 _GLOO_PREFIX = re.compile(r"^\[\d+\]<(?:stdout|stderr)>: ?")
+_TORCHRUN_PREFIX = "torchrun: "  # of bert_trainer.parallel.torchrun
 _SHELL_WORDS = ("Killed", "Terminated")  # printed by the shell in which horovodrun starts every rank
 _MPI_FRAME = re.compile(r"-{60,}")
 _GREETING = re.compile(r"rank \d+ on \S+: ")  # every rank's first line: its share of the machine
@@ -90,22 +92,50 @@ class Launch:
     """All of its processes are on this machine."""
 
 
-def choose_launcher(choice: MpiChoice, placement: Placement, programs: Programs) -> LauncherName:
-    """Return what starts the ranks: nothing for a single local one, Open MPI if it is installed, else horovodrun.
+def choose_launcher(
+    choice: MpiChoice, placement: Placement, programs: Programs, collectives: Collectives = "horovod"
+) -> LauncherName:
+    """Return what starts the ranks: nothing for a single local one, else Open MPI's mpirun where it is installed.
+
+    Where it is not, or not wanted: horovodrun for Horovod, torchrun for torch.distributed.
 
     Raises:
-        LaunchError: The requested launcher, or either of the two, is not installed.
+        LaunchError: The requested launcher, or every suitable one, is not installed, or the library is not.
     """
     if placement.ranks == 1 and not placement.hosts:
         return "alone"
+    if collectives == "horovod" and placement.ranks > 1 and not programs.has_horovod:
+        raise LaunchError(
+            f"{placement.ranks} ranks sum gradients through Horovod, which is not installed",
+            hint="use torch.distributed in its place (--collectives torch, or spec.collectives: torch), or install "
+            "Horovod: BERT_COLLECTIVES=horovod make setup, which needs a C++ compiler",
+        )
     if choice in ("auto", "open-mpi") and programs.mpirun is not None:
         return "open-mpi"
+    if collectives == "torch":
+        return _choose_torchrun(choice, placement, programs)
     if choice in ("auto", "gloo") and programs.horovodrun is not None:
         return "gloo"
     wanted = {"auto": "neither Open MPI nor horovodrun", "open-mpi": "no Open MPI", "gloo": "no horovodrun"}[choice]
     raise LaunchError(
         f"{placement.ranks} rank(s) need a launcher, and {wanted} is installed",
         hint="install the mpi extra (Open MPI from PyPI) or Horovod, or use a single rank: slotsPerWorker: 1",
+    )
+
+
+def _choose_torchrun(choice: MpiChoice, placement: Placement, programs: Programs) -> LauncherName:
+    if placement.hosts:
+        # torchrun would have to be started on every machine; mpirun gets there by ssh.
+        wanted = "of a host file need Open MPI, which is not installed" if choice != "gloo" else "need --mpi open-mpi"
+    elif choice == "open-mpi":
+        wanted = "need a launcher, and no Open MPI is installed"
+    elif not programs.torchrun:
+        wanted = "need a launcher, and neither Open MPI nor PyTorch is installed"
+    else:
+        return "torchrun"
+    raise LaunchError(
+        f"{placement.ranks} rank(s) {wanted}",
+        hint="install the mpi extra (Open MPI from PyPI), or use ranks of this machine alone, without --hostfile",
     )
 
 
@@ -220,6 +250,8 @@ def _launch_ranks(
         command = (*_mpirun(programs, placement, extra), *command)
     elif launcher == "gloo":
         command = (*_horovodrun(programs, placement), *command)
+    elif launcher == "torchrun":
+        command = (*programs.torchrun, str(placement.ranks), *command)
     return Launch(command=command, environment=extra, launcher=launcher, program=program, is_local=not placement.hosts)
 
 
@@ -231,8 +263,11 @@ def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
 def split_prefix(line: str, launcher: LauncherName) -> tuple[str, bool]:
     """Return a line without the launcher's prefix, and whether a rank wrote it.
 
-    horovodrun prefixes ranks' lines with ``[rank]<stdout>:``; mpirun adds no prefix, so all lines count as ranks'.
+    horovodrun prefixes ranks' lines with ``[rank]<stdout>:``; torchrun, as it is started here, its own one. mpirun adds
+    no prefix, so all lines count as ranks'.
     """
+    if launcher == "torchrun":
+        return line, not line.startswith(_TORCHRUN_PREFIX)
     if launcher != "gloo":
         return line, True
     stripped, found = _GLOO_PREFIX.subn("", line)

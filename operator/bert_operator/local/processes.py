@@ -82,9 +82,9 @@ class ChildProcess:
     def ask_to_stop(self) -> None:
         """Send SIGUSR1, on which ranks write a checkpoint and exit.
 
-        mpirun forwards it to all ranks. horovodrun does not, so local ranks are found by their command line.
+        mpirun forwards it to all ranks. horovodrun and torchrun do not, so local ranks are found by their command line.
         """
-        if self._launch.launcher != "gloo":
+        if self._launch.launcher not in ("gloo", "torchrun"):
             self._signal_launcher(signal.SIGUSR1)
             return
         for member in self._look()[0]:
@@ -114,7 +114,7 @@ class ChildProcess:
     def _look(self) -> tuple[list[psutil.Process], bool]:
         """Return the living processes of the child, and whether there can be no others.
 
-        Its session holds most of them, but horovodrun opens sessions of its own.
+        Its session holds most of them, but horovodrun and torchrun open sessions of their own.
         """
         return find_members(lambda path: path == self._marker, self._process.pid, self._started_at_s)
 

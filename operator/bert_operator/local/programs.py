@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -25,6 +26,9 @@ class Programs:
     mpirun: str | None = None
     """Open MPI's; the mpirun of another MPI has other options and is not used."""
     horovodrun: str | None = None
+    has_horovod: bool = True
+    torchrun: tuple[str, ...] = ()
+    """Starts ranks of this machine by torchrun; takes their number and their program. Empty: there is no PyTorch."""
     rank: tuple[str, ...] = ()
     """Starts a rank's program with the allocator and the OpenMP runtime of the job; takes options, ``--`` and the
     program."""
@@ -49,6 +53,9 @@ def find_programs() -> Programs:
         train=(sys.executable, "-m", "bert_trainer"),
         mpirun=mpirun if mpirun and _is_open_mpi(mpirun) else None,
         horovodrun=_find("horovodrun"),
+        # Looked for, not imported: that would take seconds.
+        has_horovod=importlib.util.find_spec("horovod") is not None,
+        torchrun=(sys.executable, "-m", "bert_trainer.parallel.torchrun") if importlib.util.find_spec("torch") else (),
         rank=(sys.executable, "-m", "bert_trainer.pod", "rank", "--quiet"),
         cores=_count_cores(),
         physical_cores=min(_count_cores(), psutil.cpu_count(logical=False) or _count_cores()),
