@@ -25,11 +25,11 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Make .venv from requirements.lock, with Horovod (PYTHON=python3.12, BERT_MPI=gloo)
+setup: ## Make .venv from requirements.lock, with Horovod (PYTHON=python3.12, BERT_MPI=gloo, BERT_COLLECTIVES=torch)
 	@tools/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),,--quiet)
 
-demo: setup ## Pretrain a small BERT on this machine with two Horovod ranks (JOB=another/job.yaml)
-	@$(BIN)/bert-operator local $(JOB)
+demo: setup ## Pretrain a small BERT on this machine with two ranks (JOB=another/job.yaml)
+	@$(BIN)/bert-operator local $$(grep -sqx torch .venv/.setup-collectives && echo --collectives torch) $(JOB)
 
 cluster-demo: setup ## Two jobs on a cluster of one node, made for the purpose (root, buildah, containerd)
 	@$(BIN)/python tools/cluster_demo.py

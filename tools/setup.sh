@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Make .venv hold exactly what requirements.lock says, plus Horovod and this project. `make setup` runs it.
+# Make .venv hold exactly what requirements.lock says, plus Horovod unless that is left out, and this project. `make setup` runs it.
 #
 #   tools/setup.sh [--quiet]          --quiet: print nothing where there is nothing to do
 #   PYTHON=python3.12 tools/setup.sh  use this interpreter
-#   BERT_MPI=gloo tools/setup.sh      Horovod without MPI (default: Open MPI from PyPI, no system package)
+#   BERT_MPI=gloo tools/setup.sh      without MPI (default: Open MPI from PyPI, no system package)
+#   BERT_COLLECTIVES=torch tools/setup.sh   without Horovod and what compiles it: for jobs with collectives: torch
 #
-# Needs Linux, Python 3.11 or newer with its headers, make and a C++ compiler; what is missing is installed
-# with apt-get for root and named for everyone else. It can be stopped at any moment and run again; when nothing
-# has changed since the last run it returns at once. Cost: a minute of downloads (3 GB, PyTorch mostly) and 3
-# minutes to compile Horovod the first time on a machine, some seconds in every further clone.
+# The last two are remembered. Needs Linux, Python 3.11 or newer and make; for Horovod Python's headers and a C++
+# compiler as well. What is missing is installed with apt-get for root and named for everyone else. It can be stopped
+# at any moment and run again; when nothing has changed since the last run it returns at once. Cost: a minute of
+# downloads (3 GB, PyTorch mostly) and 3 minutes to compile Horovod the first time on a machine, some seconds in
+# every further clone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX
@@ -16,6 +18,7 @@ unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX
 venv=$PWD/.venv
 stamp=$venv/.setup-complete
 mpi_choice=$venv/.setup-mpi
+collectives_choice=$venv/.setup-collectives
 kernels=$PWD/trainer/bert_trainer/model/backends/cpu
 
 say() { echo "setup: $*" >&2; }
@@ -32,11 +35,27 @@ choose_mpi() {
     esac
 }
 
+choose_collectives() {
+    collectives=${BERT_COLLECTIVES:-$(cat "$collectives_choice" 2>/dev/null || echo horovod)}
+    case $collectives in
+        horovod | torch) ;;
+        *) die "BERT_COLLECTIVES: got '$collectives'; allowed: horovod, torch" ;;
+    esac
+}
+
+has_compiler() {
+    local compiler=${CXX:-g++} # as in CXX="ccache g++"
+    command -v "${compiler%% *}" >/dev/null
+}
+
 # Everything that decides what .venv holds. The folder is part of it because scripts in .venv name it.
 compute_key() {
     local inputs=(requirements.lock pyproject.toml tools/setup.sh tools/horovod_wheel.sh tools/horovod.sha256
         "$kernels"/build.py "$kernels"/native/*)
-    { cat "${inputs[@]}"; echo "$mpi $venv"; } | sha256sum | cut -d' ' -f1
+    # Without Horovod the kernels are built where there is a compiler, also one that came later.
+    local compiler=''
+    [ "$collectives" = horovod ] || ! has_compiler || compiler=compiler
+    { cat "${inputs[@]}"; echo "$mpi $collectives $compiler $venv"; } | sha256sum | cut -d' ' -f1
 }
 
 is_complete() {
@@ -44,13 +63,13 @@ is_complete() {
 }
 
 # Prints "COMPLETE VERSION EXECUTABLE" and succeeds where the interpreter is new enough. COMPLETE is 1 where it
-# has ensurepip and its C headers. The executable is the one below any virtual environment, ours included.
+# has ensurepip and, for Horovod, its C headers. The executable is the one below any virtual environment, ours included.
 describe_python() {
-    "$1" - 2>/dev/null <<'PY'
+    "$1" - "$collectives" 2>/dev/null <<'PY'
 import importlib.util, os, sys, sysconfig
 if not (3, 11) <= sys.version_info[:2] <= (3, 14):
     sys.exit(1)
-headers = os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))
+headers = sys.argv[1] == "torch" or os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))
 modules = all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
 print(int(headers and modules), "%d.%d" % sys.version_info[:2], sys._base_executable)
 PY
@@ -78,11 +97,10 @@ find_missing() {
     if [ -z "$python" ]; then
         missing+=("Python 3.11 to 3.14") packages+=(python3 python3-venv python3-dev)
     elif [ "$python_complete" = 0 ]; then
-        missing+=("the venv module or the headers of $python")
+        missing+=("the venv module$([ "$collectives" = torch ] || echo " or the headers") of $python")
         packages+=("python$python_version-venv" "python$python_version-dev")
     fi
-    local compiler=${CXX:-g++} # as in CXX="ccache g++"
-    command -v "${compiler%% *}" >/dev/null || { missing+=("a C++ compiler") && packages+=(g++); }
+    [ "$collectives" = torch ] || has_compiler || { missing+=("a C++ compiler") && packages+=(g++); }
     command -v make >/dev/null || { missing+=(make) && packages+=(make); }
 }
 
@@ -104,7 +122,13 @@ require_system_packages() {
     fi
     [ ${#missing[@]} -eq 0 ] || die "missing: $(join ', ' "${missing[@]}")
   Debian, Ubuntu: sudo apt-get update && sudo apt-get install -y ${packages[*]}
-  Fedora:         sudo dnf install -y python3-devel gcc-c++ make"
+  Fedora:         sudo dnf install -y python3-devel gcc-c++ make$(offer_torch)"
+}
+
+# Where nobody is root there is a way around what only Horovod needs.
+offer_torch() {
+    [ "$collectives" = horovod ] && { [ "$python_complete" = 0 ] || ! has_compiler; } || return 0
+    printf '\n  Without root:   BERT_COLLECTIVES=torch make setup, which leaves out Horovod and needs no compiler or headers'
 }
 
 # An environment stays if its interpreter runs, was made for this very folder and is not another one than asked for.
@@ -149,12 +173,10 @@ install_locked_packages() {
         -e 's/^/setup:   /' >&2
 }
 
-install_horovod_and_project() {
+install_horovod() {
     local wheel
     wheel=$(tools/horovod_wheel.sh "$venv" "$mpi")
     "${uv[@]}" install -q --python "$venv/bin/python" --no-deps "$wheel"
-    "${uv[@]}" install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
-    "$venv/bin/python" "$kernels/build.py"
     # Loads the libraries that the wheel was linked with; a wheel for another torch or MPI fails here.
     say "$("$venv/bin/python" - <<'PY'
 import horovod, horovod.torch as hvd, torch
@@ -164,8 +186,18 @@ PY
     )"
 }
 
+install_project() {
+    "${uv[@]}" install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
+    if has_compiler; then
+        "$venv/bin/python" "$kernels/build.py"
+    else
+        say "no C++ compiler: on processors the trainer runs PyTorch's operations in place of its own kernels, more slowly"
+    fi
+}
+
 main() {
     choose_mpi
+    choose_collectives
     local key
     key=$(compute_key)
     if is_complete "$key"; then
@@ -183,9 +215,15 @@ main() {
         "$python" -m venv --clear "$venv"
     fi
     echo "$mpi" >"$mpi_choice"
+    echo "$collectives" >"$collectives_choice"
     install_uv
     install_locked_packages
-    install_horovod_and_project
+    if [ "$collectives" = horovod ]; then
+        install_horovod
+    else
+        say "no Horovod: jobs of several ranks need collectives: torch, or bert-operator local --collectives torch"
+    fi
+    install_project
     echo "$key" >"$stamp"
     say "ready after $SECONDS s"
 }
