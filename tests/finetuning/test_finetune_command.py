@@ -119,6 +119,10 @@ def test_a_table_of_one_s_own_has_named_columns(tables: tuple[str, ...], weights
     assert data.labels == ("bad", "good")
 
 
+def launched(names: str, *values: int) -> dict[str, str]:
+    return dict(zip(names.split(), map(str, values), strict=True))
+
+
 @pytest.mark.parametrize(
     ("variables", "world"),
     [
@@ -126,7 +130,10 @@ def test_a_table_of_one_s_own_has_named_columns(tables: tuple[str, ...], weights
         ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (4, 1)),
         ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, (4, 2)),
         ({"PMI_SIZE": "6", "MPI_LOCALNRANKS": "2"}, (6, 3)),
-        ({"HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}, (2, 1)),
+        (launched("HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_LOCAL_SIZE", 1, 2, 1, 2), (2, 1)),
+        (launched("RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE", 5, 8, 1, 4), (8, 2)),
+        ({"WORLD_SIZE": "8", "RANK": "5"}, (1, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "2", **launched("RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE", 0, 1, 0, 1)}, (2, 2)),
     ],
 )
 def test_ranks_are_those_that_the_launcher_has_started(
@@ -134,6 +141,12 @@ def test_ranks_are_those_that_the_launcher_has_started(
 ) -> None:
     config = configure("--task", "mrpc", "--data", mrpc, "--model", weights, environment=variables)
     assert (config.world.ranks, config.world.hosts) == world
+
+
+def test_the_library_of_collectives_is_an_option(mrpc: Path, weights: Path) -> None:
+    fixed = ("--task", "mrpc", "--data", mrpc, "--model", weights)
+    assert configure(*fixed).collectives == "horovod"
+    assert configure(*fixed, "--collectives", "torch").collectives == "torch"
 
 
 def test_random_weights_need_no_file_of_weights(tmp_path: Path, mrpc: Path, weights: Path) -> None:

@@ -33,7 +33,7 @@ from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.finetune_options import files_as_options, settings_as_options
 from bert_trainer.system.files import shown
-from bert_trainer.system.mpi_variables import read_local_size, read_rank, read_size
+from bert_trainer.system.launcher_variables import read_place
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.reading import read_examples
 
@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision", default="fp32", choices=_choices(RunConfig, "precision"), help="default: %(default)s"
     )
     run.add_argument("--device", default="auto", choices=_choices(RunConfig, "device"), help="default: %(default)s")
+    run.add_argument(
+        "--collectives",
+        default="horovod",
+        choices=_choices(RunConfig, "collectives"),
+        help="library through which several ranks share gradients; default: %(default)s",
+    )
     run.add_argument(
         "--export",
         action="append",
@@ -124,6 +130,7 @@ def make_run_config(arguments: argparse.Namespace, environment: Mapping[str, str
         "world": _world(arguments, environment),
         "seed": arguments.seed,
         "device": arguments.device,
+        "collectives": arguments.collectives,
         "precision": arguments.precision,
         "activation_checkpointing": False,
         "model": model,
@@ -157,7 +164,7 @@ def check_examples(config: RunConfig, environment: Mapping[str, str] = os.enviro
     Raises:
         InputError: as ``tasks.reading.read_examples`` raises it; names options.
     """
-    if read_rank(environment) != 0:
+    if read_place(environment).rank != 0:
         return
     for stage in config.stages:
         if isinstance(stage, FinetuneStage):
@@ -174,7 +181,7 @@ def render_config(config: RunConfig) -> str:
 
 def describe_results(config: RunConfig, environment: Mapping[str, str] = os.environ) -> str:
     """Return what a finished run has found and where things are; empty on every rank but 0."""
-    if read_rank(environment) != 0:
+    if read_place(environment).rank != 0:
         return ""
     # They load torch, which the run has done by now.
     from bert_trainer.checkpoints.checkpoint import MODEL_FILE
@@ -416,10 +423,8 @@ def _find_model(arguments: argparse.Namespace) -> tuple[str | None, Described]:
 
 
 def _world(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Document:
-    ranks, here = read_size(environment), read_local_size(environment)
-    if "HOROVOD_SIZE" in environment and ranks == 1:  # horovodrun with Gloo
-        ranks, here = int(environment["HOROVOD_SIZE"]), int(environment.get("HOROVOD_LOCAL_SIZE", ranks))
-    return {"ranks": ranks, "hosts": _given(arguments.hosts, -(-ranks // max(here, 1)))}
+    place = read_place(environment)
+    return {"ranks": place.size, "hosts": _given(arguments.hosts, -(-place.size // max(place.local_size, 1)))}
 
 
 def _optimizer(arguments: argparse.Namespace) -> Document:
