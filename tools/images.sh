@@ -4,10 +4,11 @@
 #   tools/images.sh [NAME...]        default: operator trainer
 #
 # NAME is operator, trainer (Open MPI 5), a flavour of the trainer (trainer-open-mpi-4, trainer-mpich,
-# trainer-intel-mpi), or trainer-cuda (Open MPI 5 and NCCL). The layout holds each as NAME, layers uncompressed and
-# layers that images share once, so that a flavour adds some 150 MB to the trainer's 4 GB. For tests and `make cluster-demo`, which import them as
-# bert-operator.test/NAME:dev (tests/support/image_layout.py); with Docker, `docker build -f images/NAME/Dockerfile .`
-# does the same. The layout lies outside the clone. An image whose inputs have not changed is not built again, and what
+# trainer-intel-mpi), trainer-cuda (Open MPI 5 and NCCL), or one with an older torch and without Horovod: trainer-v100
+# (CUDA 12.6) or trainer-ort (ONNX Runtime's training). The layout holds each as NAME, layers uncompressed and
+# layers that images share once, so that a flavour adds some 150 MB to the trainer's 4 GB. For tests and
+# `make cluster-demo`, which import them as bert-operator.test/NAME:dev (tests/support/image_layout.py); with Docker,
+# `docker build -f images/NAME/Dockerfile .` does the same. The layout lies outside the clone. An image whose inputs have not changed is not built again, and what
 # no image needs any more is deleted. The base image is made by debootstrap, once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,13 +17,15 @@ layout=$cache/images/layout
 base=docker.io/library/debian:bookworm-slim
 export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} STORAGE_DRIVER=${STORAGE_DRIVER:-overlay}
 
+names="operator, trainer, trainer-cuda, trainer-v100, trainer-ort, trainer-open-mpi-4, trainer-mpich, trainer-intel-mpi"
+
 say() { echo "images: $*" >&2; }
 die() { say "$@"; exit 1; }
 
 inputs_of() {
     case $1 in
         operator) echo images/operator operator/bert_operator pyproject.toml ;;
-        trainer | trainer-cuda | trainer-open-mpi-4 | trainer-mpich | trainer-intel-mpi)
+        trainer | trainer-cuda | trainer-v100 | trainer-ort | trainer-open-mpi-4 | trainer-mpich | trainer-intel-mpi)
             echo images/trainer trainer/bert_trainer tools/horovod_wheel.sh tools/horovod.sha256 ;;
     esac
 }
@@ -31,6 +34,9 @@ inputs_of() {
 arguments_of() {
     case $1 in
         trainer-cuda) echo "--build-arg=ACCELERATOR=cuda" ;;
+        trainer-v100)
+            echo "--build-arg=ACCELERATOR=cuda --build-arg=COLLECTIVES=torch --build-arg=LOCK=locks/torch-2.7.lock" ;;
+        trainer-ort) echo "--build-arg=COLLECTIVES=torch --build-arg=LOCK=locks/ort.lock" ;;
         trainer-*) echo "--build-arg=MPI=${1#trainer-}" ;;
     esac
 }
@@ -41,6 +47,7 @@ minutes_of() {
         operator) echo "1 minute" ;;
         trainer) echo "4 minutes, 7 where Horovod is not in the cache" ;;
         trainer-cuda) echo "15 minutes" ;;
+        trainer-v100 | trainer-ort) echo "10 minutes" ;;
         *) echo "2 minutes, 5 where Horovod is not in the cache" ;;
     esac
 }
@@ -126,7 +133,7 @@ main() {
     [ $# -gt 0 ] || set -- operator trainer
     for name in "$@"; do
         [ -n "$(inputs_of "$name")" ] ||
-            die "got '$name'; allowed: operator, trainer, trainer-cuda, trainer-open-mpi-4, trainer-mpich, trainer-intel-mpi"
+            die "got '$name'; allowed: $names"
     done
     for tool in buildah skopeo debootstrap flock python3; do
         command -v "$tool" >/dev/null || die "$tool is not installed (Debian, Ubuntu: apt-get install buildah skopeo debootstrap)"

