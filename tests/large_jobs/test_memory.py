@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from api_stand_in import ApiStandIn
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.rules.size_bound import MAX_BYTES, spec_size
+from bert_operator.cluster.paths import path_of
 from cluster_api import wait_until
-from many_jobs import ManyJobs
 from operator_process import OperatorProcess
 from sample_job import Document, sample_document
 
@@ -33,8 +34,6 @@ def largest_job() -> Document:
     )
     job["metadata"] = {
         "name": "any",
-        "namespace": "default",
-        "generation": 1,
         "annotations": {"a": "😀" * (ANNOTATIONS // 4)},
     }
     env = job["spec"]["env"] = []
@@ -55,12 +54,18 @@ def peak_bytes(pid: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 3 * COUNT)
 def test_the_largest_jobs_take_little_memory(tmp_path: Path) -> None:
-    with ManyJobs(largest_job(), COUNT) as server:
+    job = largest_job()
+    with ApiStandIn() as server:
+        for number in range(COUNT):
+            metadata = {**job["metadata"], "name": f"job-{number}"}
+            server.put(path_of("BertPretrainJob", "default"), {**job, "metadata": metadata})
         operator = OperatorProcess(tmp_path, server.kubeconfig(tmp_path), sweepSeconds=max(1, COUNT // 50))
         operator.launch()
         try:
             wait_until(
-                lambda: all(status.get("phase") == "Stopped" for status in server.statuses),
+                lambda: all(
+                    job.get("status", {}).get("phase") == "Stopped" for job in server.cluster.all("BertPretrainJob")
+                ),
                 40 + COUNT,
                 "a look at each",
             )

@@ -82,7 +82,7 @@ def test_a_watch_that_stays_dead_loses_no_job_and_fails_readiness(tmp_path: Path
             assert operator.page("/readyz")[1].startswith("the watch on BertPretrainJob lags by")
             assert operator.figure('watch_lag_seconds{kind="BertPretrainJob"}') > 0.5
             assert operator.page("/healthz") == (200, "ok\n")
-            del server.objects[path_of("BertPretrainJob", "demo", unheard["metadata"]["name"])]
+            server.cluster.remove(unheard)
             wait_until(operator.is_ready, 30, "it to be ready again")
         finally:
             operator.kill()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_operator.cluster.client import ApiError
@@ -17,10 +17,11 @@ from bert_operator.cluster.paths import path_of
 from bert_operator.timestamps import render_time
 
 Document = dict[str, Any]
-Key = tuple[str, str]
-"""Kind and name; there is one namespace."""
+Key = tuple[str, str, str]
+"""Kind, namespace and name."""
 
 NAMESPACE = "demo"
+"""Where an object is whose namespace nobody names."""
 KINDS = ("BertPretrainJob", "ConfigMap", "Event", "Job", "MPIJob", "Pod")
 FINAL_PHASES = ("Succeeded", "Failed")
 START_S = 1_700_000_000.0
@@ -45,37 +46,42 @@ class FakeCluster:
 
     def get(self, path: str, **query: str) -> Document:
         """Return an object, or a list; raises ApiError."""
-        kind, name, _ = _split(path)
+        kind, namespace, name, _ = split(path)
         if name:
-            return self._require(kind, name)
+            return self._require(kind, namespace, name)
         label, _, value = query.get("labelSelector", "").partition("=")
-        found = [item for item in self.all(kind) if not label or _labels(item).get(label) == value]
+        found = [
+            item
+            for item in self.all(kind)
+            if namespace in ("", item["metadata"]["namespace"]) and (not label or _labels(item).get(label) == value)
+        ]
         # Items of a list do not say what they are.
         return {"items": [{key: item[key] for key in item if key != "kind"} for item in found]}
 
     def create(self, path: str, document: Mapping[str, Any]) -> Document:
         """Create an object; raises ApiError."""
-        kind, _, _ = _split(path)
+        kind, namespace, _, _ = split(path)
         name = document["metadata"]["name"]
         if refusal := self.refusals.get(kind):
             raise ApiError(*refusal)
-        if (kind, name) in self.objects:
+        if (kind, namespace, name) in self.objects:
             raise ApiError(409, "AlreadyExists", f'{kind.lower()}s "{name}" already exists')
-        return self.add(self.on_create({**document, "kind": kind}))
+        metadata = {**document["metadata"], "namespace": namespace}
+        return self.add(self.on_create({**document, "kind": kind, "metadata": metadata}))
 
     def patch(self, path: str, change: Mapping[str, Any]) -> Document:
         """Merge into the status of an object, of that version and uid only; raises ApiError."""
-        kind, name, part = _split(path)
+        kind, namespace, name, part = split(path)
         assert part == "status", "the operator patches nothing else"
-        found, wanted = self._require(kind, name), change["metadata"]
+        found, wanted = self._require(kind, namespace, name), change["metadata"]
         if any(found["metadata"][field] != wanted[field] for field in ("uid", "resourceVersion") if field in wanted):
             raise ApiError(409, "Conflict", f"the {kind} {name} has been modified")
         return self.update(found, status=merged(found.get("status") or {}, change["status"]))
 
     def delete(self, path: str, *, uid: str) -> Document:
         """Delete an object of that uid, its dependents first; raises ApiError."""
-        kind, name, _ = _split(path)
-        found = self._require(kind, name)
+        kind, namespace, name, _ = split(path)
+        found = self._require(kind, namespace, name)
         if found["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", f"the uid in the precondition is not that of {kind} {name}")
         return self.mark_deleted(found)
@@ -84,11 +90,12 @@ class FakeCluster:
 
     def all(self, kind: str) -> list[Document]:
         """Return all objects of a kind, in the order of their creation."""
-        return [item for (its_kind, _), item in self.objects.items() if its_kind == kind]
+        # At once: another thread may be creating some.
+        return [item for (its_kind, _, _), item in list(self.objects.items()) if its_kind == kind]
 
     def find(self, kind: str, name: str) -> Document | None:
-        """Return an object."""
-        return self.objects.get((kind, name))
+        """Return an object of the namespace that needs no name."""
+        return self.objects.get((kind, NAMESPACE, name))
 
     def fresh(self, document: Document) -> Document | None:
         """Return an object as it is now; None where it is gone, even if another one has its name."""
@@ -179,8 +186,13 @@ class FakeCluster:
         else:
             self.remove(item)
 
-    def _require(self, kind: str, name: str) -> Document:
-        found = self.objects.get((kind, name))
+    @property
+    def version(self) -> str:
+        """The resourceVersion of the last change."""
+        return self.changes[-1][1]["metadata"]["resourceVersion"] if self.changes else "100"
+
+    def _require(self, kind: str, namespace: str, name: str) -> Document:
+        found = self.objects.get((kind, namespace, name))
         if found is None:
             raise ApiError(404, "NotFound", f'{kind.lower()}s "{name}" not found')
         return found
@@ -221,7 +233,8 @@ def _labels(document: Document) -> Mapping[str, str]:
 
 
 def _key(document: Document) -> Key:
-    return document["kind"], document["metadata"]["name"]
+    metadata = document["metadata"]
+    return document["kind"], metadata["namespace"], metadata["name"]
 
 
 def _is_tracked(pod: Document) -> bool:
@@ -233,17 +246,15 @@ def _waits_for_dependents(document: Document) -> bool:
     return is_deleting(document) and document["kind"] != "Pod"
 
 
-def _paths() -> Iterator[tuple[str, str]]:
-    for kind in KINDS:
-        yield path_of(kind, NAMESPACE), kind
+_KIND_OF = {path_of(kind, None): kind for kind in KINDS}
 
 
-_KIND_OF = dict(_paths())
-
-
-def _split(path: str) -> tuple[str, str, str]:
-    """Return kind, name and subresource of a path of the namespace."""
-    parts = path.split("/")
-    end = parts.index("namespaces") + 3
-    name, part = (*parts[end:], "", "")[:2]
-    return _KIND_OF["/".join(parts[:end])], name, part
+def split(path: str) -> tuple[str, str, str, str]:
+    """Return kind, namespace, name and subresource of a path; raises ApiError where there is no such resource."""
+    group, _, rest = path.partition("/namespaces/")
+    namespace, *parts = rest.split("/") if rest else ("", group.rpartition("/")[2])
+    resource, name, part = (*parts, "", "", "")[:3]
+    kind = _KIND_OF.get(f"{group}/{resource}" if rest else group)
+    if kind is None:
+        raise ApiError(404, "NotFound", f"the server could not find {path}")
+    return kind, namespace, name, part

@@ -11,18 +11,19 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import aiohttp
 from aiohttp import web
 
+from served import Served
+
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 HOP_BY_HOP = frozenset({"connection", "host", "content-length", "transfer-encoding", "content-encoding", "keep-alive"})
-START_DEADLINE_S = 10.0
 
 
 class Request(NamedTuple):
@@ -86,32 +87,29 @@ class Fault:
         return self.nth <= self.met and (not self.times or self.met < self.nth + self.times)
 
 
-class FlakyProxy:
+class FlakyProxy(Served):
     """``with FlakyProxy(url, ca_file) as proxy: ... proxy.url``."""
 
     def __init__(self, url: str, ca_file: Path) -> None:
+        super().__init__()
         self._upstream, self._ca_file = url, ca_file
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.are_watches_mute = False
-        self.url = ""
         self._watches: dict[asyncio.Transport, bool] = {}  # and whether it is mute
         self._gone = 0
-        self._loop = asyncio.new_event_loop()
-        self._is_up = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="flaky-proxy", daemon=True)
 
-    def __enter__(self) -> FlakyProxy:
-        self._thread.start()
-        assert self._is_up.wait(START_DEADLINE_S), "the proxy does not listen"
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        super().__exit__()
+
+    @asynccontextmanager
+    async def surroundings(self) -> AsyncIterator[None]:
+        tls = ssl.create_default_context(cafile=str(self._ca_file))
+        connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+        no_limit = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(connector=connector, timeout=no_limit) as self._session:
+            yield
 
     def add(self, fault: Fault) -> Fault:
         """Have a fault count from now on."""
@@ -129,7 +127,7 @@ class FlakyProxy:
         """End the connections of all open watches in the middle; return how many there were."""
         cut = list(self._watches)
         for transport in cut:
-            self._loop.call_soon_threadsafe(transport.abort)
+            self.loop.call_soon_threadsafe(transport.abort)
         return len(cut)
 
     def mute_watches(self) -> int:
@@ -146,27 +144,7 @@ class FlakyProxy:
         """Return the writes that came in so far."""
         return [request for request in list(self.requests) if request.is_write and match(request)]
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
-        tls = ssl.create_default_context(cafile=str(self._ca_file))
-        connector = aiohttp.TCPConnector(ssl=tls, limit=0)
-        no_limit = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(connector=connector, timeout=no_limit) as self._session:
-            server = web.Server(self._answer, access_log=None)
-            runner = web.ServerRunner(server, shutdown_timeout=0.1)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            self._is_up.set()
-            await self._stop.wait()
-            await runner.cleanup()
-
-    async def _answer(self, incoming: web.BaseRequest) -> web.StreamResponse:
+    async def answer(self, incoming: web.BaseRequest) -> web.StreamResponse:
         body = await incoming.read()
         request = Request(incoming.method, incoming.path, dict(incoming.query), _document(body))
         self.requests.append(request)

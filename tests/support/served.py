@@ -1,0 +1,72 @@
+"""An HTTP server of a test's own, in a thread of its own, on a free port of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import ClassVar, Self
+
+from aiohttp import web
+
+START_DEADLINE_S = 10.0
+
+
+class Served:
+    """``with ASubclass() as server: ... server.url``; it says in ``answer`` what comes back."""
+
+    gives_up: ClassVar[bool] = False
+    """Whether an answer is cancelled when whoever asked has gone."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.loop = asyncio.new_event_loop()
+        self.stop = asyncio.Event()
+        """Set when the end has come: whoever waits in an answer waits for this as well."""
+        self._is_up = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._is_up.wait(START_DEADLINE_S), f"{type(self).__name__} does not listen"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self.stop.set)
+        self._thread.join()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request."""
+        raise NotImplementedError
+
+    def surroundings(self) -> AbstractAsyncContextManager[object]:
+        """Return what has to be open while it serves."""
+        return nullcontext()
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """Write a kubeconfig that names it as the API server, and return its path."""
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": self.url}}],
+            "users": [{"name": "it", "user": {"token": "none"}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        }))  # fmt: skip
+        return path
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with self.surroundings():
+            server = web.Server(self.answer, access_log=None, handler_cancellation=self.gives_up)
+            runner = web.ServerRunner(server, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._is_up.set()
+            await self.stop.wait()
+            await runner.cleanup()
