@@ -8,15 +8,13 @@ time and do without in silence; and locked memory. Judging what a job asks for i
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import ipaddress
 import os
 import resource
-import socket
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from bert_trainer.system.network_interfaces import read_interfaces
 
 # Of rdma-core. libmlx5 stands for the providers, which come in one package.
 VERBS_LIBRARIES = ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1")
@@ -26,7 +24,6 @@ MIN_LOCKED_BYTES = 64 * 2**20
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at
 _GPU_DRIVER = Path("/dev/nvidiactl")
 _IPC_LOCK = 1 << 14  # capability bit (capabilities(7))
-_ADDRESS_REQUEST = 0x8915  # SIOCGIFADDR (netdevice(7))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +90,7 @@ def read_transports(root: Path = Path("/")) -> Transports:
         device_trouble=_find_device_trouble(verbs),
         missing_libraries=find_missing(VERBS_LIBRARIES),
         locked_bytes=_read_locked_bytes(),
-        interfaces=_read_interfaces(root),
+        interfaces=read_interfaces(root),
         shared_bytes=_read_size(_SHARED_MEMORY),
         has_gpu=(root / _GPU_DRIVER.relative_to("/")).exists(),
     )
@@ -191,20 +188,6 @@ def _read_locked_bytes() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     # The capability counts where the process has it in effect, which a user other than root does not get by its pod.
     return None if limit == resource.RLIM_INFINITY or int(capabilities, 16) & _IPC_LOCK else limit
-
-
-def _read_interfaces(root: Path) -> dict[str, str | None]:
-    names = sorted(path.name for path in (root / "sys/class/net").glob("*") if path.is_dir())
-    return {name: _read_address(name) for name in names}
-
-
-def _read_address(interface: str) -> str | None:
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        try:
-            return str(ipaddress.ip_address(fcntl.ioctl(asked, _ADDRESS_REQUEST, request)[20:24]))
-        except OSError:  # it has none
-            return None
 
 
 def _read_size(folder: Path) -> int:
