@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from bert_trainer.errors import PEER_ENDED
 from bert_trainer.pod.exit_codes import (
     MAX_RECORD_BYTES,
     Evidence,
@@ -256,6 +257,10 @@ SOCKET_CLOSED = """\0[run-worker-0:00000] *** An error occurred in Socket closed
 """
 MPICH_LOST = "Abort(1) on node 0 (rank 0 in comm 0): Fatal error in internal_Allreduce: Other MPI error, error stack:"
 HOROVOD_LOST = "Traceback (most recent call last):\nhorovod.common.exceptions.HorovodInternalError: rank 1 has gone"
+GLOO_LOST = (
+    "Traceback (most recent call last):\nRuntimeError: [../gloo/transport/tcp/pair.cc:543] Connection closed by peer"
+)
+TORCH_LOST = f"WARNING {PEER_ENDED}"
 TRUNCATED = SOCKET_CLOSED.replace("Socket closed", "MPI_Recv").replace("Unknown error", "MPI_ERR_TRUNCATE: truncated")
 
 
@@ -290,6 +295,19 @@ def test_a_rank_that_lost_a_peer_has_not_failed_by_itself(words: str, who: int |
     # The peer that others lost reported a failure of its own, or left by itself.
     assert judge(14, [end(0, -6), end(1, 1)], (0, words)) == 1
     assert judge(14, [end(1, 2)], (0, words), (1, "bert-train: model.preset: got tini")) == 2
+
+
+@pytest.mark.parametrize("words", [GLOO_LOST, TORCH_LOST])
+def test_a_rank_that_lost_a_peer_by_torch_has_not_failed_by_itself(words: str) -> None:
+    banner = (None, OPEN_MPI_5.replace("@1,3", "@1,0"))
+    # The other one has gone with its pod: nobody reports its end.
+    assert judge(1, [], (0, words)) == 4
+    assert judge(1, [end(0, 1)], (0, words)) == 4
+    assert judge(1, [end(0, 1)], (0, words), banner) == 4
+    assert judge(1, [end(0, 1), end(1, -9)], (0, words), banner) == 137
+    assert judge(1, [end(0, 1), end(1, 5)], (0, words), banner) == 5
+    assert judge(1, [end(0, 1), end(1, 2)], (0, words), (1, "bert-train: model.preset: got tini")) == 2
+    assert judge(1, [end(0, 1), end(1, 1)], (0, words), *((1, line) for line in TRACEBACK)) == 1
 
 
 def test_a_named_signal_outweighs_an_exit_code_without_an_error() -> None:

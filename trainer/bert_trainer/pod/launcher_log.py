@@ -67,19 +67,26 @@ _WORKER_LOST = (
 _PEER_GONE = re.compile(
     r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
 )
-# The same from any MPI. Wrong use of MPI has other messages, such as MPI_ERR_TRUNCATE or "Invalid rank", and must not
-# match: it is the program's own failure. process_vm_readv is how ranks of one machine read each other's memory.
+# The same from torch.distributed: Gloo's, and NCCL's where it says that the other end has gone.
+_TORCH_PEER_LOST = (
+    r"gloo/transport/tcp/\S+\] (?:Connection closed by peer|Read error .*reset by peer|writev\(\) failed .*Broken pipe)"
+    r"|\bncclRemoteError\b"
+)
+# The same from any MPI, and from our own program by torch.distributed, which prints no more of it. Wrong use of MPI has
+# other messages, such as MPI_ERR_TRUNCATE or "Invalid rank", and must not match: it is the program's own failure.
+# process_vm_readv is how ranks of one machine read each other's memory.
 _PEER_LOST = re.compile(
     r"MPI communication peer process has unexpectedly disconnected"
     r"|\*\*\* An error occurred in Socket closed"
     r"|\*\*\* (?:Unknown error|MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED|REVOKED)\b)"
     r"|Fatal error in \w+: (?:Other MPI error|Unknown error class|Internal MPI error|.*(?i:process failed))"
     r"|process_vm_readv\(pid=\d+.*No such process"
+    rf"|{_TORCH_PEER_LOST}|{re.escape(PEER_ENDED)}"
 )
 # Follow-up errors of a rank whose peer has left, killed or not: they never name the cause.
 _PEER_FAILED = re.compile(
     r"HorovodInternalError|mpi4py\.MPI\.Exception: MPI_ERR_(?:OTHER|INTERN|UNKNOWN|PROC_FAILED)"
-    rf"|{re.escape(PEER_ENDED)}"
+    rf"|{_TORCH_PEER_LOST}|{re.escape(PEER_ENDED)}"
 )
 
 
@@ -285,6 +292,8 @@ def find_first_failure(
     # 8 with 255. By the rules below, 0 of 100 kills were misjudged with each of the MPIs (make test-stops).
     # Not covered: under MPICH 5.0.2 the peer of a rank that leaves may crash (signal 11) before that end is reported.
     named = log.named_failure(hosts, slots)
+    if named is not None and named.signal is None and log.only_lost_peer(named.rank):
+        named = None  # the first that left, because another had gone with its pod
     # When a launcher ends a rank, it ends the ``bert-pod rank`` that would report it as well. A reported SIGKILL
     # therefore came from elsewhere, most often from the kernel's OOM killer, and outweighs whoever failed after it.
     killed = next((end for end in reported if end.signal == signal.SIGKILL), None)
