@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.index import MAX_WARNINGS, Index
+from bert_operator.cluster.object_summaries import MAX_KEPT_BYTES
 from bert_operator.names import JobRef
 from bert_operator.render.names import name_prefix
 from child_documents import NAMESPACE, child_document, event_document, pod_document
@@ -29,10 +30,52 @@ def phase(index: Index) -> str:
 def test_an_older_version_of_a_job_is_ignored() -> None:
     index = Index()
     assert index.put_job(job(version=5, phase="Running")) == DEMO
-    assert index.put_job(job(version=4)) == DEMO
+    assert index.put_job(job(version=4)) is None
     assert phase(index) == "Running"
     index.put_job(job(version=6, phase="Failed"))
     assert phase(index) == "Failed"
+
+
+def test_what_is_known_already_is_no_news() -> None:
+    index = Index()
+    for put, document in (
+        (index.put_job, job(version=5)),
+        (index.put_child, child_document(version=5)),
+        (index.put_pod, pod_document(version=5)),
+    ):
+        assert put(document) == DEMO
+        assert put(document) is None
+        # A controller has noted something that no decision is made of.
+        metadata = {**document["metadata"], "resourceVersion": "6", "annotations": {"seen": "yes"}}
+        assert put({**document, "metadata": metadata}) is None
+    (job_version,) = (version for *_, version in index.known("BertPretrainJob"))
+    (child,), (pod,) = index.children(DEMO), index.all_pods(DEMO)
+    assert (job_version, child.version, pod.version) == (6, 6, 6), "the newest one is the precondition of a write"
+
+
+def test_every_change_that_decides_something_is_news() -> None:
+    index = Index()
+    index.put_job(job(version=5))
+    changed = job(version=6)
+    changed["spec"] = {"runPolicy": {"suspend": True}}
+    assert index.put_job(changed) == DEMO
+    assert index.put_job(job(version=7, phase="Running")) == DEMO
+    assert index.put_job(job(version=8, uid="another")) == DEMO
+    index.put_child(child_document(version=5))
+    assert index.put_child(child_document(version=6, true={"Running": ""})) == DEMO
+    assert index.put_child(child_document(version=7, uid="another")) == DEMO
+    index.put_pod(pod_document(version=5))
+    assert index.put_pod(pod_document(version=6, phase="Failed")) == DEMO
+    assert index.put_pod(pod_document(version=7, phase="Failed", uid="another")) == DEMO
+
+
+def test_every_version_of_a_job_too_large_to_be_kept_is_news() -> None:
+    index = Index()
+    for version in (5, 6):
+        large = job(version=version)
+        large["spec"] = {"env": ["x" * MAX_KEPT_BYTES]}
+        assert index.put_job(large) == DEMO
+        assert index.put_job(large) is None
 
 
 def test_another_job_of_the_name_replaces_the_first() -> None:

@@ -1,7 +1,9 @@
 """The cache of all cluster objects by job: in memory, fed by watches and by the operator's own writes.
 
 What the operator writes is put in here at once, from the API server's response, so no decision is made from a state
-older than its own last action. Lower resource versions are ignored: a watch delivers them later.
+older than its own last action. Lower resource versions are ignored: a watch delivers them later. Objects that differ
+from what is known in nothing that decisions are made of wake nobody: a watch repeats every write of the operator, and
+kubelets and controllers write much that no summary holds.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from bert_operator.render import names
 
 Document = Mapping[str, Any]
 WarningKey = tuple[str, str]
+Summary = JobSummary | ChildSummary | PodSummary
 
 MAX_WARNINGS = 5_000
 """Objects whose warnings are kept; the least recent are dropped first."""
@@ -47,7 +50,7 @@ class Index:
         # A late watch, or the response to a write, may bring an object back after its deletion was seen.
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
-    # Writes. Every method returns the job that is concerned, None if none is.
+    # Writes. Every method returns the job that has to be looked at, None if there is none or nothing new.
 
     def put_job(self, body: Document) -> JobRef | None:
         """Add or update a BertPretrainJob."""
@@ -58,7 +61,8 @@ class Index:
         # Versions order the states of one object; a recreated job has another uid, and replaces its namesake.
         if known is None or known.uid != summary.uid or known.version <= summary.version:
             self._jobs[ref] = summary
-        return ref
+            return ref if _is_news(known, summary) else None
+        return None
 
     def put_child(self, body: Document) -> JobRef | None:
         """Add or update a Job or MPIJob."""
@@ -67,13 +71,15 @@ class Index:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        if summary.uid not in self._tombstones:
-            children = self._children.setdefault(ref, {})
-            known = children.get(summary.name)
-            if known is None or known.uid != summary.uid or known.version <= summary.version:
-                children[summary.name] = summary
-                self._note_prefix(ref)
-        return ref
+        if summary.uid in self._tombstones:
+            return None
+        children = self._children.setdefault(ref, {})
+        known = children.get(summary.name)
+        if known is None or known.uid != summary.uid or known.version <= summary.version:
+            children[summary.name] = summary
+            self._note_prefix(ref)
+            return ref if _is_news(known, summary) else None
+        return None
 
     def put_pod(self, body: Document) -> JobRef | None:
         """Add or update a pod."""
@@ -82,11 +88,14 @@ class Index:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        if summary.uid not in self._tombstones:
-            # No comparison of versions: only the reflector puts pods, in order.
-            self._pods.setdefault(ref, {})[summary.name] = summary
-            self._note_prefix(ref)
-        return ref
+        if summary.uid in self._tombstones:
+            return None
+        pods = self._pods.setdefault(ref, {})
+        known = pods.get(summary.name)
+        # No comparison of versions: only the reflector puts pods, in order.
+        pods[summary.name] = summary
+        self._note_prefix(ref)
+        return ref if _is_news(known, summary) else None
 
     def put_warning(self, body: Document) -> JobRef | None:
         """Add a Warning event; events about foreign objects are kept as well, within bounds.
@@ -225,6 +234,13 @@ class Index:
                 if candidate in self._children or candidate in self._pods:
                     yield candidate
             end = name.rfind("-", 0, end)
+
+
+def _is_news(known: Summary | None, found: Summary) -> bool:
+    """Return whether an object differs from what is known of it in more than its version."""
+    # Of a job that is too large to be kept the version is all that tells.
+    is_whole = not isinstance(found, JobSummary) or found.content is not None
+    return known is None or known != (found._replace(version=known.version) if is_whole else found)
 
 
 def _prefix(ref: JobRef) -> JobRef:

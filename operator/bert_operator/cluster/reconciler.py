@@ -189,6 +189,19 @@ class Reconciler:
             step = plan(job, self._observe(job, summary, status), self._now_s())
         return step
 
+    def _plan_on(self, job: BertPretrainJob, summary: JobSummary, done: Plan) -> Plan:
+        """Return the plan after one that was carried out, whose time is all that is left of it.
+
+        The index has the answers to all writes, so that what the watches tell of them is no news and wakes nobody.
+
+        Raises:
+            Requeue: It asks for more, as after a child that a run of this operator before had created is found to run.
+        """
+        after = plan(job, self._observe(job, summary, done.status), self._now_s())
+        if after.status != done.status or after.stop or after.remove or after.create is not None:
+            raise Requeue(0.0)
+        return after
+
     def _observe(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Observed:
         refusal = self._children.refusal(job.ref, summary.uid)
         latest = self._log_records.latest(job.ref)
@@ -243,6 +256,8 @@ class Reconciler:
             await self._children.create(job, summary, step, draft)
         else:
             self._children.forget_refusal(job.ref)
+        if step.status != status or step.stop or step.remove or step.create is not None:
+            step = self._plan_on(job, summary, step)
         # Only under this uid: a job that was applied again under the name is another one.
         if step.delete_job:
             await delete_object(self._api, job_path(job.ref), summary.uid)

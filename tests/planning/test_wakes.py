@@ -1,0 +1,170 @@
+"""An operator looks at a job when something new has come or a time that it named is due, and at no other moment.
+
+Its own writes come back over the watches and are no news, so whatever follows from a write alone has to be thought of
+when it is made: otherwise a job would stand still until the next resync.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fake_cluster import Document, FakeCluster, is_deleting
+from fake_controllers import act, end_pod, is_alive, start_pod
+from job_walk import REF, Shape, World, change_policy
+from walking_operator import Fault, Operator
+
+MOST_MOMENTS = 120
+
+
+class WokenOperator(Operator):
+    """An operator that knows whether the work queue would have it look."""
+
+    is_woken = False
+    due_s: float | None = None
+
+    def _take(self, change: str, document: Document) -> None:
+        put = {"Pod": self.index.put_pod, "BertPretrainJob": self.index.put_job, "Event": self.index.put_warning}
+        take = self.index.drop if change == "DELETED" else put.get(document["kind"], self.index.put_child)
+        self.is_woken |= take(document) == REF
+
+
+class Sleepers:
+    """A world in which nobody looks without a reason."""
+
+    def __init__(
+        self, *, workers: int = 1, prepares: bool = False, acts: bool = True, starts: bool = True, **policy: Any
+    ) -> None:
+        """acts: whether controllers and nodes do anything. starts: whether nodes start pods."""
+        self.world = World(Shape(workers=workers, prepares=prepares, operators=0, run_policy=policy))
+        self.operator = WokenOperator(self.world.cluster, self.world)
+        self.acts, self.starts = acts, starts
+        self.failing = 0
+        """So many attempts end with exit code 1."""
+
+    @property
+    def cluster(self) -> FakeCluster:
+        return self.world.cluster
+
+    def pass_time(self, fault: Fault | None = None, *, until: str = "") -> None:
+        """Let everybody do what they have a reason for until nobody has one, or the job is in a phase.
+
+        fault: of the first look.
+        """
+        for _ in range(MOST_MOMENTS):
+            self.operator.catch_up()
+            if self.operator.is_woken or self._is_due():
+                self.look(fault)
+                fault = None
+            elif until and self.world.status().get("phase") == until:
+                return
+            elif not self._others_act():
+                if self.operator.due_s is None:
+                    return
+                self.cluster.now_s = max(self.cluster.now_s, self.operator.due_s)
+        raise AssertionError(f"no rest: {self.world.told[-8:]}")
+
+    def _is_due(self) -> bool:
+        return self.operator.due_s is not None and self.cluster.now_s >= self.operator.due_s
+
+    def look(self, fault: Fault | None = None) -> None:
+        """Look at the job, and note when to look again."""
+        self.operator.is_woken, self.operator.due_s = False, None
+        look = self.world.look(self.operator, kinds=[], fault=fault)
+        if look is not None and (look.was_refused or look.again_in_s is not None):
+            # The work queue has a job that failed looked at again after a pause.
+            self.operator.due_s = self.cluster.now_s + (look.again_in_s or 1.0)
+
+    def _others_act(self) -> bool:
+        """Have controllers and nodes do one thing each; return whether anything came of it."""
+        if not self.acts:
+            return False
+        before = len(self.cluster.changes)
+        act(self.cluster)
+        for pod in self.cluster.all("Pod"):
+            if is_deleting(pod) and is_alive(pod):
+                end_pod(self.cluster, pod, 3)
+            elif pod["status"]["phase"] == "Pending" and self.starts:
+                start_pod(self.cluster, pod)
+            elif is_alive(pod) and self.world.status().get("phase") == "Running" and _is_main(pod):
+                self._end(pod)
+        return len(self.cluster.changes) > before
+
+    def _end(self, pod: Document) -> None:
+        if self.failing:
+            self.failing -= 1
+            self.world.hurt.add(self.world.root(pod))
+            end_pod(self.cluster, pod, 1)
+        else:
+            end_pod(self.cluster, pod, 0)
+
+
+def _is_main(pod: Document) -> bool:
+    return "-worker-" not in pod["metadata"]["name"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_job_comes_to_its_end(workers: int, prepares: bool) -> None:
+    sleepers = Sleepers(workers=workers, prepares=prepares)
+    sleepers.pass_time()
+    assert sleepers.world.status()["phase"] == "Succeeded"
+
+
+def test_what_an_operator_has_written_does_not_wake_it() -> None:
+    sleepers = Sleepers(starts=False)
+    sleepers.operator.catch_up()
+    sleepers.look()
+    written = len(sleepers.cluster.changes)
+    sleepers.operator.catch_up()
+    assert written >= 3, "a job, its status, a ConfigMap and a child"
+    assert not sleepers.operator.is_woken
+
+
+@pytest.mark.parametrize("how", ["dies before", "dies after", "unsent", "unheard", "busy"])
+@pytest.mark.parametrize("at_write", [1, 2, 3])
+def test_a_job_comes_to_its_end_whatever_becomes_of_its_first_writes(at_write: int, how: str) -> None:
+    sleepers = Sleepers(workers=2)
+    sleepers.pass_time(Fault(at_write=at_write, how=how))
+    assert sleepers.world.status()["phase"] == "Succeeded"
+
+
+def test_failed_attempts_are_followed_by_others() -> None:
+    sleepers = Sleepers(workers=2, applicationRetries=2)
+    sleepers.failing = 2
+    sleepers.pass_time()
+    status = sleepers.world.status()
+    assert (status["phase"], status["attempt"], len(status["failures"])) == ("Succeeded", 3, 2)
+
+
+def test_a_paused_job_goes_on_once_it_may() -> None:
+    sleepers = Sleepers()
+    sleepers.pass_time(until="Running")
+    change_policy(sleepers.world, suspend=True)
+    sleepers.pass_time()
+    assert sleepers.world.status()["phase"] == "Stopped"
+    change_policy(sleepers.world, suspend=False)
+    sleepers.pass_time()
+    assert sleepers.world.status()["phase"] == "Succeeded"
+
+
+def test_an_attempt_that_nobody_starts_ends_at_its_deadline() -> None:
+    sleepers = Sleepers(starts=False, startDeadlineSeconds=600)
+    sleepers.pass_time()
+    status = sleepers.world.status()
+    assert (status["phase"], status["reason"]) == ("Failed", "StartDeadlineExceeded")
+
+
+def test_a_child_that_nobody_takes_note_of_is_stopped_at_its_deadline() -> None:
+    # No controller changes it, and so no watch tells of it: the deadline is the only reason to look.
+    sleepers = Sleepers(acts=False, startDeadlineSeconds=600)
+    sleepers.pass_time()
+    status = sleepers.world.status()
+    assert (status["phase"], status["reason"]) == ("Stopping", "StoppingAtStartDeadline")
+
+
+def test_a_job_goes_when_its_time_to_live_is_over() -> None:
+    sleepers = Sleepers(ttlSecondsAfterFinished=300)
+    sleepers.pass_time()
+    assert sleepers.world.job is None
