@@ -163,33 +163,31 @@ class WorkerPool(TaskPool):
         self._idle: list[_Worker] = []
         self._running: dict[_Worker, tuple[int, Any]] = {}
         """Number and task of each, in the order in which they were started."""
+        self._own: tuple[Callable[[Any], Any], int, Any] | None = None
+        """What this process works on itself, where it is the only one."""
 
     def __exit__(self, *_: object) -> None:
         """End all workers."""
         _end([*self._idle, *self._running])
 
-    def _run_numbered(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], may_start: Callable[[int], bool]
-    ) -> Generator[tuple[int, Task, Result]]:
-        if self._num_processes == 1:
-            for number, task in enumerate(tasks):
-                self._check()
-                yield number, task, function(task)
-            return
-        yield from super()._run_numbered(function, tasks, may_start)
-
     def _has_room(self) -> bool:
-        return len(self._running) < self._num_processes
+        return self._own is None and len(self._running) < self._num_processes
 
     def _is_busy(self) -> bool:
-        return bool(self._running)
+        return self._own is not None or bool(self._running)
 
     def _start(self, function: Callable[[Any], Any], number: int, task: Any) -> None:
+        if self._num_processes == 1:
+            self._own = function, number, task
+            return
         worker = self._idle.pop() if self._idle else _Worker()
         self._running[worker] = number, task
         worker.start(function, task)
 
     def _take(self) -> tuple[int, Any, Any] | None:
+        if self._own is not None:
+            (function, number, task), self._own = self._own, None
+            return number, task, function(task)
         ready = wait([worker.connection for worker in self._running], timeout=_POLL_S)
         worker = next((worker for worker in self._running if worker.connection in ready), None)
         if worker is None:
@@ -200,6 +198,7 @@ class WorkerPool(TaskPool):
         return number, task, worker.finish()
 
     def _abandon(self) -> None:
+        self._own = None
         # Their answers would be taken for those of the next round.
         _end(list(self._running))
         self._running.clear()
