@@ -19,8 +19,9 @@ import shutil
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from string import Template
 from types import TracebackType
 from typing import Any
 
@@ -31,20 +32,9 @@ from component import Component, free_ports
 
 BUILD = Path(__file__).parents[2] / "tools/control_plane/build.sh"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "mpi-operator")
-# Those that these tests see at work. What is left out would cost memory and time for nodes, volumes and addresses
-# that do not exist here.
-CONTROLLERS = (
-    "clusterrole-aggregation-controller",
-    "garbage-collector-controller",
-    "job-controller",
-    "namespace-controller",
-    "resourcequota-controller",
-    "serviceaccount-controller",
-    "serviceaccount-token-controller",
-    "ttl-after-finished-controller",
-)
 MPI_NAMESPACE = "mpi-operator"
-ISSUER = "https://kubernetes.default.svc"
+CONFIGURATION = Path(__file__).parents[1] / "fixtures/cluster"
+"""Templates of what the programs read and are started with."""
 
 
 class ControlPlane:
@@ -176,16 +166,16 @@ class ControlPlane:
         _write_private(path, json.dumps(document))
 
     def _define_parts(self) -> None:
-        folder, ports = self.folder, self._ports
-        self.etcd = self._part("etcd", etcd_arguments(folder, ports), "http", "/readyz")
+        folder = self.folder
+        self.etcd = self._part("etcd", self.arguments("etcd"), "http", "/readyz")
         self.api_server = self._part("kube-apiserver", self.api_server_arguments(), "https", "/readyz")
         self.controller_manager = self._part(
             "kube-controller-manager", self.controller_manager_arguments(), "https", "/healthz"
         )
-        self.scheduler = self._part("kube-scheduler", client_arguments(folder, ports, "kube-scheduler"))
+        self.scheduler = self._part("kube-scheduler", self.arguments("kube-scheduler"))
         self.mpi_operator = Component(
             "mpi-operator",
-            [str(self._programs / "mpi-operator"), *mpi_operator_arguments(folder)],
+            [str(self._programs / "mpi-operator"), *self.arguments("mpi-operator")],
             folder / "mpi-operator.log",
             self._mpi_operator_leads,
             environment={"KUBECONFIG": ""},  # it would win over the argument
@@ -196,9 +186,17 @@ class ControlPlane:
         )
         self.parts = (self.etcd, self.api_server, self.controller_manager, self.scheduler, self.mpi_operator)
 
+    def arguments(self, name: str) -> list[str]:
+        """Return what a program is started with."""
+        listed = yaml.safe_load((CONFIGURATION / "arguments.yaml").read_text())[name]
+        flat = [word for entry in listed for word in (entry if isinstance(entry, list) else [entry])]
+        ports = {program.translate(str.maketrans("- ", "__")): port for program, port in self._ports.items()}
+        values = {"folder": self.folder, "name": name, "own_port": self._ports.get(name), **ports}
+        return [fill(word, values) for word in flat]
+
     def api_server_arguments(self) -> list[str]:
         """Return the API server's command line; a cluster with nodes changes some of it."""
-        arguments = api_server_arguments(self.folder, self._ports)
+        arguments = self.arguments("kube-apiserver")
         if self._audited_user:
             policy = self.folder / "audit-policy.yaml"
             policy.write_text(json.dumps(audit_policy(self._audited_user)))
@@ -214,7 +212,7 @@ class ControlPlane:
 
     def controller_manager_arguments(self) -> list[str]:
         """Return the controller manager's."""
-        return controller_manager_arguments(self.folder, self._ports)
+        return self.arguments("kube-controller-manager")
 
     def _part(self, name: str, arguments: Sequence[str], scheme: str = "https", path: str = "/healthz") -> Component:
         command = [str(self._programs / name), *arguments]
@@ -231,44 +229,6 @@ class ControlPlane:
         return self.api.get("coordination.k8s.io/v1/leases", "mpi-operator", MPI_NAMESPACE).status == 200
 
 
-def etcd_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
-    """One member that forgets everything when the machine stops, which spares two cores the waiting for a disk."""
-    client, peer = (f"http://127.0.0.1:{ports[name]}" for name in ("etcd", "etcd peer"))
-    return [
-        f"--data-dir={folder / 'etcd'}",
-        f"--listen-client-urls={client}",
-        f"--advertise-client-urls={client}",
-        f"--listen-peer-urls={peer}",
-        f"--initial-advertise-peer-urls={peer}",
-        f"--initial-cluster=default={peer}",
-        "--unsafe-no-fsync",
-        "--log-level=warn",
-    ]
-
-
-def api_server_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
-    """Admission and limits as released; it makes its own serving certificate, of which clients read the CA."""
-    return [
-        f"--etcd-servers=http://127.0.0.1:{ports['etcd']}",
-        "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1",
-        f"--secure-port={ports['kube-apiserver']}",
-        f"--cert-dir={folder / 'certificates'}",
-        "--authorization-mode=RBAC",
-        f"--token-auth-file={folder / 'tokens.csv'}",
-        f"--service-account-issuer={ISSUER}",
-        f"--service-account-key-file={folder / 'service-accounts.key'}",
-        f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
-        "--service-cluster-ip-range=10.96.0.0/16",
-        "--allow-privileged",
-        # It refuses to announce a loopback address, and nobody here looks for it through a Service.
-        "--endpoint-reconciler-type=none",
-        # Without it a stop waits a minute for watches, which do not end by themselves.
-        "--shutdown-watch-termination-grace-period=1s",
-        "--profiling=false",
-    ]
-
-
 def audit_policy(user: str) -> dict[str, Any]:
     """Have one user's requests logged, without their bodies, when they are answered or a watch begins."""
     rules = [{"level": "Metadata", "users": [user]}, {"level": "None"}]
@@ -276,42 +236,9 @@ def audit_policy(user: str) -> dict[str, Any]:
     return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": omitted, "rules": rules}
 
 
-def client_arguments(folder: Path, ports: dict[str, int], name: str) -> list[str]:
-    """What controller manager and scheduler share."""
-    return [
-        f"--kubeconfig={folder / 'kubeconfig-admin'}",
-        "--leader-elect=false",
-        "--bind-address=127.0.0.1",
-        f"--secure-port={ports[name]}",
-        f"--cert-dir={folder / name}",
-        "--kube-api-qps=500",
-        "--kube-api-burst=1000",
-        "--profiling=false",
-    ]
-
-
-def controller_manager_arguments(folder: Path, ports: dict[str, int]) -> list[str]:
-    """Few controllers, and enough workers for tests with hundreds of jobs."""
-    return [
-        *client_arguments(folder, ports, "kube-controller-manager"),
-        f"--controllers={','.join(CONTROLLERS)}",
-        f"--service-account-private-key-file={folder / 'service-accounts.key'}",
-        "--concurrent-job-syncs=10",
-        "--concurrent-resource-quota-syncs=10",
-    ]
-
-
-def mpi_operator_arguments(folder: Path) -> list[str]:
-    """Its own rights, but not its default of 5 requests a second, which would make every test wait."""
-    return [
-        f"-kubeConfig={folder / 'kubeconfig-mpi-operator'}",
-        f"-lock-namespace={MPI_NAMESPACE}",
-        "-kube-api-qps=500",
-        "-kube-api-burst=1000",
-        "-controller-queue-rate-limit=500",
-        "-controller-queue-burst=1000",
-        "-threadiness=4",
-    ]
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """Return one of those templates with its ``$names`` filled in."""
+    return Template(template).substitute(values)
 
 
 def is_oldest() -> bool:

@@ -8,7 +8,6 @@ rules of iptables and control groups.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from cluster_api import Api, wait_until
 from component import Component, free_ports
-from control_plane import BUILD, ControlPlane
+from control_plane import BUILD, CONFIGURATION, ControlPlane, fill
 from image_layout import ImageLayout
 from nfs_stand_in import NfsStandIn
 
@@ -253,107 +252,23 @@ def is_running(program: str) -> bool:
 def write_node_files(folder: Path, kubeconfig: Path) -> dict[str, Path]:
     """Write the configuration of every part and return their paths."""
     kubelet_port, healthz_port, proxy_port, metrics_port = free_ports(4)
-    cni = folder / "cni"
-    cni.mkdir(exist_ok=True)
-    network = {
-        "cniVersion": "0.4.0",
-        "name": NETWORK_NAME,
-        "plugins": [
-            {
-                "type": "bridge",
-                "bridge": BRIDGE,
-                "isGateway": True,
-                "ipMasq": True,
-                "hairpinMode": True,
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{"subnet": POD_NETWORK}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                    "dataDir": str(folder / "addresses"),
-                },
-            },
-        ],
-    }
+    values = {
+        "folder": folder, "kubeconfig": kubeconfig, "address": BRIDGE_ADDRESS, "bridge": BRIDGE,
+        "pod_network": POD_NETWORK, "network_name": NETWORK_NAME, "dns_domain": DNS_DOMAIN, "node_name": NODE_NAME,
+        "pause_image": PAUSE_IMAGE, "kubelet_port": kubelet_port, "healthz_port": healthz_port,
+        "proxy_port": proxy_port, "metrics_port": metrics_port,
+    }  # fmt: skip
+    (folder / "cni").mkdir(exist_ok=True)
     files = {
-        "cni/10-pods.conflist": json.dumps(network),
-        "containerd.toml": f"""
-version = 2
-root = "{folder}/containerd/root"
-state = "{folder}/containerd/state"
-[grpc]
-  address = "{folder}/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "{cni}"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-""",
-        "kubelet.json": json.dumps(
-            {
-                "apiVersion": "kubelet.config.k8s.io/v1beta1",
-                "kind": "KubeletConfiguration",
-                "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
-                "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-                "authorization": {"mode": "AlwaysAllow"},
-                "cgroupDriver": "cgroupfs",
-                "failCgroupV1": False,
-                "failSwapOn": False,
-                "enforceNodeAllocatable": [],
-                "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
-                "clusterDNS": [BRIDGE_ADDRESS],
-                "clusterDomain": DNS_DOMAIN,
-                # It runs whatever it is asked to, so nobody but this machine and its pods may ask.
-                "address": BRIDGE_ADDRESS,
-                "port": kubelet_port,
-                "healthzPort": healthz_port,
-                "imageGCHighThresholdPercent": 100,
-                "resolvConf": "/dev/null",
-                "shutdownGracePeriod": "0s",
-                # The first container of an image waits until its 4 GB are unpacked; given up, that begins again.
-                "runtimeRequestTimeout": "15m",
-                "registerNode": True,
-                "podLogsDir": str(folder / "pod-logs"),
-            }
-        ),
-        "kube-proxy.json": json.dumps(
-            {
-                "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-                "kind": "KubeProxyConfiguration",
-                "clientConnection": {"kubeconfig": str(kubeconfig)},
-                "mode": "iptables",
-                "clusterCIDR": POD_NETWORK,
-                "hostnameOverride": NODE_NAME,
-                "healthzBindAddress": f"127.0.0.1:{proxy_port}",
-                "metricsBindAddress": f"127.0.0.1:{metrics_port}",
-                "conntrack": {"maxPerCore": 0},
-            }
-        ),
-        "Corefile": f"""
-{DNS_DOMAIN}:53 {{
-    bind {BRIDGE_ADDRESS}
-    kubernetes {DNS_DOMAIN} {{
-        kubeconfig {kubeconfig}
-        pods insecure
-        ttl 1
-    }}
-    errors
-}}
-""",
+        "cni": ("pods.conflist", "cni/10-pods.conflist"),
+        "containerd": ("containerd.toml", "containerd.toml"),
+        "kubelet": ("kubelet.yaml", "kubelet.yaml"),
+        "kube-proxy": ("kube-proxy.yaml", "kube-proxy.yaml"),
+        "coredns": ("Corefile", "Corefile"),
     }
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    return {
-        "containerd": folder / "containerd.toml",
-        "kubelet": folder / "kubelet.json",
-        "kube-proxy": folder / "kube-proxy.json",
-        "coredns": folder / "Corefile",
-        "kubeconfig": kubeconfig,
-    }
+    for template, name in files.values():
+        (folder / name).write_text(fill((CONFIGURATION / template).read_text(), values))
+    return {**{part: folder / name for part, (_, name) in files.items()}, "kubeconfig": kubeconfig}
 
 
 def node_is_ready(api: Api) -> bool:
