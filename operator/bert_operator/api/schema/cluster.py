@@ -343,7 +343,7 @@ class WorkspaceSpec(Section):
     volume: VolumeSource
     """Mounted at /mnt/workspace, read-only; ranks start in that folder."""
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64)]
-    """Program and its first arguments. Horovod's environment is set, and BERT_RUN_CONFIG is the path of the run
+    """Program and its first arguments. MPI's environment is set, and BERT_RUN_CONFIG is the path of the run
     configuration."""
     args: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
     """Additional arguments."""
