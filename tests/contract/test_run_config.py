@@ -89,6 +89,7 @@ JOBS: dict[str, Callable[[Spec], object] | None] = {
     "a size that is found": pretrain(microBatchSize="auto"),
     "without Horovod": lambda spec: spec.update(collectives="torch"),
     "layers computed twice": lambda spec: spec.update(activationCheckpointing=True),
+    "another engine": lambda spec: spec.update(engine="ort"),
     "checkpoints by steps": lambda spec: spec.update(checkpoint={"everySteps": 5}),
     "several corpora": lambda spec: (
         spec["stages"][PREPARE]["prepare"].pop("text"),
@@ -293,9 +294,9 @@ def test_the_contract_version_is_the_trainer_s() -> None:
 def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     """The frozen document is complete, so a new release of the trainer does not change what it means."""
     document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
-    # The last seven are rendered only where a job asks for them, so that the documents of all others stay as they are.
+    # The others are rendered only where a job asks for them, so that the documents of all others stay as they are.
     open_ones = {"device", "type_vocab_size", "lengths", "evaluation", "target", "checkpoint", "data_range"}
-    open_ones |= {"config_file", "collectives"}
+    open_ones |= {"config_file", "collectives", "engine"}
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),
@@ -352,6 +353,7 @@ def choices(model: type[BaseModel], field: str) -> set[str]:
     [
         (bert_pretrain_job.JobSpec, "precision", trainer.RunConfig, "precision"),
         (bert_pretrain_job.JobSpec, "collectives", trainer.RunConfig, "collectives"),
+        (bert_pretrain_job.JobSpec, "engine", trainer.RunConfig, "engine"),
         (bert_pretrain_job.OutputSpec, "if_exists", trainer.RunConfig, "if_exists"),
         (bert_pretrain_job.ModelSpec, "architecture", trainer.ModelConfig, "architecture"),
         (bert_pretrain_job.ModelSpec, "hidden_activation", trainer.ModelConfig, "hidden_act"),

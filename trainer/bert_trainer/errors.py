@@ -8,6 +8,7 @@
     │   ├── TransportUnusable     a network or library that the environment asks for is not in the pod
     │   ├── DeviceUnusable        PyTorch finds no GPU, or fewer than ranks, where the run asks for them
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
+    │   ├── EngineUnusable        what the run's engine needs is not installed, or in another release
     │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
     ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt resumes
@@ -73,6 +74,10 @@ class UnsupportedPrecision(InputError):
     """This processor or device has no instructions for the precision."""
 
 
+class EngineUnusable(InputError):
+    """The engine that the run asks for is not installed, is of another release, or cannot run the model."""
+
+
 class OutOfDeviceMemory(InputError):
     """A GPU has less memory than model, optimizer state and one pass need; the same run would fail again."""
 
@@ -99,6 +104,7 @@ NAMED: dict[str, type[TrainerError]] = {
         TransportUnusable,
         DeviceUnusable,
         UnsupportedPrecision,
+        EngineUnusable,
         OutOfDeviceMemory,
         StorageFailed,
     )

@@ -75,6 +75,8 @@ def render_run_config(
         "seed": spec.seed,
         "precision": spec.precision,
         "activation_checkpointing": spec.activation_checkpointing,
+        # Left out for eager: a trainer of the release before does not know the field.
+        **({} if spec.engine == "eager" else {"engine": spec.engine}),
         "model": _model(spec.model, place),
         "optimizer": spec.optimizer.model_dump(),
         "reduction": spec.reduction.model_dump(),

@@ -102,9 +102,13 @@ class Environment:
         device: torch.device,
         partitioning: str = "none",
         compression: str = "none",
+        engine: str = "eager",
     ) -> Environment:
         """Describe this process."""
         on_gpu = device.type == "cuda"
+        kernels = "none" if on_gpu else library.identity()
+        if engine == "ort":
+            kernels = f"ort-{_version('onnxruntime-training')}"
         return cls(
             world_size=world_size,
             precision=precision,
@@ -114,7 +118,7 @@ class Environment:
             versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
             partitioning=partitioning,
             compression=compression,
-            kernels="none" if on_gpu else library.identity(),
+            kernels=kernels,
         )
 
     def differences(self, other: Environment) -> list[str]:

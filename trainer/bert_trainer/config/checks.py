@@ -38,6 +38,8 @@ from bert_trainer.errors import InputError
 
 FORMATS_WITH_MOMENTS = ("bert-trainer", "nvidia")
 """Of initial checkpoints."""
+PRECISIONS_OF_ORT = ("fp32", "avx-fp32", "tf32", "bf16", "fp16")
+"""Precisions of the engine ``ort``; on processors it has kernels for those of fp32 alone."""
 MAX_PROFILED_STEPS = 100
 """Of one trace: a step of BERT-large leaves some ten thousand events in it."""
 TENSORFLOW_LAYER_NORM_EPS = 1e-12
@@ -127,6 +129,7 @@ def find_problems(config: RunConfig) -> list[str]:
         # for those that another release has frozen.
         *find_model_problems(config.model),
         *_reduction_problems(config),
+        *_engine_problems(config),
         *_start_problems(config.initial_checkpoint),
         *_stage_problems(config),
         *_trained_on_problems(config.stages),
@@ -157,6 +160,23 @@ def _reduction_problems(config: RunConfig) -> list[str]:
             "is for exact comparisons"
         ]
     return []
+
+
+def _engine_problems(config: RunConfig) -> list[str]:
+    problems: list[str] = []
+    if config.engine != "ort":
+        return problems
+    if config.precision not in PRECISIONS_OF_ORT:
+        problems.append(
+            f"precision: got {config.precision!r}; allowed with engine 'ort': {', '.join(PRECISIONS_OF_ORT)}, "
+            "or any with engine 'eager'"
+        )
+    if config.activation_checkpointing:
+        problems.append(
+            "activation_checkpointing: got true; allowed with engine 'ort': false, since its graph keeps what its "
+            "backward pass needs; lower micro_batch_size instead, or choose engine 'eager'"
+        )
+    return problems
 
 
 def _start_problems(start: InitialCheckpoint | None) -> list[str]:

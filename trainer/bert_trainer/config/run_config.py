@@ -192,6 +192,9 @@ class RunConfig(Section):
     precision: Literal["fp32", "tf32", "bf32", "avx-fp32", "bf16", "fp16", "fp64"]
     """bf32: fp32 tensors whose matrix products oneDNN may round to bf16; avx-fp32: fp32 with no cap on oneDNN's
     instructions. Both are for processors. fp64 is for exact comparisons, not for training."""
+    # The operator renders it for engines other than eager only, so it has a default.
+    engine: Literal["eager", "ort"] = "eager"
+    """What executes training passes. eager: PyTorch; ort: ONNX Runtime's ORTModule, on padded rows."""
     activation_checkpointing: bool
     """Recompute every layer in the backward pass instead of keeping its activations; the same result."""
     model: Model

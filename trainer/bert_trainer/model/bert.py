@@ -59,6 +59,8 @@ class Bert(BertParameters):
 
         Logits are those of masked positions; the last layer computes them and each row's first token.
         """
+        if self.engine is not None and torch.is_grad_enabled():
+            return LossSums(*self.engine.pretraining_losses(batch, dropout))
         wanted = [batch.masked_index_M, *([] if self.nsp is None else [batch.row_starts_B])]
         masked_MD, *first_BD = torch.split(self.encode(batch, dropout, torch.cat(wanted)), [len(k) for k in wanted])
         masked_lm, masked_lm_correct = choose_backend(self).masked_lm(self, masked_MD, batch.masked_labels_M)

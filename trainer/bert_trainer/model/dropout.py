@@ -104,15 +104,29 @@ class DropoutKeys:
         places_D = spread_places(x_ND.shape[-1], x_ND.device)
         return drop_features(x_ND, self.token_keys(site), places_D, probability)
 
+    def kept_features(self, size: int, probability: float, site: int) -> Tensor:
+        """Return which features ``hidden`` keeps: bool (N, size)."""
+        return _kept(self.token_keys(site), spread_places(size, self.rows_B.device), probability)
+
     def attention(self, weights_BHTT: Tensor, probability: float, site: int) -> Tensor:
         """Drop attention weights; places count from each row's start, so padding changes nothing."""
         _, heads, length, _ = weights_BHTT.shape
-        device = weights_BHTT.device
+        keys_BHT = self._attention_keys(heads, length, site)
+        places_T = spread_places(weights_BHTT.shape[-1], weights_BHTT.device)
+        return drop_features(weights_BHTT, keys_BHT, places_T, probability)
+
+    def kept_weights(self, heads: int, length: int, probability: float, site: int) -> Tensor:
+        """Return which attention weights ``attention`` keeps: bool (B, H, T, T)."""
+        keys_BHT = self._attention_keys(heads, length, site)
+        return _kept(keys_BHT, spread_places(length, self.rows_B.device), probability)
+
+    def _attention_keys(self, heads: int, length: int, site: int) -> Tensor:
+        """Return one key for each head and token: int32 (B, H, T)."""
+        device = self.rows_B.device
         heads_H = torch.arange(heads, device=device, dtype=torch.int32)
         keys_BH = mix(self.row_keys(site)[:, None] + heads_H * _GOLDEN_RATIO)
         places_T = torch.arange(length, device=device, dtype=torch.int32)
-        keys_BHT = mix(keys_BH[:, :, None] + places_T * _GOLDEN_RATIO)
-        return drop_features(weights_BHTT, keys_BHT, spread_places(weights_BHTT.shape[-1], device), probability)
+        return mix(keys_BH[:, :, None] + places_T * _GOLDEN_RATIO)
 
 
 def site_token_keys(rows_B: Tensor, token_row_N: Tensor, token_position_N: Tensor, sites: Tensor) -> Tensor:
@@ -135,9 +149,13 @@ def drop_features(x: Tensor, keys: Tensor, places_D: Tensor, probability: float)
 
     x: (..., D); keys: int32 (...), one for each vector along the last dimension; places_D: from ``spread_places``.
     """
+    # Scaled by a number, not by a tensor of x's type: in bf16 that would be 1.109 instead of 1.111.
+    return torch.where(_kept(keys, places_D, probability), x * (1.0 / (1.0 - probability)), 0.0)
+
+
+def _kept(keys: Tensor, places_D: Tensor, probability: float) -> Tensor:
+    """Return which elements stay: bool (..., D). keys: int32 (...)."""
     # One hash per element, of a key that is a hash itself: neighbouring keys and places share no pattern.
     bits = mix(keys.unsqueeze(-1) + places_D)
     # Signed bits are uniform in [-2**31, 2**31); those below the threshold are dropped.
-    threshold = round(probability * 2**32) - 2**31
-    # Scaled by a number, not by a tensor of x's type: in bf16 that would be 1.109 instead of 1.111.
-    return torch.where(bits >= threshold, x * (1.0 / (1.0 - probability)), 0.0)
+    return bits >= round(probability * 2**32) - 2**31

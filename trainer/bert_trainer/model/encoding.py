@@ -1,11 +1,11 @@
-"""The encoder's forward pass, by the backend that fits device and type.
+"""The encoder's forward pass, by the model's engine or by the backend that fits device and type.
 
 Letters: N real tokens of a micro-batch, D hidden size, K tokens whose output is asked for.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
 from bert_trainer.model.activation_checkpointing import run_layer
 from bert_trainer.model.backends.choice import choose_backend
@@ -29,6 +29,8 @@ def encode(
     Returns:
         (N, D), or (K, D) of the tokens asked for.
     """
+    if model.engine is not None and is_grad_enabled():
+        return model.engine.encode(batch, dropout, output_index_K)
     # Chosen for every pass, not when the model is built: the model moves between devices, and autocast, which
     # decides the compute type, is the caller's.
     backend = choose_backend(model)

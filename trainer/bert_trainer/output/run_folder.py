@@ -51,6 +51,7 @@ _MUTABLE = (
     "device",
     "collectives",
     "activation_checkpointing",
+    "engine",
     "gpu_memory_limit_gib",
     "optimizer.partitioning",
     "reduction",

@@ -17,7 +17,7 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
-from bert_trainer.model.backends.choice import gpu_backend
+from bert_trainer.model.backends.choice import describe_engine, gpu_backend
 from bert_trainer.model.backends.cpu.capability import describe_processor
 from bert_trainer.model.backends.cpu.linear import cached_weights
 from bert_trainer.model.backends.gpu.bucket_padding import stage_for
@@ -71,10 +71,11 @@ def train(config: RunConfig, *, attempt: int) -> None:
 
 def _describe_device(session: Session) -> str:
     rank, precision = session.world.rank, session.config.precision
+    engine = describe_engine(session.config.engine)
     if session.device.type == "cpu":
-        return describe_processor(rank, precision)
+        return describe_processor(rank, precision) + engine
     with session.autocast():
-        return describe_gpu(rank, session.device, precision, gpu_backend(session.model))
+        return describe_gpu(rank, session.device, precision, gpu_backend(session.model)) + engine
 
 
 def run_stages(session: Session, stop: StopSignal) -> None:

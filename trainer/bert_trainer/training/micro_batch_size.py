@@ -121,6 +121,7 @@ def describe_circumstances(session: Session, stage: PretrainStage, ranks: int) -
         device=session.device,
         partitioning=config.optimizer.partitioning,
         compression=config.reduction.compression,
+        engine=config.engine,
     )
     # On CPUs the memory of the machine or the container; a GPU's name implies its memory.
     total_gib = None if session.device.type == "cuda" else total_bytes() // 2**30

@@ -25,6 +25,7 @@ from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder, Split, find_named_shards, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, Stopped
+from bert_trainer.model.backends.choice import check_engine, make_engine
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import LossScaler, Optimizer
 from bert_trainer.optim.schedule import num_steps
@@ -117,6 +118,7 @@ class Session:
         """
         # First: it raises the processor's settings and the GPU's memory limit, which later allocations obey.
         device = choose_device(config, world)
+        check_engine(config.engine, device, config.precision)
         folder = on_rank_0(world, lambda: RunFolder.claim(config, attempt=attempt))
         # What the run began with, not what this attempt was given, where the two may differ.
         config = folder.config
@@ -129,6 +131,7 @@ class Session:
         # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
+        model.engine = make_engine(config.engine, model, config.precision)
         parameters = FlatParameters(model)
         partition = Zero1Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
         optimizer = Optimizer(config.optimizer, parameters, partition)
@@ -195,6 +198,7 @@ class Session:
         """Free gradients and moments of the pretraining model, which no stage will train any more; weights stay."""
         for span in self.parameters.spans:
             span.parameter.grad = None
+        self.model.engine = None
         # By their storage: the optimizer and the reduction hold views of them.
         for flat in (
             self.parameters.gradients,
@@ -355,6 +359,7 @@ def _open_writer(config: RunConfig, world: World, device: torch.device, folder: 
         device=device,
         partitioning=config.optimizer.partitioning,
         compression=config.reduction.compression,
+        engine=config.engine,
     )
 
     def announce(position: Position, path: Path) -> None:

@@ -100,6 +100,34 @@ def precision_fits_the_device(spec: JobSpec) -> Iterator[Violation]:
         yield Violation("precision", render_value(spec.precision))
 
 
+_PRECISIONS_OF_ORT = ("fp32", "avx-fp32", "tf32", "bf16", "fp16")
+
+
+@rule(
+    # engine and precision belong to no profile and have defaults, which the server has filled in.
+    Cel(JobSpec, f"self.engine != 'ort' || self.precision in {list(_PRECISIONS_OF_ORT)}", "precision"),
+    allowed=f"{', '.join(_PRECISIONS_OF_ORT)} with engine ort",
+    next_step="choose one of them (on processors: fp32), or write engine: eager",
+    reads=(("engine",), ("precision",)),
+)
+def engine_computes_the_precision(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse precisions that ONNX Runtime has no kernels for. On processors it has those of fp32, as the rank says."""
+    if spec.engine == "ort" and spec.precision not in _PRECISIONS_OF_ORT:
+        yield Violation("precision", render_value(spec.precision))
+
+
+@rule(
+    Cel(JobSpec, "self.engine != 'ort' || !self.activationCheckpointing", "activationCheckpointing"),
+    allowed="false with engine ort, whose graph keeps what its backward pass needs",
+    next_step="leave it out and lower microBatchSize, or write engine: eager",
+    reads=(("engine",), ("activation_checkpointing",)),
+)
+def engine_keeps_activations(spec: JobSpec) -> Iterator[Violation]:
+    """Refuse to compute layers twice where the engine has no layers."""
+    if spec.engine == "ort" and spec.activation_checkpointing:
+        yield Violation("activationCheckpointing", "true")
+
+
 @rule(
     Cel(
         JobSpec,
@@ -346,6 +374,8 @@ POD_RULES: tuple[Rule[JobSpec], ...] = (
     slots_fill_numa_nodes,
     ranks_are_counted_once,
     precision_fits_the_device,
+    engine_computes_the_precision,
+    engine_keeps_activations,
     profiled_stage_trains,
     exact_arithmetic_is_not_compressed,
     every_rank_has_a_device,

@@ -347,8 +347,10 @@ class JobSpec(Section):
     Xeons; tf32 is for NVIDIA GPUs; bf32, for Xeons with AMX, keeps tensors in fp32 and lets oneDNN round the inputs
     of matrix products to bf16; avx-fp32 is fp32 that leaves DNNL_MAX_CPU_ISA alone; fp64 is for exact comparisons,
     not for training."""
-    engine: Literal["eager"] = "eager"
-    """What executes the model. The only choice so far: PyTorch's eager mode."""
+    engine: Literal["eager", "ort"] = "eager"
+    """What executes training passes. ``eager``: PyTorch, with kernels of this project on processors and compiled
+    functions on GPUs. ``ort``: ONNX Runtime's ORTModule, on padded rows; it needs an image of its own
+    (``images/README.md``)."""
     activation_checkpointing: bool = False
     """Recompute every layer in the backward pass instead of keeping its activations: about a third more time for a
     fraction of the memory. The result is bitwise identical."""

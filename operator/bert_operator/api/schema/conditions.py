@@ -188,6 +188,11 @@ class FailureReason(_Described):
         "UnsupportedPrecision",
         "The processors or GPUs cannot compute with the precision that the job asks for.",
     )
+    ENGINE_UNUSABLE = (
+        "EngineUnusable",
+        "The image lacks what the job's engine needs, or has another release of it. The message names the image that "
+        "has it; engine: eager runs in every one.",
+    )
     OUT_OF_DEVICE_MEMORY = (
         "OutOfDeviceMemory",
         "A GPU's memory ran out; the message names settings that need less. Not tried again unchanged.",

@@ -1,7 +1,8 @@
-"""The three ways to compute the model, and which one is taken: the only place where that is decided.
+"""The ways to compute the model, and which one is taken: the only place where that is decided.
 
 ``eager`` spells the mathematics out in plain operations, for any device and type. On CPUs kernels of this project take
-its place (``cpu``), on NVIDIA GPUs compiled functions (``gpu``). Tests hold both to the eager one.
+its place (``cpu``), on NVIDIA GPUs compiled functions (``gpu``). With ``engine: ort`` passes with gradients are ONNX
+Runtime's (``ort``). Tests hold all of them to the eager one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from torch import Tensor
 from bert_trainer.model.backends.cpu import encoder as cpu
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu import encoder as gpu
+from bert_trainer.model.backends.ort import capability as ort
+from bert_trainer.model.backends.ort.engine import OrtEngine
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import DropoutKeys
+from bert_trainer.model.engine import Engine
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer
 
 
@@ -47,6 +51,27 @@ def gpu_backend(model: EncoderParameters) -> gpu.GpuBackend:
     """Return the backend of a model that lies on a GPU. The first call tries it out, which takes seconds."""
     weight = model.embeddings.tokens.weight
     return gpu.find(weight.device, _compute_dtype(weight), _head_size(model))
+
+
+def check_engine(name: str, device: torch.device, precision: str) -> None:
+    """Check that a run's engine can work here, before anything is allocated.
+
+    Raises:
+        EngineUnusable: what it needs is missing, or of another release.
+        UnsupportedPrecision: it does not compute so on this device.
+    """
+    if name == "ort":
+        ort.check_engine(device, precision)
+
+
+def make_engine(name: str, model: EncoderParameters, precision: str) -> Engine | None:
+    """Return what computes a model's passes with gradients; None where backends do."""
+    return OrtEngine(model, precision) if name == "ort" else None
+
+
+def describe_engine(name: str) -> str:
+    """Return what executes training passes in place of the backend, as the end of a line; empty where nothing does."""
+    return f", {ort.describe_engine()}" if name == "ort" else ""
 
 
 def _compute_dtype(weight: Tensor) -> torch.dtype:

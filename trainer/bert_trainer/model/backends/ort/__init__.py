@@ -1,0 +1,1 @@
+"""ONNX Runtime: ORTModule around the model, for training (``engine: ort``)."""

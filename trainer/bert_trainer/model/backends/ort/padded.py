@@ -1,0 +1,186 @@
+"""The model on rows padded to the longest of a micro-batch: the form in which it becomes a graph.
+
+The mathematics of ``backends.eager``, and the same elements dropped: what is kept comes in as masks
+(``keep_masks``), because a graph's own dropout draws from a generator. The modules here hold the model's parameters,
+none of their own, and nothing in them depends on sizes of one micro-batch: a graph is traced once.
+
+Letters: B rows, T longest row, D hidden size, H heads, E = D / H, K tokens whose output is asked for, M masked
+positions, V entries of the padded vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
+from torch import Tensor, nn
+
+from bert_trainer.model.backends.eager import at_least_fp32
+from bert_trainer.model.batch import IGNORED_LABEL, Batch
+from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRows:
+    """A micro-batch as the graph takes it."""
+
+    tokens_BT: Tensor
+    """int64; 0 where a row has no token."""
+    segments_BT: Tensor
+    positions_T: Tensor
+    """int64: 0 to T - 1."""
+    attention_bias_B11T: Tensor
+    """fp32: 0 where a row has a token, else -inf."""
+    output_index_K: Tensor
+    """int64, among the B * T."""
+
+    @classmethod
+    def of(cls, batch: Batch, output_index_K: Tensor) -> PaddedRows:
+        """output_index_K: int64, places among the N real tokens."""
+        rows, length = batch.row_mask_BT.shape
+        device = batch.tokens_N.device
+
+        def pad(values_N: Tensor) -> Tensor:
+            return values_N.new_zeros(rows * length).index_copy(0, batch.padded_index_N, values_N).view(rows, length)
+
+        bias_BT = torch.zeros(rows, length, device=device).masked_fill(~batch.row_mask_BT, -math.inf)
+        return cls(
+            pad(batch.tokens_N),
+            pad(batch.segments_N),
+            torch.arange(length, device=device),
+            bias_BT[:, None, None, :],
+            batch.padded_index_N.index_select(0, output_index_K),
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the order of the graph's inputs."""
+        return (
+            self.tokens_BT,
+            self.segments_BT,
+            self.positions_T,
+            self.attention_bias_B11T,
+            self.output_index_K,
+        )
+
+
+class PaddedEncoder(nn.Module):
+    """The encoder; its inputs are ``PaddedRows.tensors`` and the masks that ``keep_masks`` returns."""
+
+    def __init__(self, model: EncoderParameters) -> None:
+        """model: whose parameters these are."""
+        super().__init__()
+        self.config = model.config
+        self.embeddings = model.embeddings
+        self.layers = model.layers
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        segments_BT: Tensor,
+        positions_T: Tensor,
+        bias_B11T: Tensor,
+        index_K: Tensor,
+        *keeps: Tensor,
+    ) -> Tensor:
+        """Return the last hidden states of the tokens asked for, (K, D)."""
+        config, embeddings = self.config, self.embeddings
+        masks = _Masks(keeps)
+        x_BTD = embeddings.tokens(tokens_BT) + embeddings.positions(positions_T)
+        if embeddings.segments is not None:
+            x_BTD = x_BTD + embeddings.segments(segments_BT)
+        x = masks.drop(embeddings.norm(x_BTD), config.hidden_dropout_prob)
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
+            x = _encode_layer(layer, x, bias_B11T, index_K if number == last else None, masks)  # type: ignore[arg-type]
+        return x
+
+
+class PaddedPretraining(PaddedEncoder):
+    """The encoder with both heads and their losses."""
+
+    def __init__(self, model: BertParameters) -> None:
+        """model: whose parameters these are."""
+        super().__init__(model)
+        self.mlm_transform, self.mlm_norm, self.mlm_bias = model.mlm_transform, model.mlm_norm, model.mlm_bias
+        self.pooler, self.nsp = model.pooler, model.nsp
+        beyond_V = torch.arange(model.padded_vocabulary_size) >= model.vocabulary_size
+        bias_V = torch.zeros(len(beyond_V)).masked_fill(beyond_V, -math.inf)
+        # Added to the bias: entries of the vocabulary's padding get logits of -inf, without a pass over (M, V).
+        self.register_buffer("padding_bias_V", bias_V.to(model.mlm_bias.device), persistent=False)
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens_BT: Tensor,
+        segments_BT: Tensor,
+        positions_T: Tensor,
+        bias_B11T: Tensor,
+        index_K: Tensor,
+        labels_M: Tensor,
+        next_sentence_B: Tensor,
+        *keeps: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return both losses, summed, and how many masked tokens and pairs were right; the last of both with that head.
+
+        index_K: first the M masked positions, then each row's first token.
+        """
+        x_KD = super().forward(tokens_BT, segments_BT, positions_T, bias_B11T, index_K, *keeps)
+        if self.nsp is None or self.pooler is None:
+            return self._masked_lm(x_KD, labels_M)
+        rows = next_sentence_B.shape[0]
+        masked_lm = self._masked_lm(x_KD[:-rows], labels_M)
+        logits_B2 = at_least_fp32(self.nsp(torch.tanh(self.pooler(x_KD[-rows:]))))
+        return (*masked_lm, *_score(logits_B2, next_sentence_B))
+
+    def _masked_lm(self, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+        x_MD = self.mlm_norm(F.gelu(self.mlm_transform(x_MD), approximate=gelu_approximation(self.config)))
+        bias_V = self.mlm_bias + self.padding_bias_V
+        return _score(at_least_fp32(F.linear(x_MD, self.embeddings.tokens.weight, bias_V)), labels_M)
+
+
+class _Masks:
+    """The masks in the order in which they are used; none where nothing is dropped."""
+
+    def __init__(self, keeps: Sequence[Tensor]) -> None:
+        self._left = list(keeps)
+        self._drops = bool(keeps)
+
+    def drop(self, x: Tensor, probability: float) -> Tensor:
+        """Zero what is not kept and scale the rest."""
+        if not self._drops or probability == 0:
+            return x
+        keep = self._left.pop(0)
+        return torch.where(keep, x * (1.0 / (1.0 - probability)), 0.0)
+
+
+def _score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of cross-entropies in nats and the number of right answers."""
+    losses = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
+    return losses, (logits.argmax(-1) == labels).sum()
+
+
+def _encode_layer(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, index_K: Tensor | None, masks: _Masks) -> Tensor:
+    """Return (B, T, D), or (K, D) of the tokens asked for."""
+    y = _attend(layer, x_BTD, bias_B11T, masks)
+    x = x_BTD
+    if index_K is not None:
+        x, y = (z.flatten(0, 1).index_select(0, index_K) for z in (x, y))
+    y = layer.attention_output(y)
+    if layer.drops_attention_output:
+        y = masks.drop(y, layer.hidden_dropout)
+    x = layer.attention_norm(x + y)
+    y = layer.ffn_out(F.gelu(layer.ffn_in(x), approximate=layer.approximate))
+    return layer.ffn_norm(x + masks.drop(y, layer.hidden_dropout))  # type: ignore[no-any-return]
+
+
+def _attend(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, masks: _Masks) -> Tensor:
+    """Softmax attention inside each row, (B, T, D) to (B, T, D)."""
+    rows, length, size = x_BTD.shape
+    shape = (rows, length, layer.num_heads, size // layer.num_heads)
+    q, k, v = (linear(x_BTD).view(shape).transpose(1, 2) for linear in (layer.query, layer.key, layer.value))
+    scores_BHTT = q @ k.transpose(-1, -2) / math.sqrt(shape[-1]) + bias_B11T
+    weights_BHTT = masks.drop(scores_BHTT.softmax(-1), layer.attention_dropout)
+    return (weights_BHTT @ v).transpose(1, 2).flatten(2)
