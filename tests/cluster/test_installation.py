@@ -12,9 +12,11 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,12 @@ from job_cluster import CLAIM, ROOT, SYSTEM, USER, JobCluster, Json, Namespace, 
 from nfs_stand_in import NfsMount
 from node import NODE_NAME, Cluster, volume_folder
 from real_jobs import RealJob, pod_name
-from shipped_overlays import KUSTOMIZE, fit_overlay, name_images, settings_of
 
 pytestmark = pytest.mark.timeout(900)
 CHART = ROOT / "charts/bert-operator"
+KUSTOMIZE = ROOT / "deploy/kustomize"
+MARK = "# <-"
+"""Of the lines that users write into. Images are not replaced: the node gets its own under the names of the overlay."""
 DEFINITION = "bertpretrainjobs.bert-operator.dev"
 SERVER, SHARE = "nfs.example.com", "/exports/bert"
 EXAMPLE = ROOT / "examples/12-intel-pytorch/8-nodes-1-rank.yaml"
@@ -52,6 +56,49 @@ print(json.dumps({
     'threads': os.environ.get('OMP_NUM_THREADS'),
 }))
 """
+
+
+def fit(text: str, values: Mapping[str, str]) -> str:
+    """Return a file of an overlay with other values on its marked lines, by key.
+
+    Raises:
+        AssertionError: A key stands on no marked line.
+    """
+    missing, lines = set(values), []
+    for line in text.splitlines():
+        before, mark, after = line.partition(MARK)
+        for key, value in values.items() if mark else ():
+            before, found = re.subn(rf"\b{key}: [^,}}\s]+", f"{key}: {value}", before)
+            missing -= {key} if found else set()
+        lines.append(before + mark + after)
+    assert not missing, f"no line that is marked '# <-' has {', '.join(sorted(missing))}"
+    return "\n".join(lines) + "\n"
+
+
+def fit_overlay(folder: Path, name: str, values: Mapping[str, Mapping[str, str]]) -> Path:
+    """Copy what is shipped to a new folder, write into the marked lines of an overlay, and return the overlay's folder.
+
+    values: by file and key.
+    """
+    shutil.copytree(KUSTOMIZE, folder)
+    overlay = folder / "overlays" / name
+    for file, changed in values.items():
+        (overlay / file).write_text(fit((overlay / file).read_text(), changed))
+    return overlay
+
+
+def settings_of(overlay: Path) -> dict[str, Any]:
+    """Return the operator's settings of an overlay."""
+    found: dict[str, Any] = yaml.safe_load((overlay / "settings.yaml").read_text())
+    return found
+
+
+def name_images(node: Cluster, overlay: Path, operator: str, trainer: str) -> None:
+    """Give the node's images the names that an overlay has for them, as a registry would have them."""
+    (shipped,) = yaml.safe_load((overlay / "kustomization.yaml").read_text())["images"]
+    names = {f"{shipped['newName']}:{shipped['newTag']}": operator, settings_of(overlay)["trainerImage"]: trainer}
+    for name, own in names.items():
+        node.ctr("images", "tag", "--force", own, name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

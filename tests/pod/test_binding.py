@@ -13,8 +13,26 @@ import pods
 from bert_trainer.errors import WrongTopology
 from bert_trainer.pod.binding import Binding, Place, choose_processors
 from bert_trainer.system.machine import Machine, parse_processors, render_processors
-from described_machines import describe_machine
 from kubelet_cpusets import CASES
+
+
+def describe_machine(*, sockets: int, cores: int, threads: int, nodes_per_socket: int = 1) -> Machine:
+    """Return a machine that is not there, with its processors numbered as Linux does on x86: all first threads first.
+
+    Args:
+        sockets: How many.
+        cores: Physical ones of a socket.
+        threads: Of a core.
+        nodes_per_socket: NUMA nodes of a socket, more than one in sub-NUMA clustering.
+    """
+    total = sockets * cores
+    return Machine(
+        sockets=sockets,
+        numa_nodes=sockets * nodes_per_socket,
+        core_of={number: divmod(number % total, cores) for number in range(total * threads)},
+        node_of={number: number % total * nodes_per_socket // cores for number in range(total * threads)},
+    )
+
 
 XEON = describe_machine(sockets=2, cores=28, threads=2)
 CLUSTERED = describe_machine(sockets=2, cores=28, threads=2, nodes_per_socket=2)
