@@ -241,6 +241,11 @@ def fill(template: str, values: Mapping[str, object]) -> str:
     return Template(template).substitute(values)
 
 
+def fill_documents(template: str, /, **values: object) -> list[dict[str, Any]]:
+    """Return the objects of a template."""
+    return [*yaml.safe_load_all(fill((CONFIGURATION / f"{template}.yaml").read_text(), values))]
+
+
 def is_oldest() -> bool:
     """Return whether tests are to meet the API server of the oldest supported release."""
     return os.environ.get("BERT_TEST_KUBERNETES") == "oldest"

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from control_plane import fill_documents
 from node import Cluster, import_images, make_volume, volume_folder
 
 ROOT = Path(__file__).parents[2]
@@ -46,22 +47,6 @@ _POLLED = {
 }
 """What tests look at twice a second. On a node of our own the API server is asked without kubectl, whose start takes
 80 ms of a core, a request 0.3 ms."""
-
-_KILL_POD = """
-import os, pathlib, signal, sys
-found = 0
-for process in pathlib.Path('/proc').glob('[0-9]*'):
-    try:
-        groups = (process / 'cgroup').read_text().replace('_', '-')
-        words = (process / 'cmdline').read_bytes()
-        if sys.argv[1] in groups and not words.startswith(b'/pause'):
-            os.kill(int(process.name), signal.SIGKILL)
-            found += 1
-    except OSError:
-        pass  # it has just ended
-print(found, 'processes')
-sys.exit(0 if found else 1)
-"""
 
 
 class KubectlFailed(AssertionError):
@@ -140,20 +125,8 @@ class JobCluster:
         name = next((name for name in self.namespaces if name.startswith("killer-")), None)
         killer = Namespace(self, name) if name else self.make_namespace("killer", "privileged")
         name = f"killer-{pod['metadata']['uid'][:8]}"
-        container = {
-            "name": "killer",
-            "image": self.trainer_image,
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["python3", "-c", _KILL_POD, pod["metadata"]["uid"]],
-            "securityContext": {"privileged": True, "runAsUser": 0},
-        }
-        spec = {
-            "hostPID": True,
-            "restartPolicy": "Never",
-            "nodeName": pod["spec"]["nodeName"],
-            "containers": [container],
-        }
-        killer.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
+        killer.apply(*fill_documents("killer", name=name, uid=uid, node=node, image=self.trainer_image))
         killer.wait_pod(name, "Succeeded")
 
     def delete_namespace(self, name: str) -> None:
@@ -211,44 +184,10 @@ class Namespace:
         if self.cluster.node is not None:
             make_volume(self.cluster.node, self.name, name)
         else:
-            spec = {
-                "accessModes": ["ReadWriteMany"],
-                "storageClassName": self.cluster.storage_class,
-                "resources": {"requests": {"storage": "10Gi"}},
-            }
-            metadata = {"name": name}
-            self.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
-        self.apply(self._reader(name))
+            self.apply(*fill_documents("claim", claim=name, storage_class=self.cluster.storage_class))
+        self.apply(*fill_documents("reader", name=READER, image=self.cluster.trainer_image, user=USER, claim=name))
         # The first pod of a node waits until the image is unpacked: a minute, and more on a busy machine.
         self.wait_pod(READER, "Running", timeout_s=400)
-
-    def _reader(self, claim: str) -> Json:
-        """Return a pod that sleeps with the volume mounted, as the user whose files they are."""
-        container = {
-            "name": READER,
-            "image": self.cluster.trainer_image,
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["sleep", "infinity"],
-            "volumeMounts": [{"name": "volume", "mountPath": "/volume"}],
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": READER},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": USER,
-                    "runAsGroup": USER,
-                    "fsGroup": USER,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                "containers": [container],
-                "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
-            },
-        }
 
     def python(self, program: str, *, pod: str = READER) -> str:
         """Run a program in a pod (the one that reads the volume, at /volume) and return what it printed."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cluster_api import Api, wait_until
 from component import Component, free_ports
-from control_plane import BUILD, CONFIGURATION, ControlPlane, fill
+from control_plane import BUILD, CONFIGURATION, ControlPlane, fill, fill_documents
 from image_layout import ImageLayout
 from nfs_stand_in import NfsStandIn
 
@@ -202,29 +202,8 @@ def make_volume(cluster: Cluster, namespace: str, claim: str) -> Path:
     folder = volume_folder(cluster, namespace)
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    size = {"storage": "10Gi"}
-    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    cluster.api.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": f"{namespace}-{claim}"},
-            "spec": {
-                **common,
-                "capacity": size,
-                "hostPath": {"path": str(folder)},
-                "persistentVolumeReclaimPolicy": "Retain",
-            },
-        }
-    ).expect()
-    cluster.api.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": claim, "namespace": namespace},
-            "spec": {**common, "volumeName": f"{namespace}-{claim}", "resources": {"requests": size}},
-        }
-    ).expect()
+    for document in fill_documents("volume", namespace=namespace, claim=claim, folder=folder):
+        cluster.api.create(document).expect()
     return folder
 
 
