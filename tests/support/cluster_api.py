@@ -244,7 +244,7 @@ class Api:
         return http.client.HTTPSConnection(host, port, timeout=REQUEST_TIMEOUT_S, context=self._tls), True
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, every_s: float = POLL_S) -> T:
     """Poll until the predicate returns something true, and return that. An OSError counts as not yet.
 
     Raises:
@@ -262,7 +262,7 @@ def wait_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
             last = problem
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"waited {timeout_s:g} s for {what}; last: {last!r}")
-        time.sleep(POLL_S)
+        time.sleep(every_s)
 
 
 def in_parallel(function: Callable[[Any], T], items: Iterable[Any], threads: int = 8) -> list[T]:

@@ -17,7 +17,6 @@ import os
 import secrets
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from cluster_api import wait_until
 from control_plane import fill_documents
 from node import Cluster, import_images, make_volume, volume_folder
 
@@ -246,14 +246,5 @@ def _own_cluster() -> Iterator[JobCluster]:
 
 
 def poll(look: Callable[[], T], timeout_s: float, what: str) -> T:
-    """Look until something true comes back, and return that: like wait_until, for looks that start a process.
-
-    Raises:
-        TimeoutError: It did not come.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := look()):
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}; last: {found!r}")
-        time.sleep(POLL_S)
-    return found
+    """Wait as wait_until does, less often: for looks that start a process."""
+    return wait_until(look, timeout_s, what, every_s=POLL_S)
