@@ -15,7 +15,7 @@ from bert_trainer.dataset.shards import write_shard
 from bert_trainer.dataset.shards.samples import Samples
 from random_rows import random_samples
 
-CHILD = Path(__file__).parents[1] / "support" / "tensorflow_records_child.py"
+CHILD = Path(__file__).with_name("tensorflow_records_child.py")
 KEPT = Path(__file__).parents[1] / "fixtures" / "tensorflow-records"
 
 pytestmark = [

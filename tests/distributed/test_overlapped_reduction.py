@@ -25,10 +25,10 @@ def run_ranks(folder: Path, ranks: int, action: str) -> list[dict[str, Any]]:
     command = [str(Path(sys.executable).with_name("mpirun")), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     if os.getuid() == 0:
         command.append("--allow-run-as-root")
-    child = [sys.executable, str(ROOT / "tests/support/reduction_child.py"), str(folder), action]
+    child = [sys.executable, str(Path(__file__).with_name("reduction_child.py")), str(folder), action]
     finished = subprocess.run(
         [*command, "-np", str(ranks), *child],
-        env=environment(),
+        env=environment(PYTHONPATH=f"{ROOT}/trainer:{ROOT}/tests/support"),
         capture_output=True,
         text=True,
         timeout=100,

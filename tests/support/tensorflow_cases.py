@@ -26,7 +26,7 @@ from whole_configs import model_settings
 
 KEPT = Path(__file__).parents[1] / "fixtures/tensorflow"
 GOOGLE, MLPERF, TRAINED, EXPECTED = KEPT / "google", KEPT / "mlperf", KEPT / "trained", KEPT / "expected.json"
-CHILD = Path(__file__).with_name("tensorflow_child.py")
+CHILD = Path(__file__).parents[1] / "tensorflow_checkpoints/tensorflow_child.py"
 SMALL: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.1,
     "hidden_act": "gelu",

@@ -22,7 +22,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import tensorflow as tf
-
 from numpy_bert import NumpyBert
 
 v1 = tf.compat.v1
