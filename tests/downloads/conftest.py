@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bert_trainer.dataset.downloads.transfer import Transfer
-from http_stand_in import Server, serve
+from http_stand_in import Server
 from transfer_notes import Notes
 
 
@@ -16,7 +16,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    with serve() as server:
+    with Server() as server:
         yield server
 
 

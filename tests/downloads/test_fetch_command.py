@@ -25,7 +25,7 @@ from transfer_notes import Notes
 
 
 def fetch(server: Server, folder: Path, *names: str) -> int:
-    return main(["fetch", *names, "--output", str(folder), "--mirror", server.url("")])
+    return main(["fetch", *names, "--output", str(folder), "--mirror", server.url_of("")])
 
 
 def zipped(**files: bytes) -> bytes:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bert_trainer.dataset.downloads.catalogue import Algorithm, Checksum, RemoteFile
 from bert_trainer.dataset.downloads.transfer import Transfer
 from bert_trainer.errors import InputError, Stopped, TrainerError
-from http_stand_in import Answer, Server, serve
+from http_stand_in import Answer, Server
 from transfer_notes import Notes
 
 CONTENT = random.Random(1).randbytes(1_000_000)
@@ -24,7 +24,7 @@ def remote(
     server: Server, content: bytes = CONTENT, *, size: bool = True, algorithm: Algorithm = "sha256"
 ) -> RemoteFile:
     checksum = Checksum(algorithm, hashlib.new(algorithm, content).hexdigest())
-    return RemoteFile(server.url(PATH), "sub/file.bin", len(content) if size else None, checksum)
+    return RemoteFile(server.url_of(PATH), "sub/file.bin", len(content) if size else None, checksum)
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha1", "md5"])
@@ -153,7 +153,7 @@ def test_a_dead_address_says_what_to_put_where(tmp_path: Path, server: Server, t
     with pytest.raises(InputError) as caught:
         transfer.fetch(file, tmp_path)
     message = str(caught.value)
-    assert f"{server.url(PATH)}: the server answers {status}" in message
+    assert f"{server.url_of(PATH)}: the server answers {status}" in message
     assert f"put file.bin, 1000000 bytes, SHA-256 {file.checksum.digest}" in message  # type: ignore[union-attr]
     assert f"at {tmp_path / 'sub' / 'file.bin'}" in message
     assert len(server.requests) == 1
@@ -168,19 +168,19 @@ def test_a_busy_server_is_asked_again_when_it_says(
     assert notes.waits == [17.0, 3.0, 7.0]
     server.plans["/other"] = [Answer(status=503)] * 20
     with pytest.raises(TrainerError, match=r"given up after 6 tries \(503 Service Unavailable\)"):
-        transfer.fetch(RemoteFile(server.url("/other"), "other"), tmp_path)
+        transfer.fetch(RemoteFile(server.url_of("/other"), "other"), tmp_path)
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path, transfer: Transfer) -> None:
-    with serve() as gone:
-        url = gone.url(PATH)
+    with Server() as gone:
+        url = gone.url_of(PATH)
     with pytest.raises(TrainerError, match=r"given up after 6 tries \(ConnectionRefusedError.*\n?.*put file\.bin"):
         transfer.fetch(RemoteFile(url, "file.bin"), tmp_path)
 
 
 def test_redirections_are_followed(tmp_path: Path, server: Server, transfer: Transfer) -> None:
     server.files["/new"] = CONTENT
-    server.plans[PATH] = [Answer(status=302, headers={"Location": server.url("/new")})]
+    server.plans[PATH] = [Answer(status=302, headers={"Location": server.url_of("/new")})]
     server.plans["/new"] = [Answer(breaks_after=10_000)]
     server.plans[PATH].append(Answer(status=307, headers={"Location": "/new"}))
     assert transfer.fetch(remote(server), tmp_path).read_bytes() == CONTENT
@@ -196,14 +196,14 @@ def test_endless_redirections_end(tmp_path: Path, server: Server, transfer: Tran
 def test_a_login_page_is_no_file(tmp_path: Path, server: Server, transfer: Transfer) -> None:
     server.plans[PATH] = [Answer(body=b"<html>sign in</html>", headers={"Content-Type": "text/html; charset=utf-8"})]
     with pytest.raises(InputError, match="the server answers with a web page"):
-        transfer.fetch(RemoteFile(server.url(PATH), "file.bin"), tmp_path)
+        transfer.fetch(RemoteFile(server.url_of(PATH), "file.bin"), tmp_path)
 
 
 def test_without_a_published_checksum_the_computed_one_is_told(
     tmp_path: Path, server: Server, transfer: Transfer, notes: Notes
 ) -> None:
     server.files[PATH] = b"text"
-    transfer.fetch(RemoteFile(server.url(PATH), "file.txt"), tmp_path)
+    transfer.fetch(RemoteFile(server.url_of(PATH), "file.txt"), tmp_path)
     digest = hashlib.sha256(b"text").hexdigest()
     assert f"file.txt: no checksum is published; SHA-256 {digest}" in notes.lines
 
@@ -213,7 +213,7 @@ def test_whoever_waits_is_told_of_the_check_too(
 ) -> None:
     content = b"text" * 1_000_000
     server.files[PATH] = content
-    file = RemoteFile(server.url(PATH), "file.txt", checksum=Checksum("sha256", hashlib.sha256(content).hexdigest()))
+    file = RemoteFile(server.url_of(PATH), "file.txt", checksum=Checksum("sha256", hashlib.sha256(content).hexdigest()))
     for _ in range(2):
         transfer.fetch(file, tmp_path)
     size = len(content)
@@ -239,7 +239,7 @@ def test_a_check_of_a_large_file_can_be_stopped(tmp_path: Path, notes: Notes) ->
 def test_proxies_of_the_environment_are_used(
     tmp_path: Path, server: Server, transfer: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", server.url(""))
+    monkeypatch.setenv("http_proxy", server.url_of(""))
     server.files["http://data.example/file.bin"] = CONTENT
     path = transfer.fetch(RemoteFile("http://data.example/file.bin", "file.bin"), tmp_path)
     assert path.read_bytes() == CONTENT

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from aiohttp import web
+
+from served import Served
 
 
 @dataclass
@@ -26,73 +27,48 @@ class Answer:
     """In place of the file."""
 
 
-@dataclass
-class Server:
+class Server(Served):
     """What is served, what went wrong on purpose, and what was asked for."""
 
-    port: int = 0
-    files: dict[str, bytes] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    """ETags, where they are not the default one."""
-    plans: dict[str, list[Answer]] = field(default_factory=dict)
-    """Answers to the next requests for a path; afterwards good ones."""
-    requests: list[tuple[str, str | None]] = field(default_factory=list)
-    """Paths and their Range headers, in order."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes] = {}
+        self.tags: dict[str, str] = {}
+        """ETags, where they are not the default one."""
+        self.plans: dict[str, list[Answer]] = {}
+        """Answers to the next requests for a path; afterwards good ones."""
+        self.requests: list[tuple[str, str | None]] = []
+        """Paths and their Range headers, in order."""
 
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
+    def url_of(self, path: str) -> str:
+        return f"{self.url}{path}"
 
-
-@contextmanager
-def serve() -> Iterator[Server]:
-    """Serve on a free port until the block ends."""
-    server = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None: ...
-
-        def do_GET(self) -> None:
-            server.requests.append((self.path, self.headers.get("Range")))
-            plan = server.plans.get(self.path, [])
-            answer = plan.pop(0) if plan else Answer()
-            content = server.files.get(self.path)
-            if answer.status == 200 and content is None and answer.body is None:
-                answer = Answer(status=404)
-            self._send(answer, content or b"")
-            self.close_connection = True
-
-        def _send(self, answer: Answer, content: bytes) -> None:
-            tag = server.tags.get(self.path, '"v1"')
-            headers = {"ETag": tag} if tag else {}
-            status, body = answer.status, content
-            asked = self.headers.get("Range")
-            if status == 200 and asked and not answer.ignores_ranges and self.headers.get("If-Range") == tag:
-                first = int(asked.removeprefix("bytes=").rstrip("-")) + answer.shifts_range
-                status, body = (206, content[first:]) if first < len(content) else (416, b"")
-                span = f"{first}-{len(content) - 1}" if status == 206 else "*"
-                headers["Content-Range"] = f"bytes {span}/{len(content)}"
-            if answer.body is not None:
-                body = answer.body
-            elif status not in (200, 206):
-                body = b""
-            length = len(body) if answer.said_length is None else answer.said_length
-            self.send_response(status)
-            for name, value in {"Content-Length": str(length), **headers, **answer.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with suppress(ConnectionError):  # whoever asked has gone away
-                self.wfile.write(body if answer.breaks_after is None else body[: answer.breaks_after])
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    server.port = httpd.server_address[1]
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path, asked = request.raw_path, request.headers.get("Range")
+        self.requests.append((path, asked))
+        plan = self.plans.get(path, [])
+        answer, content = plan.pop(0) if plan else Answer(), self.files.get(path)
+        status, body, tag = answer.status, content or b"", self.tags.get(path, '"v1"')
+        if status == 200 and content is None and answer.body is None:
+            status = 404
+        headers = {"ETag": tag} if tag else {}
+        if status == 200 and asked and not answer.ignores_ranges and request.headers.get("If-Range") == tag:
+            first = int(asked.removeprefix("bytes=").rstrip("-")) + answer.shifts_range
+            status, body = (206, body[first:]) if first < len(body) else (416, b"")
+            span = f"{first}-{len(content or b'') - 1}" if status == 206 else "*"
+            headers["Content-Range"] = f"bytes {span}/{len(content or b'')}"
+        if answer.body is not None:
+            body = answer.body
+        elif status not in (200, 206):
+            body = b""
+        length = len(body) if answer.said_length is None else answer.said_length
+        response = web.StreamResponse(
+            status=status, headers={"Content-Length": str(length), **headers, **answer.headers}
+        )
+        response.force_close()
+        with suppress(ConnectionError):  # whoever asked has gone away
+            await response.prepare(request)
+            await response.write(body if answer.breaks_after is None else body[: answer.breaks_after])
+            if request.transport is not None:
+                request.transport.close()  # after what is written, whatever length was said
+        return response
