@@ -15,11 +15,8 @@ import pytest
 
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.sampling import shard_samples
-from bert_trainer.dataset.sampling.shuffle import Shuffle
 from bert_trainer.dataset.shards import LAYOUTS, LayoutName, read_header, read_ragged, shards_below
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import TrainerError
-from random_rows import random_samples
 
 OPTIONS = ["--length", "32:5", "--length", "64:10", "--vocabulary-size", "120", "--shards", "2", "--processes", "1"]
 
@@ -30,9 +27,9 @@ def build(text: Path, root: Path, *options: str) -> None:
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take all shards for large ones, of about ten ranges."""
+    """Take all shards for large ones, of about ten blocks."""
     monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
-    monkeypatch.setattr(shard_samples, "BUCKET_TOKENS", 2500)
+    monkeypatch.setattr(shard_samples, "BLOCK_TOKENS", 2500)
 
 
 def shards(root: Path) -> dict[str, Path]:
@@ -44,14 +41,14 @@ def same(first: RaggedSamples, second: RaggedSamples) -> bool:
     return all(one.dtype == other.dtype and np.array_equal(one, other) for one, other in pairs)
 
 
-def test_a_shard_that_is_shuffled_on_disk_holds_the_same_samples(
+def test_a_shard_that_waits_on_disk_holds_the_same_samples(
     tmp_path: Path, write_corpus: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = write_corpus()
     build(text, tmp_path / "memory")
     monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
-    for name, bucket_tokens in (("many", 640), ("few", 20_000), ("one", 1 << 23)):
-        monkeypatch.setattr(shard_samples, "BUCKET_TOKENS", bucket_tokens)
+    for name, block_tokens in (("many", 640), ("few", 20_000), ("one", 1 << 23)):
+        monkeypatch.setattr(shard_samples, "BLOCK_TOKENS", block_tokens)
         build(text, tmp_path / name)
         wanted, found = shards(tmp_path / "memory"), shards(tmp_path / name)
         assert list(found) == list(wanted)
@@ -74,7 +71,7 @@ def test_a_large_shard_without_masks_holds_the_same_rows(
     build(text, tmp_path / "memory", "--masking", "dynamic")
     with monkeypatch.context() as patched:
         patched.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
-        patched.setattr(shard_samples, "BUCKET_TOKENS", 2500)
+        patched.setattr(shard_samples, "BLOCK_TOKENS", 2500)
         build(text, tmp_path / "disk", "--masking", "dynamic")
     wanted, found = shards(tmp_path / "memory"), shards(tmp_path / "disk")
     assert list(found) == list(wanted)
@@ -96,7 +93,7 @@ def test_large_shards_of_recipes_are_the_same_with_several_processes(
         build(text, tmp_path / name / "memory", *options)
         with monkeypatch.context() as patched:
             patched.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
-            patched.setattr(shard_samples, "BUCKET_TOKENS", 2500)
+            patched.setattr(shard_samples, "BLOCK_TOKENS", 2500)
             build(text, tmp_path / name / "disk", *options, "--processes", "3")
         wanted, found = shards(tmp_path / name / "memory"), shards(tmp_path / name / "disk")
         assert list(found) == list(wanted)
@@ -111,7 +108,7 @@ def test_a_large_shard_has_the_bytes_of_one_that_fits_into_memory(
     text = write_corpus()
     build(text, tmp_path / "memory", "--layout", layout)
     monkeypatch.setattr(shard_samples, "IN_MEMORY_TOKENS", 1)
-    monkeypatch.setattr(shard_samples, "BUCKET_TOKENS", 2500)
+    monkeypatch.setattr(shard_samples, "BLOCK_TOKENS", 2500)
     build(text, tmp_path / "disk", "--layout", layout)
     memory, disk = shards(tmp_path / "memory"), shards(tmp_path / "disk")
     assert {read_header(path).layout for path in disk.values()} == {layout}
@@ -166,27 +163,11 @@ def test_a_full_disk_is_named_and_nothing_is_left(
     assert main(["verify", str(tmp_path / "data")]) == 0
 
 
-def test_samples_come_out_in_the_order_of_their_positions(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(9, 40, 40_000).tolist()
-    samples = random_samples(lengths, sequence_length=40, predictions=3, vocabulary_size=70_000, seed=2)
-    ragged = RaggedSamples.from_padded(samples)
-    places = rng.permutation(len(ragged))
-    with Shuffle(tmp_path / "shuffle", num_rows=len(ragged), bucket_rows=7000) as shuffle:
-        for start in range(0, len(ragged), 999):
-            shuffle.add(places[start : start + 999], ragged.take(slice(start, start + 999)))
-        blocks = list(shuffle.blocks())
-        assert [len(block) for block in blocks] == [7000] * 5 + [5000]
-        assert shuffle.totals.tokens == len(ragged.tokens)
-    assert same(RaggedSamples.concatenate(blocks), ragged.take(np.argsort(places)))
-    assert list(tmp_path.iterdir()) == []
-
-
 _ON_A_FULL_DISK = """
 import resource, sys
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.sampling import shard_samples
-shard_samples.IN_MEMORY_TOKENS, shard_samples.BUCKET_TOKENS = 1, 2500
+shard_samples.IN_MEMORY_TOKENS, shard_samples.BLOCK_TOKENS = 1, 2500
 root, limits, *command = sys.argv[1:]
 for limit in limits.split():
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
@@ -216,9 +197,3 @@ def test_a_disk_that_is_full_at_any_moment_is_named_with_the_remedy(
         assert "hint: free space or choose another folder, then start again" in said, limit
         names = [path.name for path in (tmp_path / limit).rglob("*")]
         assert [name for name in names if "shuffle" in name or ".partial" in name] == []
-
-
-def test_scratch_files_are_removed_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TrainerError), Shuffle(tmp_path / "shuffle", num_rows=10, bucket_rows=5):
-        raise TrainerError("stop")
-    assert list(tmp_path.iterdir()) == []

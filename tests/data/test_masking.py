@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_trainer.dataset.sampling.masking import MaskingRule, count_predictions
+from bert_trainer.dataset.sampling.masking import MaskingRule, choose_smallest, count_predictions
+from bert_trainer.system.random_bits import mix64
 from sampling_cases import masking_rule
 from walks import bits_of, mask_many
 
@@ -101,3 +102,60 @@ def test_a_row_of_words_that_are_all_too_long_gets_one() -> None:
     masked = mask_many([row] * 200, whole_words(20), bits_of(5))
     assert {tuple(one.positions) for one in masked} == {(1, 2, 3), (5, 6)}
     assert {tuple(one.positions) for one in mask_many([row] * 200, whole_words(1), bits_of(5))} == {(1,), (5,)}
+
+
+def test_draws_whose_upper_halves_are_equal_are_told_apart() -> None:
+    half = 1 << 32
+    rows = [[5 * half + 9, 5 * half + 2, 7, 5 * half + 4], [9, 7, 6], [], [2**64 - 1, 2**64 - 2]]
+    draws = np.array(sum(rows, []), dtype=np.uint64)
+    chosen = choose_smallest(draws, np.array(list(map(len, rows))), np.array([2, 2, 1, 1]))
+    assert chosen.tolist() == [1, 2, 5, 6, 8]
+    # More are wanted than there are.
+    assert choose_smallest(draws, np.array([4, 3, 0, 2]), np.array([4, 9, 1, 3])).tolist() == list(range(9))
+
+
+def plain_words(row: list[int], key: int, rule: MaskingRule) -> list[int]:
+    """The chosen positions, one word after the other as in ``create_pretraining_data``."""
+    words = words_of(row, rule)
+    places = np.array([word[0] for word in words], dtype=np.uint64)
+    draws = mix64(np.uint64(key) + 2 * places).tolist()
+    # Half of the bits, but for the lowest ones, which hold the number of the word.
+    keys = [draw >> 32 >> len(words).bit_length() for draw in draws]
+    in_order = [words[number] for _, number in sorted(zip(keys, range(len(words)), strict=True))]
+    wanted = count_predictions(len(row), rule)
+    chosen: list[int] = []
+    for word in in_order:
+        if len(chosen) + len(word) <= wanted:
+            chosen += word
+    return sorted(chosen or in_order[0][: rule.max_predictions])
+
+
+def words_of(row: list[int], rule: MaskingRule) -> list[list[int]]:
+    assert rule.continuations is not None
+    words: list[list[int]] = []
+    for position, token in enumerate(row):
+        if token in (rule.cls_id, rule.sep_id):
+            continue
+        if words and words[-1][-1] == position - 1 and rule.continuations[token]:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    return words
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_whole_words_are_chosen_as_one_after_the_other_would(share: float) -> None:
+    rng = np.random.default_rng(3)
+    rule = whole_words(8)
+    rows = []
+    for length in rng.integers(20, 90, 300).tolist():
+        row = np.where(rng.random(length) < share, rng.integers(500, 1000, length), rng.integers(10, 500, length))
+        row[[0, rng.integers(1, length - 1), -1]] = 2, 3, 3
+        rows.append(row.tolist())
+    keys = bits_of(6).words(len(rows))
+    masked = mask_many(rows, rule, bits_of(6))
+    expected = [plain_words(row, int(key), rule) for row, key in zip(rows, keys, strict=True)]
+    assert [it.positions for it in masked] == expected
+    # Among long words there are rows with no word for what is left.
+    full = [len(it) == count_predictions(len(row), rule) for it, row in zip(expected, rows, strict=True)]
+    assert all(full) == (share == 0.1)

@@ -15,7 +15,7 @@ from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.__main__ import main
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.sampling.masking import MaskingRule, mask_tokens
+from bert_trainer.dataset.sampling.masking import MaskingRule
 from bert_trainer.dataset.sampling.shard_samples import GENERATOR_VERSION
 from bert_trainer.dataset.shards import read_ragged, read_shard
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, read_dataset_info
@@ -23,6 +23,7 @@ from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, trai
 from bert_trainer.errors import InputError
 from bert_trainer.system.random_bits import RandomBits
 from scripts_of_the_world import arabic, chinese, japanese, korean, mixed
+from walks import mask_many
 
 MOST = 0.005
 UNK = 1
@@ -130,12 +131,7 @@ def test_no_shard_predicts_an_unknown_word(
 
 
 def test_the_original_tokens_decide_and_rows_of_nothing_else_have_no_prediction() -> None:
-    tokens = np.full((3, 12), 7, dtype=np.int32)
-    tokens[:, 0], tokens[:, 5], tokens[:, 11] = 2, 3, 3
-    tokens[1, 1:5] = UNK
-    tokens[2, 1:5] = tokens[2, 6:11] = UNK
-    candidates = np.ones(tokens.shape, dtype=np.bool_)
-    candidates[:, [0, 5, 11]] = False
+    rows = [[2, *[7] * 4, 3, *[7] * 5, 3], [2, *[UNK] * 4, 3, *[7] * 5, 3], [2, *[UNK] * 4, 3, *[UNK] * 5, 3]]
     for continuations in (None, np.zeros(20, dtype=np.bool_)):
         rule = MaskingRule(
             probability=0.9,
@@ -147,10 +143,10 @@ def test_the_original_tokens_decide_and_rows_of_nothing_else_have_no_prediction(
             unk_id=UNK,
             continuations=continuations,
         )
-        masked = mask_tokens(tokens, candidates, rule, RandomBits("x"))
-        assert (masked.positions > 0).sum(axis=1).tolist() == [9, 5, 0]
-        assert not (masked.labels == UNK).any()
-        assert (masked.tokens[2] == tokens[2]).all()
+        masked = mask_many(rows, rule, RandomBits("x"))
+        assert [len(row.positions) for row in masked] == [9, 5, 0]
+        assert not any(UNK in row.labels for row in masked)
+        assert masked[2].tokens == rows[2]
 
 
 def test_masks_drawn_while_reading_leave_unknown_words_alone(tmp_path: Path) -> None:

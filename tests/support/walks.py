@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bert_trainer.dataset.sampling.masking import MaskedTokens, MaskingRule, mask_tokens
+from bert_trainer.dataset.sampling.masking import MaskingRule, mask_rows
 from bert_trainer.dataset.sampling.sentence_pairs import SentencePairs, Walks, draw_pairs
 from bert_trainer.dataset.sampling.shard_samples import ShardTask, assemble_shard, draw_shard
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
 from bert_trainer.system.random_bits import RandomBits
@@ -31,6 +33,16 @@ class Masked:
     tokens: list[int]
     positions: list[int]
     labels: list[int]
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """N masked sequences of T tokens, at most P predictions each."""
+
+    tokens: NDArray[np.int32]
+    """(N, T)."""
+    positions: NDArray[np.int32]
+    """(N, P): ascending, then 0."""
 
 
 def bits_of(seed: int) -> RandomBits:
@@ -78,28 +90,25 @@ def walk(documents: Documents, index: int, seed: int, *, capacity: int, short: f
 
 def samples_of(documents: Documents, task: ShardTask, bits: RandomBits) -> Samples:
     """Make the samples of a shard whose groups all hold these documents."""
-    return assemble_shard(draw_shard([flat(documents)] * len(task.groups), task, bits), task)
+    blocks = assemble_shard(draw_shard([flat(documents)] * len(task.groups), task, bits), task)
+    return RaggedSamples.concatenate(list(blocks)).to_padded(task.sequence_length, task.masking.max_predictions)
+
+
+def unmasked_rows(rows: Sequence[Sequence[int]]) -> RaggedSamples:
+    """Return rows of any lengths, without predictions."""
+    counts, none = np.array(list(map(len, rows))), np.zeros(len(rows), np.int64)
+    tokens = np.array([token for row in rows for token in row], dtype=np.int32)
+    return RaggedSamples(tokens, counts, counts, none.astype(np.int8), none, tokens[:0], tokens[:0])
 
 
 def mask_many(rows: Sequence[Sequence[int]], rule: MaskingRule, bits: RandomBits) -> list[Masked]:
     """Mask rows of any lengths."""
-    longest = max(map(len, rows))
-    table = np.zeros((len(rows), longest), dtype=np.int32)
-    candidates = np.zeros(table.shape, dtype=np.bool_)
-    for number, row in enumerate(rows):
-        table[number, : len(row)] = row
-        candidates[number, : len(row)] = ~np.isin(row, (rule.cls_id, rule.sep_id))
-    masked = mask_tokens(table, candidates, rule, bits)
-    counts = (masked.positions > 0).sum(axis=1).tolist()
-    return [
-        Masked(tokens[: len(row)], positions[:count], labels[:count])
-        for row, tokens, positions, labels, count in zip(
-            rows, masked.tokens.tolist(), masked.positions.tolist(), masked.labels.tolist(), counts, strict=True
-        )
-    ]
+    masked = mask_rows(unmasked_rows(rows), bits.words(len(rows)), rule)
+    parts = (masked.take(slice(row, row + 1)) for row in range(len(rows)))
+    return [Masked(it.tokens.tolist(), it.masked_lm_positions.tolist(), it.masked_lm_ids.tolist()) for it in parts]
 
 
 def mask_copies(row: Sequence[int], rows: int, rule: MaskingRule, bits: RandomBits) -> MaskedTokens:
     """Mask the same row many times; arrays, for tests that count over hundreds of thousands of positions."""
-    tokens = np.tile(np.array(row, dtype=np.int32), (rows, 1))
-    return mask_tokens(tokens, ~np.isin(tokens, (rule.cls_id, rule.sep_id)), rule, bits)
+    padded = mask_rows(unmasked_rows([row] * rows), bits.words(rows), rule).to_padded(len(row), rule.max_predictions)
+    return MaskedTokens(padded.input_ids, padded.masked_lm_positions)

@@ -58,7 +58,14 @@ def scaled(bits: NDArray[np.uint64], limits: NDArray[np.int64] | int) -> NDArray
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scramble 64 bits so that every input bit moves every output bit (splitmix64, Steele et al. 2014)."""
+    # In place: in arrays that a core's cache holds, each new array would cost as much as the arithmetic.
     values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    shifted = values >> np.uint64(30)
+    values ^= shifted
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(values, np.uint64(27), out=shifted)
+    values ^= shifted
+    values *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(values, np.uint64(31), out=shifted)
+    values ^= shifted
+    return values

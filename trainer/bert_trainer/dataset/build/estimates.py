@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS, SINGLE_PASS_LAYOUTS
+from bert_trainer.dataset.shards.sample_buffer import IN_MEMORY_TOKENS
 from bert_trainer.errors import InputError
 
 SHARD_BYTES = 20_000_000
@@ -36,7 +36,7 @@ _BLOCK_BYTES = 30_000_000
 _VARIABLE = ("mlperf-variable", "mlperf-packed")
 # Copies of a shard's documents: as they are read, and concatenated.
 _COPIES_OF_TOKENS = 2
-# Bytes per row while pairs are drawn, in memory or not: the bounds of its segments and its position in the shuffle.
+# Bytes per row while pairs are drawn, in memory or not: the bounds of its segments, in two orders, and its key.
 _PAIR_BYTES = 120
 
 
@@ -84,9 +84,7 @@ def estimate_build(
     steps = [(0.0, document_bytes)]
     for rows, length in zip(num_rows, lengths, strict=True):
         in_memory = _PAIR_BYTES * rows / shards + _rows_in_memory(rows / shards, length)
-        # Layouts written in several passes have their rows twice on disk: in buckets, then in shuffled order.
-        copies = 1 if layouts[0] in SINGLE_PASS_LAYOUTS else 2
-        steps.append((copies * _scratch_bytes(rows / shards, length, vocabulary_size), document_bytes + in_memory))
+        steps.append((_scratch_bytes(rows / shards, length, vocabulary_size), document_bytes + in_memory))
         if num_balanced:
             share = rows / num_balanced
             steps.append(

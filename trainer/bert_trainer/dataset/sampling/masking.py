@@ -1,25 +1,39 @@
-"""Static masking for the masked language model, for many sequences at once.
+"""Masks for the masked language model, for many rows at once: of shards when they are built, and of a stage's batches.
 
 The rule is BERT's (Devlin et al. 2019, section 3.1, and ``create_pretraining_data``): 15 % of the positions are
 predicted; of those 80 % become [MASK], 10 % stay and 10 % become any entry of the vocabulary, special ones included.
 Single WordPieces are chosen, or whole words (Google's ``do_whole_word_mask``).
+
+A row's masks follow from the row and a key of 64 bits, and from nothing else: not from the rows beside it or their
+order. Random bits are hashes (SplitMix64) of the key and the place where they are used. Which keys rows get is not
+decided here.
+
+Letters: N rows; B of them at a time; U units (tokens, or words of several) of which each is predicted as a whole or
+not at all; W of the row with most units; C chosen tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_trainer.dataset.shards.ragged import RaggedSamples, smallest_ids
+from bert_trainer.dataset.tokens.word_cache import ragged_indexes
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
-from bert_trainer.system.random_bits import RandomBits, scaled
+from bert_trainer.system.random_bits import mix64, scaled
 
 MASK_SHARE = 0.8
 KEEP_SHARE = 0.1
 _LOW = np.uint64(0xFFFFFFFF)
-# Key of what cannot be chosen: sorts last.
-_NOT_CHOSEN = np.uint32(0xFFFFFFFF)
+_HALF = np.uint64(32)
+# Of padding: sorts last.
+_LAST = np.iinfo(np.uint32).max
+_BLOCK_TOKENS = 1 << 15
+"""Tokens of the rows that are masked at a time, padding counted: eight bytes each stay in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +69,15 @@ class MaskingRule:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedTokens:
-    """N masked sequences of T tokens and their labels; at most P predictions each."""
+class _Units:
+    """What can be predicted in B rows."""
 
-    tokens: NDArray[np.int32]
-    """(N, T)."""
-    positions: NDArray[np.int32]
-    """(N, P): ascending, then 0; never of [CLS] or [SEP]."""
-    labels: NDArray[np.int32]
-    """(N, P): the original tokens at ``positions``, then 0."""
+    first_U: NDArray[np.int64]
+    """The place of each unit's first token among the tokens of the rows, ascending."""
+    sizes_U: NDArray[np.int64] | None
+    """Tokens of each unit; None: one."""
+    counts_B: NDArray[np.int64]
+    """Units of each row."""
 
 
 def count_predictions(num_tokens: int, rule: MaskingRule) -> int:
@@ -74,129 +88,175 @@ def count_predictions(num_tokens: int, rule: MaskingRule) -> int:
     return min(rule.max_predictions, max(1, round(num_tokens * rule.probability)))
 
 
-def mask_tokens(
-    tokens: NDArray[np.int32], candidates: NDArray[np.bool_], rule: MaskingRule, bits: RandomBits
-) -> MaskedTokens:
-    """Return masked copies and their labels. A row of nothing but [UNK] gets no prediction.
+def mask_rows(samples: RaggedSamples, keys_N: NDArray[np.uint64], rule: MaskingRule) -> RaggedSamples:
+    """Mask N rows that hold no predictions; a row of nothing but [UNK] gets none.
 
-    Args:
-        tokens: (N, T).
-        candidates: (N, T), everything but [CLS], [SEP] and padding; at least one per row.
-        rule: the masking.
-        bits: the shard's random stream. The number of words taken depends on the shapes alone.
+    keys_N: random numbers; rows with the same one get the same draws.
     """
-    # One entry per possible length. A row is its candidates, [CLS] and two [SEP].
-    table = np.array([count_predictions(length, rule) for length in range(tokens.shape[1] + 4)])
-    wanted = table[candidates.sum(axis=1) + 3]
+    places = _choose(samples, keys_N, rule)
+    counts_N = _count_by_row(places, samples.token_starts)
+    rows = np.repeat(np.arange(len(samples)), counts_N)
+    positions = places - samples.token_starts[rows]
+    originals = samples.tokens[places]
+    # Two hashes per token: of 2 x position which tokens are predicted, of 2 x position + 1 what is shown instead.
+    bits = mix64(keys_N[rows] + _doubled(positions) + np.uint64(1))
+    shown = _replace(originals, bits, rule)
+    # A replacement may need the wider type: an id above 65535 in rows of smaller ones.
+    tokens = samples.tokens.astype(np.promote_types(samples.tokens.dtype, smallest_ids(shown).dtype))
+    tokens[places] = shown
+    return replace(
+        samples,
+        tokens=tokens,
+        prediction_counts=counts_N,
+        masked_lm_positions=positions.astype(np.uint16),
+        masked_lm_ids=originals,
+    )
+
+
+def _doubled(positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return positions.astype(np.uint64) << np.uint64(1)
+
+
+def _count_by_row(places: NDArray[np.int64], starts_B: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many of some places are in each row. places: ascending, none before the first row."""
+    return np.diff(np.searchsorted(places, starts_B), append=len(places))
+
+
+def _replace(originals: NDArray[np.integer], bits: NDArray[np.uint64], rule: MaskingRule) -> NDArray[np.int64]:
+    """Return the token that is shown for each original, (C,). bits: (C,)."""
+    # The upper half decides what is shown, the lower half which entry.
+    chance, entry = bits >> _HALF, scaled(bits & _LOW, rule.vocabulary_size)
+    shown = np.where(chance < np.uint64(math.ceil((1 - KEEP_SHARE) * 2**32)), entry, originals)
+    return np.where(chance < np.uint64(math.ceil(MASK_SHARE * 2**32)), rule.mask_id, shown)
+
+
+def _choose(samples: RaggedSamples, keys_N: NDArray[np.uint64], rule: MaskingRule) -> NDArray[np.int64]:
+    """Return the places of the tokens to predict among all tokens, (C,), ascending."""
+    # [CLS] and [SEP] count here, as in create_pretraining_data.
+    longest = int(samples.token_counts.max(initial=1))
+    table = np.array([count_predictions(length, rule) for length in range(longest + 1)])
+    parts = [np.zeros(0, np.int64)]
+    rows_at_once = max(1, _BLOCK_TOKENS // longest)
+    for first in range(0, len(samples), rows_at_once):
+        rows = slice(first, first + rows_at_once)
+        block = samples.take(rows)
+        units = _find_units(block, rule)
+        # The sum of a row's key and twice the position, from places: what they differ by is the row's alone.
+        bases_B = keys_N[rows] - _doubled(block.token_starts)
+        draws_U = mix64(np.repeat(bases_B, units.counts_B) + _doubled(units.first_U))
+        wanted_B = table[block.token_counts]
+        if units.sizes_U is None:
+            found = units.first_U[choose_smallest(draws_U, units.counts_B, wanted_B)]
+        else:
+            chosen = _choose_words(draws_U, units.sizes_U, units.counts_B, wanted_B)
+            # Only a word that is alone in its row can have more.
+            found = ragged_indexes(units.first_U[chosen], np.minimum(units.sizes_U[chosen], rule.max_predictions))
+        parts.append(found + samples.token_starts[first])
+    return np.concatenate(parts)
+
+
+def _find_units(samples: RaggedSamples, rule: MaskingRule) -> _Units:
+    """Return all words, or all tokens, but [CLS], [SEP] and [UNK]."""
+    tokens, starts_B = samples.tokens, samples.token_starts
+    candidates = (tokens != rule.cls_id) & (tokens != rule.sep_id)
     if rule.unk_id is not None:
-        candidates = candidates & (tokens != rule.unk_id)
-    wanted = np.minimum(wanted, candidates.sum(axis=1))
+        candidates &= tokens != rule.unk_id
     if rule.continuations is None:
-        positions, counts = _choose_tokens(candidates, wanted, rule.max_predictions, bits), wanted
-    else:
-        positions, counts = _choose_words(tokens, candidates, wanted, rule, bits)
-    chosen = np.arange(positions.shape[1]) < counts[:, None]
-    positions = np.where(chosen, positions, 0)
-    rows = np.arange(len(tokens))[:, None]
-    labels = np.where(chosen, tokens[rows, positions], 0)
-    shown = np.where(chosen, _replace(labels, rule, bits), tokens[rows, positions])
-    masked = tokens.copy()
-    # Unused predictions all point to position 0, [CLS], and write back what is there.
-    masked[rows, positions] = shown
-    return MaskedTokens(masked, positions.astype(np.int32), labels.astype(np.int32))
+        first_U = np.flatnonzero(candidates)
+        return _Units(first_U, None, _count_by_row(first_U, starts_B))
+    # A word begins at a candidate that is no continuation, or that follows no candidate of its row.
+    goes_on = rule.continuations[tokens]
+    goes_on[1:] &= candidates[:-1]
+    goes_on[starts_B] = False
+    # It ends before the next word, or the next token of no word.
+    edges = np.flatnonzero(~(goes_on & candidates))
+    is_word = candidates[edges]
+    first_U = edges[is_word]
+    sizes_U = np.diff(edges, append=len(tokens))[is_word]
+    return _Units(first_U, sizes_U, _count_by_row(first_U, starts_B))
 
 
-def _choose_tokens(
-    candidates: NDArray[np.bool_], wanted: NDArray[np.int64], max_predictions: int, bits: RandomBits
+def choose_smallest(
+    draws_U: NDArray[np.uint64], counts_B: NDArray[np.int64], wanted_B: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the chosen positions of each row, ascending, (N, P); those behind ``wanted`` are meaningless.
+    """Return the ``wanted`` units of each row with the smallest draws, all if there are fewer, ascending.
 
-    The ``wanted`` smallest of T random keys are a uniform choice without replacement. The lowest bits of each key hold
-    its column, so sorting the keys sorts the columns along: no argsort.
+    No two draws of a row are equal: the hash maps different numbers to different ones.
     """
-    keys, position_bits = _random_keys(candidates.shape, bits)
-    keys[~candidates] = _NOT_CHOSEN
-    num_columns = candidates.shape[1]
-    most = min(max_predictions, num_columns)
-    # A partial selection first: only P of T keys are needed, about a sixth at the published lengths.
-    if most < num_columns:
-        keys.partition(most - 1, axis=1)
-    keys = np.sort(keys[:, :most], axis=1)
-    positions = (keys & np.uint32((1 << position_bits) - 1)).astype(np.int64)
-    positions[np.arange(most) >= wanted[:, None]] = num_columns
-    positions.sort(axis=1)
-    padded = np.zeros((len(keys), max_predictions), dtype=np.int64)
-    padded[:, :most] = positions
-    return padded
+    wanted_B = np.minimum(wanted_B, counts_B)
+    # Half of the bits decide nearly always, and sorting them takes a tenth of the time at 512 tokens.
+    halves_U = (draws_U >> _HALF).astype(np.uint32)
+    sorted_BW = np.sort(_padded(halves_U, counts_B, _LAST), axis=1)
+    limits_B = sorted_BW[np.arange(len(counts_B)), np.maximum(wanted_B, 1) - 1]
+    chosen = np.flatnonzero(halves_U <= np.repeat(limits_B, counts_B))
+    starts_B = np.cumsum(counts_B) - counts_B
+    tied = np.flatnonzero(_count_by_row(chosen, starts_B) != wanted_B)
+    if not len(tied):
+        return chosen
+    rows = np.repeat(np.arange(len(counts_B)), counts_B)
+    parts = [chosen[~np.isin(rows[chosen], tied)]]
+    for row in tied.tolist():
+        order = np.argsort(draws_U[starts_B[row] : starts_B[row] + counts_B[row]])
+        parts.append(starts_B[row] + order[: wanted_B[row]])
+    return np.sort(np.concatenate(parts))
+
+
+def _padded(values_U: NDArray[Any], counts_B: NDArray[np.int64], padding: int) -> NDArray[Any]:
+    """Return the values of each row side by side, (B, W), with padding behind them; W is at least 1."""
+    real_BW = np.arange(max(1, int(counts_B.max()))) < counts_B[:, None]
+    values_BW = np.full(real_BW.shape, padding, values_U.dtype)
+    values_BW[real_BW] = values_U
+    return values_BW
 
 
 def _choose_words(
-    tokens: NDArray[np.int32],
-    candidates: NDArray[np.bool_],
-    wanted: NDArray[np.int64],
-    rule: MaskingRule,
-    bits: RandomBits,
+    draws_U: NDArray[np.uint64], sizes_U: NDArray[np.int64], counts_B: NDArray[np.int64], wanted_B: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the words to predict, ascending: words of ``wanted`` tokens of each row, or fewer.
+
+    They are taken in random order. One that would exceed the number wanted is skipped, as in
+    ``create_pretraining_data``, so there may be fewer. A row whose words all exceed it gets one all the same.
+    """
+    # The lowest bits of each key hold the word's number in its row: sorting the keys sorts the numbers along. Of the
+    # others 22 are random at 512 tokens. How many that is follows from the row alone, as its masks do.
+    starts_B = np.cumsum(counts_B) - counts_B
+    low_B = ((1 << np.frexp(counts_B)[1]) - 1).astype(np.uint32)
+    numbers_U = (np.arange(len(draws_U)) - np.repeat(starts_B, counts_B)).astype(np.uint32)
+    keys_U = (draws_U >> _HALF).astype(np.uint32) & ~np.repeat(low_B, counts_B) | numbers_U
+    order_BW = (np.sort(_padded(keys_U, counts_B, _LAST), axis=1) & low_B[:, None]).astype(np.int64)
+    # Behind a row's last word there is padding, whose size fits nowhere.
+    sizes_BW = np.append(sizes_U, np.iinfo(np.int32).max)[
+        np.where(np.arange(order_BW.shape[1]) < counts_B[:, None], order_BW + starts_B[:, None], len(sizes_U))
+    ]
+    rows, places = _take_what_fits(sizes_BW, counts_B, wanted_B)
+    return np.sort(starts_B[rows] + order_BW[rows, places])
+
+
+def _take_what_fits(
+    sizes_BW: NDArray[np.int64], counts_B: NDArray[np.int64], wanted_B: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return chosen positions as ``_choose_tokens`` does, and their number, (N,).
+    """Take words from left to right while they fit into the number wanted, and skip the others; one at least.
 
-    Words are taken in random order. One that would exceed the number wanted is skipped, as in
-    ``create_pretraining_data``, so there may be fewer. If every word exceeds it, one is taken, truncated to P tokens.
+    sizes_BW: (B, W) of the words; padding is larger than any number wanted. Returns row and place of every word taken.
     """
-    assert rule.continuations is not None
-    num_rows, num_columns = tokens.shape
-    # A word begins at a candidate that is no continuation, or that follows no candidate.
-    begins = candidates & ~rule.continuations[tokens]
-    begins[:, 1:] |= candidates[:, 1:] & ~candidates[:, :-1]
-    # (N, T): the number of each token's word within its row, from 1; 0 for tokens of no word.
-    words = np.where(candidates, np.cumsum(begins, axis=1), 0)
-    rows = np.arange(num_rows)
-    sizes = np.bincount((rows[:, None] * (num_columns + 1) + words).ravel(), minlength=num_rows * (num_columns + 1))
-    sizes = sizes.reshape(num_rows, num_columns + 1)
-    keys, position_bits = _random_keys((num_rows, num_columns), bits)
-    keys[sizes[:, 1:] == 0] = _NOT_CHOSEN
-    keys.sort(axis=1)
-    order = (keys & np.uint32((1 << position_bits) - 1)).astype(np.int64) + 1
-    counts = np.zeros(num_rows, dtype=np.int64)
-    is_taken = np.zeros((num_rows, num_columns + 2), dtype=np.bool_)
-    # One step for all rows: each looks at its next word. As many steps as the row with most words has words.
-    for rank in range(int((sizes[:, 1:] > 0).sum(axis=1).max(initial=0))):
-        is_word = keys[:, rank] != _NOT_CHOSEN
-        word = np.where(is_word, order[:, rank], 0)
-        fits = is_word & (counts + sizes[rows, word] <= wanted)
-        counts += np.where(fits, sizes[rows, word], 0)
-        is_taken[rows[fits], word[fits]] = True
-    # Short rows of long words: a row without predictions would not train anything, so one word is taken anyway.
-    empty = np.flatnonzero((counts == 0) & candidates.any(axis=1))
-    is_taken[empty, order[empty, 0]] = True
-    counts[empty] = np.minimum(sizes[empty, order[empty, 0]], rule.max_predictions)
-    is_taken[:, 0] = False
-    chosen = is_taken[rows[:, None], words]
-    positions = np.sort(np.where(chosen, np.arange(num_columns), num_columns), axis=1)
-    padded = np.zeros((num_rows, rule.max_predictions), dtype=np.int64)
-    most = min(rule.max_predictions, num_columns)
-    padded[:, :most] = positions[:, :most]
-    return padded, counts
-
-
-def _random_keys(shape: tuple[int, ...], bits: RandomBits) -> tuple[NDArray[np.uint32], int]:
-    """Return random keys, (N, T), and the number of their lowest bits that hold their column.
-
-    The column breaks ties: no two keys of a row are equal. None is ``_NOT_CHOSEN``, since no column has all bits set.
-    """
-    num_rows, num_columns = shape
-    position_bits = max(1, (num_columns).bit_length())
-    # Two keys per 64-bit word; 32 bits less those of the column are random, 22 of them at 512 columns.
-    num_words = (num_rows * num_columns + 1) // 2
-    keys = bits.words(num_words).view(np.uint32)[: num_rows * num_columns].reshape(num_rows, num_columns)
-    keys = (keys >> np.uint32(position_bits)) << np.uint32(position_bits)
-    keys |= np.arange(num_columns, dtype=np.uint32)
-    return keys, position_bits
-
-
-def _replace(labels: NDArray[np.int64], rule: MaskingRule, bits: RandomBits) -> NDArray[np.int64]:
-    """Return the token that is shown for each label, same shape: one word of the stream per prediction."""
-    words = bits.words(labels.size).reshape(labels.shape)
-    chance, entry = words >> np.uint64(32), words & _LOW
-    shown = scaled(entry, rule.vocabulary_size)
-    shown = np.where(chance < np.uint64(round((MASK_SHARE + KEEP_SHARE) * 2**32)), labels, shown)
-    return np.where(chance < np.uint64(round(MASK_SHARE * 2**32)), rule.mask_id, shown)
+    # As no word is empty, no more than that many can be taken before the first that does not fit.
+    sizes = sizes_BW[:, : int(wanted_B.max())]
+    taken = np.cumsum(sizes, axis=1) <= wanted_B[:, None]
+    left_B, next_B = wanted_B - (sizes * taken).sum(axis=1), taken.sum(axis=1)
+    found = [np.nonzero(taken)]
+    # Behind it: the next one that does, in all rows at once. Few have room for more than one.
+    rows = np.flatnonzero((left_B > 0) & (next_B < counts_B))
+    at_W = np.arange(sizes_BW.shape[1])
+    while len(rows):
+        fits = (sizes_BW[rows] <= left_B[rows, None]) & (at_W >= next_B[rows, None])
+        goes_on = fits.any(axis=1)
+        # A row without predictions would not train anything: if no word fits, its first one is taken.
+        taken = goes_on | (next_B[rows] == 0)
+        taken_rows, places = rows[taken], fits.argmax(axis=1)[taken]
+        found.append((taken_rows, places))
+        left_B[taken_rows] -= sizes_BW[taken_rows, places]
+        next_B[taken_rows] = places + 1
+        rows = rows[goes_on]
+        rows = rows[left_B[rows] > 0]
+    rows, places = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return rows, places

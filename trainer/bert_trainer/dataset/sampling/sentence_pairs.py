@@ -47,6 +47,10 @@ class SentencePairs:
         """Return N."""
         return len(self.walks)
 
+    def take(self, rows: Numbers | slice) -> SentencePairs:
+        """Return the given pairs in the given order; copies, or views for a slice."""
+        return SentencePairs(*(getattr(self, field.name)[rows] for field in fields(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class Walks:
@@ -100,8 +104,7 @@ def draw_pairs(
         field.name: np.concatenate([getattr(step, field.name) for step in steps] or [np.zeros(0, dtype=np.int64)])
         for field in fields(SentencePairs)
     }
-    order = np.argsort(together["walks"], kind="stable")
-    return SentencePairs(**{name: values[order] for name, values in together.items()})
+    return SentencePairs(**together).take(np.argsort(together["walks"], kind="stable"))
 
 
 def _step(

@@ -22,10 +22,7 @@ from bert_trainer.dataset.shards.totals import Totals
 from bert_trainer.system.atomic_files import disk_errors
 
 IN_MEMORY_TOKENS = 12_000_000
-"""Tokens of a shard, padding counted, above which it is shuffled on disk. In memory this many take 90 MB."""
-
-SINGLE_PASS_LAYOUTS = ("compact", "intel", "mlperf", "tfrecord")
-"""Layouts whose large files are written in one pass over the rows. The others take a pass for each dataset."""
+"""Tokens of a shard, padding counted, above which its rows wait on disk."""
 
 _FIELDS = tuple(field.name for field in fields(RaggedSamples))
 
