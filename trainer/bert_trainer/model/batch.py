@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ IGNORED_LABEL = -100
 """Of padding: what ``torch.nn.functional.cross_entropy`` ignores."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """Index tensors are int64, which is what torch indexes with.
 
@@ -35,10 +36,6 @@ class Batch:
     segments_N: Tensor
     token_row_N: Tensor
     """The row of every token."""
-    padded_index_N: Tensor
-    """The place of every token in rows padded to T and laid end to end."""
-    row_mask_BT: Tensor
-    """bool: where a padded row has a token."""
     row_starts_B: Tensor
     """The place of every row's first token among the N."""
     row_bounds: Tensor
@@ -60,6 +57,17 @@ class Batch:
     def num_rows(self) -> int:
         """Sequences."""
         return len(self.sample_numbers_B)
+
+    # Made when they are first asked for, on the batch's device: most backends never see a padded row.
+    @cached_property
+    def padded_index_N(self) -> Tensor:  # noqa: N802 - as the fields
+        """The place of every token in rows padded to T and laid end to end."""
+        return self.token_row_N * self.longest + self.positions_N
+
+    @cached_property
+    def row_mask_BT(self) -> Tensor:  # noqa: N802 - as the fields
+        """bool: where a padded row has a token."""
+        return torch.arange(self.longest, device=self.row_bounds.device) < self.row_bounds.diff()[:, None]
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch with its tensors on a device; what is pinned is copied while the host goes on."""
@@ -100,19 +108,13 @@ def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.in
     """
     ragged = RaggedSamples.from_padded(samples) if isinstance(samples, Samples) else samples
     lengths_B, starts_B = ragged.token_counts, ragged.token_starts
-    longest = int(lengths_B.max())
     row_N = np.repeat(np.arange(len(ragged)), lengths_B)
-    place_N = np.arange(len(ragged.tokens))
-    position_N = place_N - np.repeat(starts_B, lengths_B)
-    # From place among the real tokens to place among the padded ones: a shift that is the row's alone.
-    shift_B = np.arange(len(ragged)) * longest - starts_B
+    position_N = np.arange(len(ragged.tokens)) - np.repeat(starts_B, lengths_B)
     return Batch(
         tokens_N=_index(ragged.tokens),
         positions_N=_index(position_N),
         segments_N=_index(position_N >= np.repeat(ragged.first_segment_counts, lengths_B)),
         token_row_N=_index(row_N),
-        padded_index_N=_index(place_N + np.repeat(shift_B, lengths_B)),
-        row_mask_BT=torch.from_numpy(np.arange(longest) < lengths_B[:, None]),
         row_starts_B=_index(starts_B),
         # int32 is what the operators of variable-length attention take for bounds (gpu.attention).
         row_bounds=torch.from_numpy(np.append(starts_B, len(ragged.tokens)).astype(np.int32)),
@@ -120,7 +122,7 @@ def make_batch(samples: Samples | RaggedSamples, sample_numbers_B: NDArray[np.in
         masked_labels_M=_index(ragged.masked_lm_ids),
         next_sentence_B=_index(ragged.next_sentence_labels),
         sample_numbers_B=sample_numbers_B,
-        longest=longest,
+        longest=int(lengths_B.max()),
         num_tokens=len(ragged.tokens),
         num_masked=len(ragged.masked_lm_ids),
     )

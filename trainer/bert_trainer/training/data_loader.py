@@ -264,7 +264,7 @@ class StageReader:
         # windows, the other ranks' rows included: balancing needs all lengths, and so no exchange between ranks.
         for piece in self.order.pieces(start, start + self.global_batch_size):
             window = self._window(piece.epoch, piece.window)
-            own = piece.order[self._own_rows(window.token_counts[piece.order], num_assigned, loads)]
+            own = self._own_rows(piece.order, window.token_counts[piece.order], num_assigned, loads)
             num_assigned += len(piece.order)
             taken = window.take(own)
             own_numbers = self.order.window_numbers(piece.epoch, piece.window)[own]
@@ -272,15 +272,21 @@ class StageReader:
             numbers.append(own_numbers)
         return RaggedSamples.concatenate(parts), np.concatenate(numbers), loads
 
-    def _own_rows(self, tokens_R: NDArray[np.int64], num_assigned: int, loads: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of a piece's rows are this rank's, (R,); adds all ranks' tokens to ``loads``."""
+    def _own_rows(
+        self, rows_R: NDArray[np.int64], tokens_R: NDArray[np.int64], num_assigned: int, loads: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return those of a piece's rows that are this rank's; adds all ranks' tokens to ``loads``."""
+        if self.world_size == 1:
+            # Balancing a single rank, row by row, took longer than all the rest of loading.
+            loads += tokens_R.sum()
+            return rows_R
         if self.balanced:
             rank_R = balance_rows(tokens_R, num_assigned, loads)
         else:
             starts = [rank_slice(self.global_batch_size, rank, self.world_size)[0] for rank in range(self.world_size)]
             rank_R = np.searchsorted(starts, np.arange(num_assigned, num_assigned + len(tokens_R)), side="right") - 1
             loads += np.bincount(rank_R, tokens_R, self.world_size).astype(np.int64)
-        own: NDArray[np.bool_] = rank_R == self.rank
+        own: NDArray[np.int64] = rows_R[rank_R == self.rank]
         return own
 
     def _window(self, epoch: int, window: int) -> RaggedSamples:

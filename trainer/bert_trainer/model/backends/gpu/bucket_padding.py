@@ -73,8 +73,6 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
         positions_N=positions_N,
         segments_N=_extend(batch.segments_N, num_tokens, 0),
         token_row_N=rows_N,
-        padded_index_N=rows_N * length + positions_N,
-        row_mask_BT=torch.arange(length) < ends.diff()[:, None],
         row_starts_B=torch.cat([batch.row_starts_B, starts]),
         row_bounds=ends,
         # The place of the first padding token: ignored predictions belong to no real row.
