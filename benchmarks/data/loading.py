@@ -1,8 +1,10 @@
 """Data loader throughput: samples per second from shards to training batches, one worker, for each layout and length.
 
-The last line is one JSON object. Files are in the page cache, so this is the cost of processing, not of a disk. For the
-gzip layout the rate at which zlib alone inflates the same chunks on the same core is an upper bound for any reader:
-``*_bound`` is that rate in samples, ``*_of_bound`` the share of it that is reached.
+``dynamic_cost_*`` is the time of a pass that draws masks over that of one that reads them, both of the compact layout:
+the median of rounds in which they alternate, in processor time. The last line is one JSON object. Files are in the page
+cache, so this is the cost of processing, not of a disk. For the gzip layout the rate at which zlib alone inflates the
+same chunks on the same core is an upper bound for any reader: ``*_bound`` is that rate in samples, ``*_of_bound`` the
+share of it that is reached.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
+from statistics import median
 
 import h5py
 import numpy as np
 
+from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.sampling.masking import MaskingRule
 from bert_trainer.dataset.shards import LAYOUTS, ShardFolder, shard_name, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.training.data_loader import SampleOrder, StageReader
@@ -24,6 +29,7 @@ from bert_trainer.training.data_loader import SampleOrder, StageReader
 LENGTHS = ((128, 20, 32768), (512, 80, 8192))
 BATCH = 256
 ENTRIES = 30522
+MASKING_ROUNDS = 5
 
 
 def draw_samples(rows: int, sequence_length: int, max_predictions: int) -> RaggedSamples:
@@ -43,19 +49,45 @@ def draw_samples(rows: int, sequence_length: int, max_predictions: int) -> Ragge
                          positions.astype(np.uint16), labels)  # fmt: skip
 
 
-def measure(folder: Path, length: int, predictions: int) -> float:
-    """Return samples per second of one pass over a folder, reading included."""
+def measure(folder: Path, length: int, predictions: int, masking: DynamicMasking | None = None) -> tuple[float, float]:
+    """Return samples per second of one pass over a folder, reading included, and of processor time."""
     shards = ShardFolder.open(
         folder, split="training", sequence_length=length, max_predictions=predictions, vocabulary=None
     )
     order = SampleOrder(shards.rows, seed=1)
     steps = shards.num_samples // BATCH
     reader = StageReader(shards, order, global_batch_size=BATCH, micro_batch_size=BATCH, rank=0, world_size=1,
-                         first_step=0, last_step=steps)  # fmt: skip
-    started_at_s = time.perf_counter()
+                         first_step=0, last_step=steps, masking=masking)  # fmt: skip
+    started_at_s, cpu_s = time.perf_counter(), time.process_time()
     for step in range(steps):
         reader.read_step(step)
-    return steps * BATCH / (time.perf_counter() - started_at_s)
+    num_samples = steps * BATCH
+    return num_samples / (time.perf_counter() - started_at_s), num_samples / (time.process_time() - cpu_s)
+
+
+def measure_masking(folder: Path, length: int, predictions: int) -> dict[str, float]:
+    """Return how many times as long a pass takes that draws masks, for tokens and whole words."""
+    maskings: dict[str, DynamicMasking | None] = {"read": None}
+    for name, continuations in (("tokens", None), ("words", np.arange(ENTRIES) % 4 == 3)):
+        rule = MaskingRule(probability=0.15, max_predictions=predictions, vocabulary_size=ENTRIES, cls_id=101,
+                           sep_id=102, mask_id=103, unk_id=100, continuations=continuations)  # fmt: skip
+        maskings[name] = DynamicMasking(seed=1, rule=rule)
+    rates: dict[str, list[float]] = {name: [] for name in maskings}
+    for _ in range(MASKING_ROUNDS):
+        for name, masking in maskings.items():
+            rates[name].append(measure(folder, length, predictions, masking)[1])
+    costs = {name: [a / b for a, b in zip(rates["read"], rates[name], strict=True)] for name in ("tokens", "words")}
+    for name, values in costs.items():
+        print(
+            f"{'  dynamic, ' + name:16s} {length:4d} {median(rates[name]):10,.0f} samples/s of processor time; "
+            f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f}) times as long as reading masks",
+            flush=True,
+        )
+    return {
+        f"dynamic_cost_{length}": median(costs["tokens"]),
+        f"dynamic_words_cost_{length}": median(costs["words"]),
+        f"dynamic_samples_per_s_{length}": median(rates["tokens"]),
+    }
 
 
 def inflate_rate(path: Path) -> tuple[float, float]:
@@ -84,11 +116,12 @@ def main() -> int:
                             shape=(length, predictions))  # fmt: skip
                 rates, bounds = [], []
                 for _ in range(3):  # alternating, so that other work on the machine disturbs both alike
-                    rates.append(measure(Path(name), length, predictions))
+                    rates.append(measure(Path(name), length, predictions)[0])
                     bounds += [inflate_rate(path)] if layout == "nvidia" else []
                 rate = max(rates)
                 size = path.stat().st_size / rows
-            figures[f"{layout}_{length}"] = round(rate)
+                masking = measure_masking(Path(name), length, predictions) if layout == "compact" else {}
+            figures |= {f"{layout}_{length}": round(rate), **masking}
             print(f"{layout:16s} {length:4d} {rate:10,.0f} samples/s {size:8.0f} bytes/sample", flush=True)
             if bounds:
                 bound, num_bytes = max(bounds)

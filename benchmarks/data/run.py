@@ -20,6 +20,8 @@ KEYS = (
     "rss_mb_200",
     "rss_mb_2000",
     "load_samples_per_s",
+    "dynamic_cost_128",
+    "dynamic_cost_512",
     "wait_share",
 )
 _REASONS = {
@@ -28,6 +30,8 @@ _REASONS = {
     "scale2": "one core only, --rounds 0, or the build failed",
     "wait_share": "the training run failed",
     "load_samples_per_s": "loading failed",
+    "dynamic_cost_128": "loading failed",
+    "dynamic_cost_512": "loading failed",
 }
 
 
