@@ -13,7 +13,9 @@ import pytest
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.run_folder import RunFolder
-from bert_trainer.parallel.world import Alone, PeerFailed, connect, on_rank_0, prepare_environment
+from bert_trainer.parallel.connection import connect
+from bert_trainer.parallel.horovod_world import prepare_environment
+from bert_trainer.parallel.world import Alone, PeerFailed, on_rank_0
 from relayout import relayout
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import environment, pretrain_stage, run_document, run_trainer, trainer_command, write_dataset

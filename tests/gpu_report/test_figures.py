@@ -10,14 +10,12 @@ import torch
 from gpu_step import PRESETS, count_flop
 
 from bert_trainer.dataset.shards import ShardFolder
-from bert_trainer.parallel.world import World
 from gpu_report.benchmark import PEER, read_table
 from gpu_report.dataset import MadeDataset, make_dataset
 from gpu_report.part import Result
 from gpu_report.profile_table import add_kernels, add_waits
 from gpu_report.resume import compare_checkpoints
 from gpu_report.tests_on_card import read_outcome
-from gpu_report.torch_world import TorchWorld
 from gpu_report.training import SIZES
 
 
@@ -139,8 +137,3 @@ def test_checkpoints_differ_by_bits_and_by_how_much(tmp_path: Path) -> None:
     assert compare_checkpoints(tmp_path / "one", tmp_path / "one") == (0, 0.0)
     assert compare_checkpoints(tmp_path / "one", tmp_path / "other") == (1, 0.5)
     assert compare_checkpoints(tmp_path / "zero", tmp_path / "minus") == (1, 0.0)
-
-
-def test_ranks_by_torch_have_all_that_the_trainer_asks_of_ranks() -> None:
-    asked = {name for name in vars(World) if not name.startswith("_")} | {*World.__annotations__}
-    assert {name for name in asked if not hasattr(TorchWorld, name) and name not in ("rank", "size")} == set()

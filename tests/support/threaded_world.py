@@ -57,9 +57,11 @@ class ThreadedWorld(Alone):
         self.start_all_reduce_(summed, name)
         return Done(summed[slice(*rank_slice(len(rows), self.rank, self.size))].clone())
 
-    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
+    def start_all_gather(self, rows: Tensor, num_rows: int, name: str) -> Pending:
         assert {name} == set(self._exchange(self.rank, name)), "ranks differ in what they gather"
-        return Done(torch.cat(self._exchange(self.rank, rows.clone())))
+        gathered = torch.cat(self._exchange(self.rank, rows.clone()))
+        assert len(gathered) == num_rows, f"{name}: {len(gathered)} rows were gathered, not {num_rows}"
+        return Done(gathered)
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         return [sum(values) for values in zip(*self._exchange(self.rank, list(numbers)), strict=True)]

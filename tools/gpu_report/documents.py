@@ -73,6 +73,7 @@ class Run:
                 "output_folder": str(folder),
                 "if_exists": "Resume",
                 "world": {"ranks": self.ranks},
+                "collectives": "torch",
                 "device": self.device,
                 "precision": self.precision,
                 "model": model,

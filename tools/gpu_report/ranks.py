@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import shutil
+import socket
 import statistics
 import subprocess
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 from gpu_report.dataset import make_dataset
 from gpu_report.documents import Run, ended, read_records, start_trainer
 from gpu_report.part import Cell, Part, Result, Table, Verdict
-from gpu_report.torch_world import MEETING_FILE, RANK, SIZE
 
 _NEAR = 2e-2
 """Of a step's loss in bf16; sums of other micro-batches round otherwise, and drop other attention weights."""
@@ -39,11 +39,12 @@ def compare_ranks(part: Part) -> None:
         attention_dropout=0.0,
         report_steps=2 if part.small else 5,
     )
-    _say_what_horovod_lacks(result)
-    one_rank = "nccl" if part.device == "cuda" else "gloo"
-    if part.device != "cuda":
-        result.left_out.append("NCCL: needs a card; one rank goes through Gloo here")
-    ways = {"one rank, alone": (1, None), f"one rank, {one_rank}": (1, one_rank), "two ranks, gloo": (2, "gloo")}
+    _say_what_is_left_out(result)
+    ways = {"one rank, alone": (1, None), "two ranks, gloo": (2, "gloo")}
+    if part.device == "cuda":
+        ways["one rank, nccl"] = (1, "nccl")
+    else:
+        result.left_out.append("NCCL: needs a card")
     losses: dict[str, list[float]] = {}
     rows: list[list[Cell]] = []
     for what, (ranks, library) in ways.items():
@@ -73,23 +74,23 @@ def compare_ranks(part: Part) -> None:
     part.publish(result)
 
 
-def _say_what_horovod_lacks(result: Result) -> None:
+def _say_what_is_left_out(result: Result) -> None:
     lacks = [name for name in ("horovod",) if importlib.util.find_spec(name) is None]
     lacks += [name for name in ("mpirun",) if shutil.which(name) is None]
     said = f"missing: {' and '.join(lacks)}" if lacks else "its tests are tests/distributed"
     result.left_out.append(
-        f"Horovod: not run here ({said}). Ranks are joined by torch.distributed behind the trainer's interface, which "
-        "only this report does. NCCL refuses two ranks on one card; two go through Gloo, over the host's memory"
+        f"Horovod: not run here ({said}). Ranks are joined by torch.distributed (collectives: torch). "
+        "NCCL refuses two ranks on one card; two go through Gloo, over the host's memory"
     )
 
 
 def _run(run: Run, folder: Path, library: str | None) -> list[int]:
-    meeting = folder.with_name(folder.name + ".meeting")
-    arguments = () if library is None else ("--world", library)
+    arguments = ("--one-rank-by-nccl",) if library == "nccl" else ()
+    port = _free_port()
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
-                ended(start_trainer(run, folder, *arguments, environment=_environment(run, rank, meeting)))
+                ended(start_trainer(run, folder, *arguments, environment=_environment(run, rank, port)))
             )
             for rank in range(run.ranks)
         ]
@@ -99,7 +100,14 @@ def _run(run: Run, folder: Path, library: str | None) -> list[int]:
             return [-1]
 
 
-def _environment(run: Run, rank: int, meeting: Path) -> dict[str, str]:
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _environment(run: Run, rank: int, port: int) -> dict[str, str]:
     # The loopback device: ranks are on one machine, and a container may have no other.
     local = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return {**local, MEETING_FILE: str(meeting), RANK: str(rank), SIZE: str(run.ranks)}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {**local, **meeting, "RANK": str(rank), "WORLD_SIZE": str(run.ranks)}

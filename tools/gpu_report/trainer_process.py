@@ -1,7 +1,7 @@
 """The trainer's own command line, where packages of its image are missing: ``python -m gpu_report.trainer_process``.
 
---world gloo|nccl joins ranks by torch.distributed instead of Horovod, --deterministic asks PyTorch for kernels that
-give the same bits twice; everything behind them goes to ``bert-train``.
+--one-rank-by-nccl has a single rank sum its gradients through NCCL, --deterministic asks PyTorch for kernels that give
+the same bits twice; everything behind them goes to ``bert-train``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import importlib.util
 import os
 import sys
-from functools import partial
 
 from gpu_report import stand_ins
 
@@ -18,7 +17,7 @@ from gpu_report import stand_ins
 def main() -> int:
     """Return the trainer's exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--world", choices=("gloo", "nccl"))
+    parser.add_argument("--one-rank-by-nccl", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
     options, rest = parser.parse_known_args()
     stand_ins.install()
@@ -33,12 +32,13 @@ def main() -> int:
         import torch
 
         torch.use_deterministic_algorithms(True, warn_only=True)
-    if options.world is not None:
+    if options.one_rank_by_nccl:
+        from bert_trainer.parallel.torch_world import TorchWorld
+        from bert_trainer.system.launched_rank import LaunchedRank
         from bert_trainer.training import loop
-        from gpu_report.torch_world import TorchWorld
 
-        # The trainer has one library for its ranks. This measures another behind the same interface.
-        vars(loop)["connect"] = partial(TorchWorld.join, options.world)
+        # The trainer joins no group for a single rank. NCCL refuses two on one card.
+        vars(loop)["connect"] = lambda *_, **__: TorchWorld(LaunchedRank("torchrun", 0, 1, 1), may_use_gpus=True)
     from bert_trainer.__main__ import main as train
 
     return train(rest)

@@ -92,6 +92,7 @@ class Environment:
     partitioning: str = "none"
     compression: str = "none"
     kernels: str = "none"
+    collectives: str = "horovod"
 
     @classmethod
     def current(
@@ -102,10 +103,11 @@ class Environment:
         device: torch.device,
         partitioning: str = "none",
         compression: str = "none",
+        collectives: str = "horovod",
         engine: str = "eager",
     ) -> Environment:
         """Describe this process."""
-        on_gpu = device.type == "cuda"
+        on_gpu, by_horovod = device.type == "cuda", collectives == "horovod"
         kernels = "none" if on_gpu else library.identity()
         if engine == "ort":
             kernels = f"ort-{_version('onnxruntime-training')}"
@@ -115,15 +117,24 @@ class Environment:
             device=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
             threads=torch.get_num_threads(),
             instruction_set=torch.backends.cpu.get_cpu_capability(),
-            versions={name: _version(name) for name in ("torch", "numpy", "horovod")},
+            # torch.distributed's version is torch's own.
+            versions={
+                name: _version(name) for name in ("torch", "numpy", "horovod") if name != "horovod" or by_horovod
+            },
             partitioning=partitioning,
             compression=compression,
             kernels=kernels,
+            collectives=collectives,
         )
 
     def differences(self, other: Environment) -> list[str]:
         """Return ``name before -> now`` for everything that differs; self is the earlier one."""
         before, now = asdict(self), asdict(other)
+        if self.world_size == other.world_size == 1:
+            # One rank sums with nobody.
+            now["collectives"] = before["collectives"]
+            for versions in (before["versions"], now["versions"]):
+                versions.pop("horovod", None)
         return [f"{name} {before[name]} -> {now[name]}" for name in before if before[name] != now[name]]
 
 

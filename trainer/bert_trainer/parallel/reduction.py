@@ -18,6 +18,10 @@ from bert_trainer.parallel.flat_parameters import ROW, FlatParameters, Span
 from bert_trainer.parallel.world import Pending, World
 from bert_trainer.parallel.zero1 import Zero1Partition
 
+# How many bounds of compressed buckets may be on their way before the first one's bucket is sent: 64 MiB of gradients,
+# for which a backward pass takes longer than a bound does.
+_BOUNDS_AHEAD = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -106,7 +110,7 @@ class GradientReduction:
         started_at_s = at_end_s if self._started_at_s is None else self._started_at_s
         while self._next < len(self.buckets):
             self._start_next()
-        self._send_bounded(wait=True)
+        self._send_bounded(but=0)
         while self._in_flight:
             self._store_first()
         now_s = time.perf_counter()
@@ -136,16 +140,18 @@ class GradientReduction:
             # Two collectives: the scale depends on the largest gradient of all ranks, so the bound goes first.
             bound = compression.largest(self._gradients[bucket.rows])
             self._bounds.append((bucket, self._world.start_all_reduce_(bound, f"bound.{bucket.number}")))
-            self._send_bounded(wait=False)
+            self._send_bounded(but=_BOUNDS_AHEAD)
         else:
             self._send(bucket, self._gradients[bucket.rows], None)
         # Results that have arrived are stored at once, which frees the compressed copies while backward goes on.
         while self._in_flight and self._in_flight[0][1].done():
             self._store_first()
 
-    def _send_bounded(self, *, wait: bool) -> None:
-        """Send the buckets whose bounds have arrived, in their order."""
-        while self._bounds and (wait or self._bounds[0][1].done()):
+    def _send_bounded(self, *, but: int) -> None:
+        """Send the buckets whose bounds are under way, in their order, but for the last few."""
+        # By count, not by which bounds have arrived: torch.distributed matches collectives by their order, which would
+        # differ between ranks. A rank that waits here is ahead of another one, for which it would wait later.
+        while len(self._bounds) > but:
             bucket, pending = self._bounds.popleft()
             scale = compression.scale_for(pending.wait())
             self._send(bucket, compression.compress(self._gradients[bucket.rows], scale), scale)

@@ -1,43 +1,26 @@
-"""The ranks of a run. The only module that imports Horovod.
+"""What the ranks of a run do together, whichever library carries it: a ``World`` of a few collectives.
 
-``connect`` returns a ``World``: the same few collectives with Horovod or alone, so that everything above can be
-tested without MPI.
+``connection`` joins one: Horovod's, torch.distributed's, or a process alone. Everything above can therefore be tested
+without MPI.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import socket
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from bert_trainer.errors import TrainerError, WrongWorld
+from bert_trainer.errors import TrainerError
 from bert_trainer.output.termination import report_error
 from bert_trainer.system.atomic_files import storage_errors
-from bert_trainer.system.mpi_variables import SIZE_VARIABLES
 
 T = TypeVar("T")
 
 # Elements of one bucket, 16 MiB in fp32. Buckets have fixed bounds and are never fused with one another: Horovod's
 # own fusion packs tensors by the time they arrive, which changes the rounding of sums from three ranks on.
 BUCKET_ELEMENTS = 4 * 1024 * 1024
-
-# Horovod's thread asks the other ranks every millisecond whether there is anything to reduce, and MPI waits for their
-# answers in a busy loop: on a machine whose cores all compute, a quarter of each. With these, the loop lets other
-# threads go first.
-_YIELDING = {
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # Open MPI 4 and 5
-    "I_MPI_THREAD_YIELD": "2",  # Intel MPI's sched_yield, by its reference; not measured
-}
-
-# HOROVOD_SIZE is set by horovodrun with Gloo, without any MPI.
-_LAUNCHER_SIZES = (*SIZE_VARIABLES, "HOROVOD_SIZE")
 
 
 class Pending(Protocol):
@@ -51,7 +34,11 @@ class Pending(Protocol):
 
 
 class World(Protocol):
-    """What the trainer needs of its ranks. Every rank makes the same calls; ``start_`` ones with the same names."""
+    """What the trainer needs of its ranks.
+
+    Every rank makes the same calls in the same order, those that ``start_`` something with the same names: Horovod
+    matches them by name, torch.distributed by their order.
+    """
 
     rank: int
     size: int
@@ -68,8 +55,8 @@ class World(Protocol):
     def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
         """Start a reduce-scatter of rows: each rank gets its ``rank_slice`` of the summed rows."""
 
-    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
-        """Start an all-gather: all ranks' rows end to end, by rank; their numbers may differ."""
+    def start_all_gather(self, rows: Tensor, num_rows: int, name: str) -> Pending:
+        """Start an all-gather: all ranks' rows end to end, ``num_rows`` of them; each brings its ``rank_slice``."""
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum a few numbers, in fp64."""
@@ -119,7 +106,7 @@ class Alone:
         """Return all of them."""
         return Done(rows)
 
-    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
+    def start_all_gather(self, rows: Tensor, num_rows: int, name: str) -> Pending:
         """Return them."""
         return Done(rows)
 
@@ -138,112 +125,8 @@ class Alone:
         """Do nothing."""
 
 
-class _Handle:
-    """Horovod's handle of an operation; reports errors by raising HorovodInternalError."""
-
-    def __init__(self, hvd: Any, number: int) -> None:
-        self._hvd, self._number = hvd, number
-
-    def done(self) -> bool:
-        return bool(self._hvd.poll(self._number))
-
-    def wait(self) -> Tensor:
-        result: Tensor = self._hvd.synchronize(self._number)
-        return result
-
-
-def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Set what Horovod and MPI read as they start; how MPI waits is left as it is where it is given."""
-    environment["HOROVOD_FUSION_THRESHOLD"] = "0"
-    for name, value in _YIELDING.items():
-        environment.setdefault(name, value)
-
-
-class Horovod:
-    """Ranks started by mpirun or horovodrun."""
-
-    def __init__(self) -> None:
-        """Join the group; blocks until every rank has."""
-        prepare_environment(os.environ)
-        import horovod.torch as hvd
-
-        self._hvd = hvd
-        hvd.init()
-        self.rank: int = hvd.rank()
-        self.size: int = hvd.size()
-        self.local_rank: int = hvd.local_rank()
-        # By pod or machine name rather than by Horovod's cross_size, which counts what the launcher says.
-        self.num_hosts = len(set(self._gather_hosts()))
-
-    def _gather_hosts(self) -> list[str]:
-        padded = socket.gethostname().encode()[:64].ljust(64, b"\0")
-        names = self._hvd.allgather(torch.frombuffer(bytearray(padded), dtype=torch.uint8)[None], name="hosts")
-        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in names]
-
-    def all_reduce_(self, flat: Tensor) -> None:
-        """Sum in buckets; all are in flight at once and each is reduced on its own."""
-        buckets = torch.split(flat, BUCKET_ELEMENTS)
-        for pending in [self.start_all_reduce_(bucket, f"sum.{number}") for number, bucket in enumerate(buckets)]:
-            pending.wait()
-
-    def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
-        """Start Horovod's allreduce."""
-        return _Handle(self._hvd, self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum))
-
-    def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
-        """Start Horovod's reducescatter, which splits rows as ``rank_slice`` does: one more to the first ranks."""
-        return _Handle(self._hvd, self._hvd.reducescatter_async(rows, name=name, op=self._hvd.Sum))
-
-    def start_all_gather(self, rows: Tensor, name: str) -> Pending:
-        """Start Horovod's allgather."""
-        return _Handle(self._hvd, self._hvd.allgather_async(rows, name=name))
-
-    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
-        """Sum in fp64."""
-        values = torch.tensor(numbers, dtype=torch.float64)
-        return self._hvd.allreduce(values, name="numbers", op=self._hvd.Sum).tolist()  # type: ignore[no-any-return]
-
-    def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
-        """Copy that rank's tensor."""
-        self._hvd.broadcast_(flat, root_rank=root, name="broadcast")
-
-    def broadcast_object(self, value: T) -> T:
-        """Pickle on rank 0."""
-        # Its length first: a broadcast needs a buffer of the right size on every rank.
-        payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8) if self.rank == 0 else np.zeros(0, np.uint8)
-        length = self._hvd.broadcast(torch.tensor([payload.size]), root_rank=0, name="object.length")
-        buffer = torch.zeros(int(length), dtype=torch.uint8)
-        if self.rank == 0:
-            buffer.copy_(torch.from_numpy(payload.copy()))
-        self._hvd.broadcast_(buffer, root_rank=0, name="object.bytes")
-        received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
-        return received
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._hvd.shutdown()
-
-
-def connect(expected_ranks: int, expected_hosts: int) -> World:
-    """Join the other ranks and check that all of them are there.
-
-    Raises:
-        WrongWorld: the launcher started another number of ranks, or on another number of hosts.
-    """
-    # Horovod is not imported by a single process: it would start its threads, and MPI, for nothing.
-    launched = next((int(os.environ[name]) for name in _LAUNCHER_SIZES if name in os.environ), 1)
-    world: World = Horovod() if launched > 1 or expected_ranks > 1 else Alone()
-    # A launcher that cannot reach its workers may silently start every rank on its own machine: Open MPI 5 does when
-    # it is given only Open MPI 4's variables.
-    if (world.size, world.num_hosts) != (expected_ranks, expected_hosts):
-        size, hosts = world.size, world.num_hosts
-        world.close()
-        raise WrongWorld(
-            f"world: the launcher started {size} rank(s) on {hosts} host(s), the run configuration asks for "
-            f"{expected_ranks} on {expected_hosts}",
-            hint="start it by mpirun with as many ranks, and give the host file explicitly (--hostfile)",
-        )
-    return world
+class LostPeer(Exception):
+    """The connection to another rank broke while they worked together: that rank has ended, and says itself why."""
 
 
 class PeerFailed(TrainerError):
@@ -258,8 +141,8 @@ class PeerFailed(TrainerError):
 
 def lost_peer(error: Exception) -> bool:
     """Return whether an error only says that another rank has ended, which reports its own reason."""
-    # By name, so that a single process need not import Horovod.
-    return type(error).__name__ == "HorovodInternalError"
+    # Horovod's by name, so that nobody need import it who does not use it.
+    return isinstance(error, LostPeer) or type(error).__name__ == "HorovodInternalError"
 
 
 def on_rank_0(world: World, action: Callable[[], T], *, has_trained: bool = False) -> T:

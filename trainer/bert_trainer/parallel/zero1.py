@@ -50,7 +50,7 @@ class Zero1Partition:
     def _own_rows_of(self, bucket: slice, rank: int) -> slice:
         if not self.is_split:
             return bucket
-        # As Horovod's reducescatter splits rows, whose result goes to exactly these.
+        # As a reduce-scatter splits rows, whose result goes to exactly these.
         first, last = rank_slice(bucket.stop - bucket.start, rank, self._world.size)
         return slice(bucket.start + first, bucket.start + last)
 
@@ -95,7 +95,8 @@ class Zero1Partition:
         rows = flat.view(-1, ROW)
         in_flight: deque[tuple[slice, Pending]] = deque()
         for number, (bucket, place) in enumerate(zip(self.buckets, self.own_in_share, strict=True)):
-            in_flight.append((bucket, self._world.start_all_gather(own[place], f"values.{number}")))
+            num_rows = bucket.stop - bucket.start
+            in_flight.append((bucket, self._world.start_all_gather(own[place], num_rows, f"values.{number}")))
             if len(in_flight) == _MAX_GATHERS_IN_FLIGHT:
                 _store(*in_flight.popleft(), rows)
         for bucket, pending in in_flight:
@@ -109,7 +110,8 @@ class Zero1Partition:
         # One bucket at a time: an all-gather gives every rank the whole bucket, and no rank but 0 may hold more of it.
         whole = torch.empty(self.num_rows, ROW, dtype=own.dtype) if self._world.rank == 0 else None
         for number, (bucket, place) in enumerate(zip(self.buckets, self.own_in_share, strict=True)):
-            gathered = self._world.start_all_gather(own.view(-1, ROW)[place], f"collect.{number}").wait()
+            mine, num_rows = own.view(-1, ROW)[place], bucket.stop - bucket.start
+            gathered = self._world.start_all_gather(mine, num_rows, f"collect.{number}").wait()
             if whole is not None:
                 whole[bucket] = gathered.to(whole.device)
         return None if whole is None else whole.view(-1)

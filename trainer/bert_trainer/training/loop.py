@@ -1,6 +1,6 @@
 """The training loop: ranks, set-up, stages in order, report. Reads top to bottom.
 
-Nothing here knows Horovod, HDF5 or files; ``parallel.world``, ``training.data_loader`` and ``training.session`` do.
+Nothing here knows Horovod, HDF5 or files; ``parallel``, ``training.data_loader`` and ``training.session`` do.
 All ranks run the same lines, so collectives match up; what rank 0 alone writes goes through ``session.writer``.
 """
 
@@ -28,7 +28,8 @@ from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.output.metrics import find_evaluations, read_metrics
 from bert_trainer.output.report import write_report
 from bert_trainer.output.termination import report_error, write_termination
-from bert_trainer.parallel.world import connect, on_rank_0
+from bert_trainer.parallel.connection import connect
+from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.system.atomic_files import storage_errors
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.evaluation import evaluate, unigram_baseline
@@ -52,7 +53,7 @@ def train(config: RunConfig, *, attempt: int) -> None:
         TrainerError: whatever else ends the run.
     """
     stop = StopSignal()
-    world = connect(config.world.ranks, config.world.hosts)
+    world = connect(config.world.ranks, config.world.hosts, config.collectives, may_use_gpus=config.device != "cpu")
     try:
         with storage_errors(lambda: False), device_memory_errors(config, doing="setting up", rank=world.rank):
             session = Session.open(config, world, attempt=attempt)

@@ -359,6 +359,7 @@ def _open_writer(config: RunConfig, world: World, device: torch.device, folder: 
         device=device,
         partitioning=config.optimizer.partitioning,
         compression=config.reduction.compression,
+        collectives=config.collectives,
         engine=config.engine,
     )
 

@@ -1,4 +1,4 @@
-"""The same tasks on the ranks of an MPI job, on one machine or many: the one module that imports mpi4py.
+"""The same tasks on the ranks of an MPI job, on one machine or many, by mpi4py.
 
 Rank 0 builds, reports and works; the other ranks answer its tasks until it is done. All of them must see the
 dataset's folder and the text's tokens in it, so it lies on shared storage.
