@@ -18,8 +18,8 @@ from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel import zero1
 from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
-from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.horovod_world import Horovod
+from bert_trainer.parallel.reduction import GradientReduction
 from bert_trainer.parallel.world import Pending, lost_peer
 from random_rows import model_config, random_batch, random_model
 from whole_configs import optimizer_settings
