@@ -28,12 +28,17 @@ def job() -> Document:
     document = sample_document(
         lambda spec: (spec.pop("slotsPerWorker"), spec.update(profile="p", cpu={"pinning": "socket"}))
     )
-    document["metadata"] |= {"namespace": "default", "uid": UID}
+    document["metadata"] |= {"namespace": "default", "uid": UID, "generation": 3}
     return document
 
 
-def read(document: Document, config_map: Document | None) -> Any:
-    """Read a started job under settings that have lost its profile."""
+def read(
+    document: Document, config_map: Document | None, *, profiles: Document | None = None, observed: int | None = None
+) -> Any:
+    """Read a started job.
+
+    profiles: by default the settings have lost its profile. observed: generation that its status speaks of.
+    """
 
     async def get(path: str, **_: str) -> Document:
         if config_map is None:
@@ -42,8 +47,8 @@ def read(document: Document, config_map: Document | None) -> Any:
 
     reconciler = object.__new__(Reconciler)
     freezer = Freezer(SimpleNamespace(get=get), Settings())  # type: ignore[arg-type]
-    reconciler.__dict__ |= {"_settings": Settings(), "_freezer": freezer}
-    status = JobStatus(attempt=1, frozen_hash=data_hash(frozen()))
+    reconciler.__dict__ |= {"_settings": Settings(profiles=profiles or {}), "_freezer": freezer}
+    status = JobStatus(attempt=1, frozen_hash=data_hash(frozen()), observed_generation=observed)
     return asyncio.run(reconciler._read(document, status))
 
 
@@ -70,3 +75,23 @@ def test_nothing_frozen_is_taken_from_another_job_of_its_name() -> None:
 def test_it_is_invalid_where_nothing_was_frozen() -> None:
     with pytest.raises(InvalidJob, match=r"spec\.profile"):
         read(job(), None)
+
+
+# With it the job breaks a rule: it binds to sockets, and nothing says how many there are.
+CHANGED_PROFILE = {"p": {"slotsPerWorker": 4, "output": {"volume": CLAIM}}}
+
+
+def test_rules_are_not_checked_again_for_a_generation_that_was_accepted() -> None:
+    found = read(job(), None, profiles=CHANGED_PROFILE, observed=3)
+    assert found.spec.slots_per_worker == 4
+
+
+@pytest.mark.parametrize("observed", [None, 2])
+def test_rules_are_checked_for_a_generation_that_no_status_speaks_of(observed: int | None) -> None:
+    with pytest.raises(InvalidJob, match=r"spec\.cpu\.sockets"):
+        read(job(), None, profiles=CHANGED_PROFILE, observed=observed)
+
+
+def test_where_it_breaks_rules_by_now_it_goes_on_as_it_was_frozen() -> None:
+    found = read(job(), frozen(), profiles=CHANGED_PROFILE, observed=2)
+    assert found.spec.cpu.sockets == 2

@@ -167,9 +167,13 @@ class Reconciler:
         # As long as attempt 1 is not in the status, the API server accepts changes of the spec (immutability_rules).
         if status.attempt == 0:
             return read_cluster_job(document, self._settings)
-        # A started job is not validated again by stricter rules or other profiles: what it runs is frozen.
+        # A started job is not validated again by stricter rules or other profiles: what it runs is frozen. Rules are
+        # for a generation that no status speaks of yet, and were three quarters of the time that reading takes.
+        generation = document["metadata"].get("generation")
+        is_new = status.observed_generation is None or status.observed_generation != generation
         try:
-            return parse_started_job(complete(document, self._settings.profiles, self._settings.default_profile))
+            completed = complete(document, self._settings.profiles, self._settings.default_profile)
+            return parse_started_job(completed, by_rules=is_new)
         except InvalidJob:
             # The profile that completed it may have been removed since; what was frozen is complete by itself.
             if (frozen := await self._freezer.find(document, status)) is None:
@@ -183,10 +187,11 @@ class Reconciler:
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
-            if await self._statuses.is_outdated(job.ref, summary):
-                raise Requeue(0.0)
             await self._children.refresh(job.ref)
             step = plan(job, self._observe(job, summary, status), self._now_s())
+            # So is that of every further attempt. Only where the number of one is used again nothing is written.
+            if step.create is not None and step.status == status and await self._statuses.is_outdated(job.ref, summary):
+                raise Requeue(0.0)
         return step
 
     def _plan_on(self, job: BertPretrainJob, summary: JobSummary, done: Plan) -> Plan:

@@ -1,7 +1,7 @@
 """Reads JSON values as the API server does, where strict validation alone would not. Pure.
 
-Nulls that mean "use the default" are dropped, and 2.0 is the integer 2, as which kubectl sends it: JSON has one kind
-of number.
+Lists become tuples, which they are in a job. Nulls that mean "use the default" are dropped, and 2.0 is the integer 2,
+as which kubectl sends it: JSON has one kind of number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from bert_operator.api.schema.json_schema import Node, job_node
 def normalise(document: Any) -> Any:
     """Return a copy in which no field is null that has a default and may not be null itself, and integers are int.
 
+    Its lists are tuples.
+
     ``optimizer.maxGradientNorm`` keeps its null, which switches clipping off. Entries of lists are left as they
     are: a null among them is a mistake.
     """
@@ -22,7 +24,8 @@ def normalise(document: Any) -> Any:
 
 def _normalise(value: Any, node: Node | None) -> Any:
     if isinstance(value, list):
-        return [_normalise(item, node and node.entries) for item in value]
+        entries = node and node.entries
+        return tuple([_normalise(item, entries) for item in value])
     # Only where the schema takes integers: a learning rate of 1.0 stays a float.
     if isinstance(value, float) and value.is_integer() and node is not None and _takes_integers(node):
         return int(value)

@@ -84,7 +84,7 @@ def own_errors(error: ValidationError) -> list[ErrorDetails]:
 
 def _is_long_enough(error: ErrorDetails) -> bool:
     got = error["input"]
-    return error["type"] == "too_short" and isinstance(got, list) and len(got) >= error["ctx"]["min_length"]
+    return error["type"] == "too_short" and isinstance(got, list | tuple) and len(got) >= error["ctx"]["min_length"]
 
 
 def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import ValidationError
@@ -100,8 +99,7 @@ def advise(job: BertPretrainJob) -> list[str]:
 
 
 def _validate(document: dict[str, Any]) -> BertPretrainJob:
-    # In pydantic's JSON mode lists become tuples although types are strict; in Python mode they are refused.
-    return BertPretrainJob.model_validate_json(json.dumps(normalise(document), default=str))
+    return BertPretrainJob.model_validate(normalise(document))
 
 
 def _all_problems(document: dict[str, Any], first: ValidationError) -> list[Problem]:

@@ -9,6 +9,7 @@ from bert_operator.api.rules.cel import CelRule, describe
 from bert_operator.api.rules.finetune_rules import FINETUNE_JOB_RULES, FINETUNE_STAGE_RULES
 from bert_operator.api.rules.job_rules import JOB_RULES
 from bert_operator.api.rules.pod_rules import POD_RULES
+from bert_operator.api.rules.rule import Rule
 from bert_operator.api.rules.section_rules import SECTION_RULES, section_problems
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.rules.stage_rules import STAGE_RULES, StageView
@@ -42,7 +43,8 @@ def _job_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Proble
         soundness.has_its_fields(("stages", number)) for number in range(len(job.spec.stages))
     )
     for rule in (*JOB_RULES, *FINETUNE_JOB_RULES, *POD_RULES, *VOLUME_RULES):
-        if all(soundness.is_whole(path) for path in rule.reads) and (kinds_are_known or not rule.reads_kinds):
+        is_sound = soundness.is_complete or all(soundness.is_whole(path) for path in rule.reads)
+        if is_sound and (kinds_are_known or not rule.reads_kinds):
             yield from rule.problems(job.spec, "spec")
 
 
@@ -52,9 +54,14 @@ def _stage_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Prob
         here: Path = ("stages", number)
         view = StageView(stage, job.spec, trained)
         for rule in (*STAGE_RULES, *FINETUNE_STAGE_RULES):
-            reads = [*((*here, *path) for path in rule.reads), *rule.reads_job]
-            knows_kind = soundness.has_its_fields(here) if rule.reads_kinds else soundness.is_there(here)
-            if knows_kind and all(soundness.is_whole(path) for path in reads):
+            if soundness.is_complete or _is_sound(rule, here, soundness):
                 yield from rule.problems(view, f"spec.stages[{number}]")
         # After the rules: a stage takes lengths from the stages before it, not from itself.
         trained = stage.pretrain or trained
+
+
+def _is_sound(rule: Rule[StageView], here: Path, soundness: Soundness) -> bool:
+    """Return whether a rule over the stage at a path reads nothing but what is the user's own."""
+    reads = [*((*here, *path) for path in rule.reads), *rule.reads_job]
+    knows_kind = soundness.has_its_fields(here) if rule.reads_kinds else soundness.is_there(here)
+    return knows_kind and all(soundness.is_whole(path) for path in reads)

@@ -333,20 +333,24 @@ def section_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Pro
     yield from _visit(job.spec, (), soundness)
 
 
-def _visit(value: Any, path: Path, soundness: Soundness) -> Iterator[Problem]:
-    if isinstance(value, tuple):
-        for number, item in enumerate(value):
-            yield from _visit(item, (*path, number), soundness)
-    if not isinstance(value, Section):
-        return
-    for name, field in type(value).model_fields.items():
-        yield from _visit(getattr(value, name), (*path, field.alias or name), soundness)
+def _visit(section: Section, path: Path, soundness: Soundness) -> Iterator[Problem]:
+    for name, value in vars(section).items():
+        if isinstance(value, Section):
+            yield from _visit(value, (*path, _alias(section, name)), soundness)
+        elif isinstance(value, tuple):
+            for number, item in enumerate(value):
+                if isinstance(item, Section):
+                    yield from _visit(item, (*path, _alias(section, name), number), soundness)
     # By exact type: no section inherits from another.
-    for rule in SECTION_RULES.get(type(value), ()):
-        if soundness.is_whole(path) and not rule.holds(value):
+    for rule in SECTION_RULES.get(type(section), ()):
+        if (soundness.is_complete or soundness.is_whole(path)) and not rule.holds(section):
             yield Problem(
                 path=render_path(("spec", *path)) + (f".{rule.field}" if rule.field else ""),
-                got=rule.got(value),
+                got=rule.got(section),
                 allowed=rule.allowed,
                 next_step=rule.next_step,
             )
+
+
+def _alias(section: Section, name: str) -> str:
+    return type(section).model_fields[name].alias or name

@@ -24,6 +24,11 @@ class Soundness:
         """Take paths of the whole document; those outside ``spec`` do not matter to rules."""
         return cls(frozenset(path[1:] for path in document_paths if path[:1] == ("spec",)))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the job is the user's own, as it is of every valid one: no rule has to be left out."""
+        return not self.broken
+
     def is_there(self, path: Path) -> bool:
         """Tell whether the user wrote this section, whatever may be wrong inside it."""
         # Broken is this path or one above it.
