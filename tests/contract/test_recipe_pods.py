@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,8 +174,7 @@ def test_data_is_read_only_and_files_belong_to_the_user(example: str, overlay: s
 def test_every_path_of_a_job_is_on_one_of_its_mounts(example: str, overlay: str) -> None:
     wanted = RECIPES[example, overlay]
     rendered, _ = training(example, overlay)
-    text = rendered.config_map["data"]["run-config.json"]
-    paths = {line.split('"')[3] for line in text.splitlines() if '": "/' in line}
+    paths = set(re.findall(r'": "(/[^"]*)"', rendered.config_map["data"]["run-config.json"]))
     assert paths
     assert all(any(path.startswith(f"{mount}/") for mount in wanted.mounts) for path in paths), paths
 

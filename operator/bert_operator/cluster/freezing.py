@@ -20,7 +20,7 @@ from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
 from bert_operator.cluster.settings_rules import frozen_problems, read_cluster_job
 from bert_operator.errors import InvalidJob
 from bert_operator.render import names
-from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map, spec_document, thaw
+from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map, thaw
 from bert_operator.state.observed import Blocker
 
 Document = dict[str, Any]
@@ -111,7 +111,7 @@ class Freezer:
             status = status.model_copy(update={"frozen_hash": data_hash(config_map)})
         frozen = self._read_trusted(config_map, document, status)
         # For every attempt: an administrator may have withdrawn a privilege since the job was started.
-        problems = list(frozen_problems(document, spec_document(frozen.job), self._settings))
+        problems = list(frozen_problems(document, frozen.document, self._settings))
         if problems:
             raise Unusable(_rejected(InvalidJob(problems)))
         return frozen

@@ -14,7 +14,7 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.render.children import render_child
-from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, render_config_map, spec_document
+from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, render_config_map
 from bert_operator.state.runs import ChildSpec, list_runs
 
 Document = dict[str, Any]
@@ -40,7 +40,7 @@ class ClusterJob:
         if what == "job":
             head = {"apiVersion": frozen.job.api_version, "kind": frozen.job.kind}
             metadata = {"name": frozen.job.ref.name, "namespace": frozen.job.ref.namespace}
-            return _yaml({**head, "metadata": metadata, "spec": spec_document(frozen.job)})
+            return _yaml({**head, "metadata": metadata, "spec": frozen.document})
         return "\n".join(f"---\n# {remark}\n{_yaml(document)}" for remark, document in _list_objects(frozen))
 
     def _freeze(self) -> Frozen:
