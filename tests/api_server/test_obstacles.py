@@ -235,7 +235,7 @@ def test_a_cluster_without_mpi_jobs(bare_control_plane: ControlPlane, tmp_path: 
     config = bare_control_plane.kubeconfig(install_operator(bare_control_plane))
     jobs = Jobs(api, "default")
     with OperatorProcess(tmp_path, config) as operator, Fates(api, "default"):
-        running = operator.process.pid
+        running = operator.pid
         jobs.create("bert", workers=2)
         clock = wait_blocked(jobs, "bert", "MPIJobAPIMissing", "mpijobs.kubeflow.org")
         jobs.create("single")
@@ -243,7 +243,7 @@ def test_a_cluster_without_mpi_jobs(bare_control_plane: ControlPlane, tmp_path: 
         bare_control_plane.install_mpi_operator()
         bare_control_plane.mpi_operator.start()
         wait_cleared(jobs, "bert", clock)
-        assert operator.process.pid == running
+        assert operator.pid == running
 
 
 GROUP = "rbac.authorization.k8s.io"

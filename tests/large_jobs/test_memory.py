@@ -72,7 +72,7 @@ def test_the_largest_jobs_take_little_memory(tmp_path: Path) -> None:
             # Ready after a resync that finds nothing missing; the next one queues every job again.
             before = wait_until(lambda: operator.is_ready() and operator.figure(RESYNCED), 20 + COUNT, "a resync")
             wait_until(lambda: operator.figure(RESYNCED) > before, 20 + COUNT, "another resync")
-            taken = peak_bytes(operator.process.pid)
+            taken = peak_bytes(operator.pid)
         finally:
             operator.kill()
     print(f"{COUNT} jobs of 256 KiB and as much in annotations: {taken / 1e6:.0f} MB")

@@ -102,5 +102,5 @@ def test_a_list_whose_pages_expire_is_begun_again_within_the_process(
             wait_until(lambda: all(child(name) in server.objects for name in names), 30, "a child of every job")
             assert operator.is_ready()
             assert "restarting it" in operator.log()
-            os.kill(operator.process.pid, signal.SIGTERM)
-            wait_until(lambda: not operator.process.pid, 20, "it to heed a signal still")
+            os.kill(operator.pid, signal.SIGTERM)
+            wait_until(lambda: not operator.pid, 20, "it to heed a signal still")

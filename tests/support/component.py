@@ -65,7 +65,7 @@ class Component:
             before_launch: Called before every start of the process.
             relaunch: Start it again when it ends by itself, as a Deployment would.
         """
-        self.name, self.command, self.log = name, tuple(command), log
+        self.name, self.command, self.log_file = name, tuple(command), log
         self._is_ready, self._before_launch, self._relaunch = is_ready, before_launch, relaunch
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,10 +100,10 @@ class Component:
             except OSError:  # refused, reset, closed: it does not listen yet
                 pass
             if not self.pid and not self._relaunch:
-                raise StartFailed(f"{self.name} ended while starting; the end of {self.log}:\n{self.tail()}")
+                raise StartFailed(f"{self.name} ended while starting; the end of {self.log_file}:\n{self.tail()}")
             if time.monotonic() > give_up_s:
                 raise StartFailed(
-                    f"{self.name} is not ready after {deadline_s:.0f} s; the end of {self.log}:\n{self.tail()}"
+                    f"{self.name} is not ready after {deadline_s:.0f} s; the end of {self.log_file}:\n{self.tail()}"
                 )
             time.sleep(POLL_S)
 
@@ -127,8 +127,11 @@ class Component:
 
     def tail(self) -> str:
         """Return the end of what it printed."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-TAIL_LINES:]) or "(it printed nothing)"
+        return "\n".join(self.log().splitlines()[-TAIL_LINES:]) or "(it printed nothing)"
+
+    def log(self) -> str:
+        """Return everything that it has printed."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def _bring_up(self) -> None:
         if self._before_launch and not self.pid:
@@ -140,7 +143,7 @@ class Component:
                     threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as log:
+        with self.log_file.open("ab") as log:
             # A session of its own: Ctrl-C reaches the test run alone, which then ends these in order.
             return subprocess.Popen(
                 [sys.executable, "-ISc", _LEASH, str(os.getpid()), *self.command],

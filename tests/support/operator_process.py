@@ -26,7 +26,7 @@ JOBS = "bert-operator.dev/v1alpha1/bertpretrainjobs"
 HTTP_TIMEOUT_S = 10.0
 
 
-class OperatorProcess:
+class OperatorProcess(Component):
     """``bert-operator run``: ``with OperatorProcess(folder, kubeconfig) as operator: ...`` waits until it is ready."""
 
     def __init__(
@@ -52,7 +52,7 @@ class OperatorProcess:
         for namespace in namespaces:
             command += ["--namespace", namespace]
         environment = {"KUBECONFIG": str(kubeconfig), **({} if wheel is None else {"PYTHONPATH": str(wheel)})}
-        self.process = Component(name, command, folder / f"{name}.log", self.is_ready, environment=environment)
+        super().__init__(name, command, folder / f"{name}.log", self.is_ready, environment=environment)
 
     def configure(self, **settings: Any) -> None:
         """Write other settings, which count from the next start on."""
@@ -67,28 +67,8 @@ class OperatorProcess:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         if problem is not None:
-            print(f"The end of {self.process.log}:\n{self.process.tail()}")  # noqa: T201 - pytest shows it on failure
+            print(f"The end of {self.log_file}:\n{self.tail()}")  # noqa: T201 - pytest shows it on failure
         self.kill()
-
-    def start(self) -> None:
-        """Start it and return when it is ready."""
-        self.process.start()
-
-    def launch(self) -> None:
-        """Start it without waiting."""
-        self.process.launch()
-
-    def wait_ready(self) -> None:
-        """Return when it is ready. Raises StartFailed, with the end of its log."""
-        self.process.wait_ready()
-
-    def stop(self) -> None:
-        """Ask it to end, and wait for that."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
 
     def restart(self) -> None:
         """Kill it and start it."""
@@ -121,10 +101,6 @@ class OperatorProcess:
 
     def _wait_resync(self, before: float) -> None:
         wait_until(lambda: self.figure("last_sweep_timestamp_seconds") > before, 20, "a resync")
-
-    def log(self) -> str:
-        """Return everything that it has printed."""
-        return self.process.log.read_text(errors="replace") if self.process.log.exists() else ""
 
 
 def install_operator(control_plane: ControlPlane, namespaces: Sequence[str] = ()) -> str:
