@@ -20,6 +20,7 @@ from bert_trainer.dataset.shards import LayoutName, read_shard, write_shard
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError
 from bert_trainer.output.metrics import read_metrics
+from bert_trainer.training import session
 from bert_trainer.training.data_loader import StageReader
 from bert_trainer.training.loop import run_stages, train
 from bert_trainer.training.session import Session, StageData
@@ -144,6 +145,23 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, dataset: Path, st
     assert [record["step"] for record in read_metrics(resumed) if record["event"] == "resumed"] == [step]
     final = f"checkpoints/phase1-{STEPS:08d}"
     assert_bit_identical(whole / final, resumed / final)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_a_resumed_run_says_when_its_words_were_masked_by_another_release(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, whole_words: bool
+) -> None:
+    torch.set_num_threads(1)
+    run = document(tmp_path, dataset, whole_word_masking=whole_words, length={"steps": 4})
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "WORD_MASKS_VERSION", 1)
+        train(parse_run_config(run), attempt=1)
+    (tmp_path / "run.json").unlink()
+    shutil.rmtree(tmp_path / "checkpoints/phase1-00000004")
+    train(parse_run_config(run), attempt=2)
+    [message] = [record["message"] for record in read_metrics(tmp_path) if record["event"] == "resumed"]
+    assert ("'masks of whole words': '1'" in message) == whole_words
+    assert ("Resumed, not bit-identical" in message) == whole_words
 
 
 def test_two_ranks_train_the_weights_of_one(tmp_path: Path, dataset: Path) -> None:

@@ -21,7 +21,7 @@ from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
-from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
+from bert_trainer.dataset.sampling.dynamic_masking import WORD_MASKS_VERSION, DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder, Split, find_named_shards, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, Stopped
@@ -352,6 +352,13 @@ def _dynamic_masking(stage: PretrainStage, vocabulary: Vocabulary, seed: int) ->
     )
 
 
+def _versions_of_masks(config: RunConfig) -> dict[str, str]:
+    """Return what tells apart the masks of this release, where they are not those of every other."""
+    pretraining = (stage for stage in config.stages if isinstance(stage, PretrainStage))
+    whole_words = any(stage.masking == "dynamic" and stage.whole_word_masking for stage in pretraining)
+    return {"masks of whole words": str(WORD_MASKS_VERSION)} if whole_words else {}
+
+
 def _open_writer(config: RunConfig, world: World, device: torch.device, folder: RunFolder, attempt: int) -> RunWriter:
     environment = Environment.current(
         world_size=world.size,
@@ -362,6 +369,7 @@ def _open_writer(config: RunConfig, world: World, device: torch.device, folder: 
         collectives=config.collectives,
         engine=config.engine,
     )
+    environment.versions.update(_versions_of_masks(config))
 
     def announce(position: Position, path: Path) -> None:
         metrics.event("checkpoint", stage=position.stage, step=position.step, path=str(path))

@@ -18,6 +18,8 @@ from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.system.random_bits import mix64
 
+WORD_MASKS_VERSION = 2
+"""Of whole words' masks, which checkpoints record. Before it, words behind one that did not fit were never masked."""
 # Share of [MASK] up to which rows count as unmasked: a text about BERT may hold some, masked rows have 0.12.
 _MAX_MASK_SHARE = 0.01
 _FIRST_ROWS = 1024
