@@ -22,7 +22,6 @@ from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.estimates import MIN_SHARDS, SHARD_BYTES
 from bert_trainer.dataset.build.progress import BuildProgress
 from bert_trainer.dataset.corpus.corpora import AnyCorpus
-from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.corpus.weights import count_draws
 from bert_trainer.dataset.shards.dataset_info import BuildSettings, Counts, read_json_object
 from bert_trainer.dataset.tokens.block_files import BLOCK_FORMAT, TextBlock, write_text_blocks
@@ -36,7 +35,6 @@ from bert_trainer.system.atomic_files import disk_errors, write_atomically, writ
 logger = logging.getLogger(__name__)
 
 _RESULT_FILE = "prepared.json"
-_DOCUMENTS_PER_CHECK = 256
 _ASSIGNED_AT_ONCE = 1 << 14
 # A random next sentence comes from another document of the group.
 _MIN_DOCUMENTS_PER_GROUP = 2
@@ -121,7 +119,7 @@ class CorpusPasses:
     """Where the vocabulary is read; written first if one is trained."""
     pool: TaskPool
     check: Callable[[], None]
-    """Called every few hundred documents; may raise."""
+    """Called between blocks where this process reads them; may raise."""
     progress: BuildProgress
 
     def run(self, settings: BuildSettings, *, vocabulary_size: int | None) -> EncodedCorpus:
@@ -190,15 +188,9 @@ class CorpusPasses:
         return _Texts(blocks, np.concatenate(scores), np.concatenate(chances), dropped, digest.hexdigest())
 
     def _survey_tasks(self, blocks: list[TextBlock]) -> Iterator[SurveyTask]:
-        for block in write_text_blocks(self._documents(), self.work_folder):
+        for block in write_text_blocks(self.corpus.documents(), self.work_folder):
             blocks.append(block)
             yield SurveyTask(block, self.stage.near_duplicate_similarity, self.stage.seed)
-
-    def _documents(self) -> Iterator[Document]:
-        for number, document in enumerate(self.corpus.documents()):
-            if number % _DOCUMENTS_PER_CHECK == 0:
-                self.check()
-            yield document
 
     def _encode(self, texts: _Texts, held_out: NDArray[np.bool_]) -> EncodedCorpus:
         """Assign the documents to groups and encode them.

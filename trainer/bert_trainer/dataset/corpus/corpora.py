@@ -46,6 +46,7 @@ _PROSE_PER_DUMP_BYTE = 0.3
 _EXPANSION = {"none": 1.0, "gzip": 3.0, "bzip2": 4.3, "xz": 4.5}
 """Bytes of text for one of the compressed file; of the English Wikipedia's dump it is 4.2."""
 
+_DOCUMENTS_PER_CHECK = 256
 _WITHOUT_TEXT = "files without text"
 _EXPECTED_SKIPS = frozenset({"redirects", "pages of other namespaces", "pages without wikitext"})
 """Every dump has these; of all else that is skipped the user is warned."""
@@ -76,7 +77,7 @@ class Corpus:
     num_processes: int = 1
     """Extract text from dumps; the other formats are read in this process."""
     check: Callable[[], None] = lambda: None
-    """Called now and then while files are read; may raise."""
+    """Called every few hundred documents, and now and then while files are read; may raise."""
     compared: Compared = _ignore_progress
     """Called with how much of the text was compared with published checksums."""
     found: FoundFiles | None = None
@@ -102,6 +103,8 @@ class Corpus:
         kept = LongSentences()
         number = characters = 0
         for document in self._read(skipped, without_text):
+            if number % _DOCUMENTS_PER_CHECK == 0:
+                self.check()
             number += 1
             lengths = list(map(len, document.sentences))
             characters += sum(lengths) + len(lengths)
@@ -267,7 +270,7 @@ def _open(settings: CorpusConfig, *, num_processes: int, check: Callable[[], Non
     if settings.path.startswith("builtin:"):
         if settings.path != PYTHON_DOCS:
             raise InputError(f"text: got {settings.path!r}; allowed: a folder, a file or {PYTHON_DOCS!r}")
-        return Corpus(settings.path, (), python_docs_fingerprint(), settings=settings)
+        return Corpus(settings.path, (), python_docs_fingerprint(), settings=settings, check=check)
     root = Path(settings.path)
     found = find_files(root, None if settings.format == "auto" else settings.format)
     files, formats = tuple(path for path, _ in found.files), tuple(kind for _, kind in found.files)
