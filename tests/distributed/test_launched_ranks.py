@@ -5,8 +5,6 @@ Inputs: environments as launchers set them, and this machine's interfaces.
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from bert_trainer.system import network_interfaces
@@ -46,16 +44,13 @@ def test_an_address_for_other_machines_is_that_of_an_interface_and_no_loopback_u
     assert own_address() in (addresses or {"127.0.0.1"})
 
 
-def test_a_name_that_stands_for_a_loopback_address_is_not_given_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = own_address()
-    names = {socket.gethostname(): "127.0.1.1", "elsewhere": "192.0.2.1"}
-    monkeypatch.setattr(network_interfaces.socket, "gethostbyname", lambda name: names.get(name, name))
-    assert own_address() == own_address("elsewhere") == own_address("127.0.0.1") == expected
+def test_an_address_towards_this_very_machine_is_one_that_others_reach() -> None:
+    assert own_address("127.0.0.1") == own_address("127.0.1.1") == own_address()
 
 
 def test_without_any_network_it_is_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_name: str) -> str:
-        raise socket.gaierror
-
-    monkeypatch.setattr(network_interfaces.socket, "gethostbyname", fail)
-    assert own_address("elsewhere") == "127.0.0.1"
+    monkeypatch.setattr(network_interfaces, "_SOMEWHERE_ELSE", "no such machine")
+    monkeypatch.setattr(network_interfaces, "read_interfaces", lambda: {"lo": "127.0.0.1", "tunl0": None})
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    monkeypatch.setattr(network_interfaces, "read_interfaces", lambda: {"lo": "127.0.0.1", "net1": "10.9.8.7"})
+    assert own_address("127.0.0.1") == "10.9.8.7"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import itertools
 import socket
 import struct
 from pathlib import Path
@@ -35,31 +36,21 @@ def own_address(towards: str | None = None) -> str:
     Args:
         towards: name or address of another machine that they all reach; None if there is none yet.
     """
-    found = _source_address(towards) if towards is not None else None
-    # The name of a Debian machine stands for 127.0.1.1 in its /etc/hosts: libraries that resolve it, as Gloo does,
-    # would wait for other machines where none can come from.
-    for candidate in (found, _address_of_name(socket.gethostname()), _source_address(_SOMEWHERE_ELSE)):
-        if candidate is not None and not ipaddress.ip_address(candidate).is_loopback:
-            return candidate
-    return _LOOPBACK
+    # Not the address that the machine's own name stands for, which Gloo takes: on Debian that is 127.0.1.1, and a name
+    # that nobody knows is asked for half a minute. The last resort is a network without a way out of it.
+    candidates = itertools.chain(
+        (_source_address(target) for target in (towards, _SOMEWHERE_ELSE) if target is not None),
+        read_interfaces().values(),
+    )
+    return next((one for one in candidates if one and not ipaddress.ip_address(one).is_loopback), _LOOPBACK)
 
 
 def _source_address(target: str) -> str | None:
     """Return the address from which this machine would talk to another; None if it has no route there."""
-    address = _address_of_name(target)
-    if address is None:
-        return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             # Of a datagram socket: it looks up the route and sends nothing.
-            asked.connect((address, 9))
+            asked.connect((target, 9))
             return str(asked.getsockname()[0])
         except OSError:
             return None
-
-
-def _address_of_name(name: str) -> str | None:
-    try:
-        return socket.gethostbyname(name)
-    except OSError:
-        return None
