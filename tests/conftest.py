@@ -1,8 +1,9 @@
 """What every test may use; there is nothing else to learn but this file.
 
 Inputs: literals in the test, ``tmp_path``, and texts under ``tests/golden``. Observed outputs: return values,
-files below ``tmp_path``, standard output of real processes. Tests that need Horovod start real ranks under
-mpirun (marker ``horovod``), tests of command lines start real processes. Nothing is mocked but the picture of the loss.
+files below ``tmp_path``, standard output of real processes. Tests of ranks start real ones, by Horovod under mpirun
+(marker ``horovod``) or by torch.distributed (``ranks``); tests of command lines start real processes. Nothing is mocked
+but the picture of the loss.
 
 Where something is missing that a test needs, the test is skipped and the run's last lines say what to install
 (``left_out``).
@@ -33,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Two ranks that import torch take 7 s of a core, and a minute where ten others want the same two cores.
-        if item.get_closest_marker("horovod") and not item.get_closest_marker("timeout"):
+        starts_ranks = item.get_closest_marker("horovod") or item.get_closest_marker("ranks")
+        if starts_ranks and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(180))
     if importlib.util.find_spec("horovod") is None:
         for item in items:

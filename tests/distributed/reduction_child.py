@@ -1,12 +1,13 @@
-"""One rank of a few reductions by real Horovod; what it saw goes to ``FOLDER/<rank>.json``.
+"""One rank of a few reductions by a real library; what it saw goes to ``FOLDER/<rank>.json``.
 
-Run under mpirun with a folder and one of: ``sums`` (every way of reducing against sums taken after the backward
-pass), ``lost`` (the last rank leaves before the others' last backward pass).
+Run under mpirun with a folder, ``horovod`` or ``torch``, and one of: ``sums`` (every way of reducing against sums
+taken after the backward pass), ``lost`` (the last rank leaves before the others' last backward pass).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from torch import Tensor
 from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.parallel import zero1
+from bert_trainer.parallel.connection import connect
 from bert_trainer.parallel.flat_parameters import ROW, FlatParameters
-from bert_trainer.parallel.horovod_world import Horovod
 from bert_trainer.parallel.reduction import GradientReduction
-from bert_trainer.parallel.world import Pending, lost_peer
+from bert_trainer.parallel.world import Pending, World, lost_peer
+from bert_trainer.system.mpi_variables import read_size
 from random_rows import model_config, random_batch, random_model
 from whole_configs import optimizer_settings
 
@@ -28,20 +30,23 @@ VOCABULARY = 997
 BUCKET_ROWS = 5
 
 
-class Recorder(Horovod):
-    """Horovod's ranks, with a note of what was started when."""
+class Recorder:
+    """Real ranks, with a note of what was started when."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, ranks: World) -> None:
+        self.ranks = ranks
         self.started: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ranks, name)
 
     def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         self.started.append(name)
-        return super().start_all_reduce_(tensor, name)
+        return self.ranks.start_all_reduce_(tensor, name)
 
     def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
         self.started.append(name)
-        return super().start_reduce_scatter(rows, name)
+        return self.ranks.start_reduce_scatter(rows, name)
 
 
 class Rank:
@@ -143,7 +148,8 @@ def lose_a_rank(world: Recorder) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     zero1.BUCKET_ROWS = BUCKET_ROWS
-    horovod = Recorder()
-    action = {"sums": all_sums, "lost": lose_a_rank}[sys.argv[2]]
-    Path(sys.argv[1], f"{horovod.rank}.json").write_text(json.dumps(action(horovod)))
-    horovod.close()
+    folder, library, wanted = sys.argv[1:]
+    joined = Recorder(connect(read_size(os.environ), 1, "torch" if library == "torch" else "horovod"))
+    action = {"sums": all_sums, "lost": lose_a_rank}[wanted]
+    Path(folder, f"{joined.rank}.json").write_text(json.dumps(action(joined)))
+    joined.close()

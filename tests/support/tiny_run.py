@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.run_config import RunConfig
@@ -122,14 +123,24 @@ def run_config(folder: Path, dataset: Path, **changes: Any) -> RunConfig:
     return parse_run_config(run_document(folder, dataset, **changes))
 
 
-def trainer_command(document: dict[str, Any], config_file: Path) -> list[str]:
-    """Write the document and return the command that runs it, under mpirun for more than one rank."""
+COLLECTIVES = [
+    pytest.param("horovod", marks=pytest.mark.horovod),
+    pytest.param("torch", marks=pytest.mark.ranks),
+]
+"""The libraries that join ranks, for tests that run with each."""
+
+
+def trainer_command(document: dict[str, Any], config_file: Path, *, by_torchrun: bool = False) -> list[str]:
+    """Write the document and return the command that runs it, under mpirun or torchrun for more than one rank."""
     config_file.write_text(json.dumps(document))
     trainer = [sys.executable, "-m", "bert_trainer", "--config", str(config_file)]
     ranks = document["world"]["ranks"]
     if ranks == 1:
         return trainer
     mpirun = Path(sys.executable).with_name("mpirun")
+    if by_torchrun or document.get("collectives") == "torch" and not mpirun.exists():
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        return [*torchrun, *trainer[1:]]
     options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     if os.getuid() == 0:
         options.append("--allow-run-as-root")
@@ -145,10 +156,15 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run_trainer(
-    document: dict[str, Any], config_file: Path, timeout_s: float = 150, **variables: str
+    document: dict[str, Any],
+    config_file: Path,
+    timeout_s: float = 150,
+    *,
+    by_torchrun: bool = False,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run the trainer to its end in a process (or processes) of its own."""
-    command = trainer_command(document, config_file)
+    command = trainer_command(document, config_file, by_torchrun=by_torchrun)
     return subprocess.run(
         command, env=environment(**variables), capture_output=True, text=True, timeout=timeout_s, check=False
     )

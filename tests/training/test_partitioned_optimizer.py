@@ -1,7 +1,7 @@
 """An optimizer whose state is split over ranks trains as one that is whole, and its checkpoints are the same.
 
 Inputs: the toy data set, dropout 0.1, buckets of two rows so that every rank has parts of many. Ranks are threads
-that add in the order of ranks, and in one test real Horovod processes. Observed: checkpoints and metrics.
+that add in the order of ranks, and in some tests real processes. Observed: checkpoints and metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from in_process import progress_records
 from threaded_world import run_threads
-from tiny_run import PREDICTIONS, pretrain_stage, run_document, run_trainer, write_dataset
+from tiny_run import COLLECTIVES, PREDICTIONS, pretrain_stage, run_document, run_trainer, write_dataset
 from whole_configs import whole_document
 
 STEPS = 6
@@ -198,14 +198,15 @@ def test_every_rank_holds_about_its_share_of_the_state(trained: Callable[..., Pa
 
 
 @pytest.fixture(scope="module")
-def horovod_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Callable[[str, str], Path]:
-    """Return ``run(partitioning, compression)``: the folder of a run of two Horovod processes, trained once."""
+def real_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Callable[[str, str, str], Path]:
+    """Return ``run(collectives, partitioning, compression)``: the folder of a run of two real ranks, trained once."""
 
     @cache
-    def run(partitioning: str, compression: str) -> Path:
-        folder = tmp_path_factory.mktemp("horovod")
+    def run(collectives: str, partitioning: str, compression: str) -> Path:
+        folder = tmp_path_factory.mktemp(collectives)
         settings = document(folder / "out", dataset, ranks=2, partitioning=partitioning)
-        compressed = whole_document({**settings, "reduction": {"compression": compression}})
+        changes = {"collectives": collectives, "reduction": {"compression": compression}}
+        compressed = whole_document({**settings, **changes})
         finished = run_trainer(compressed, folder / "run.json")
         assert finished.returncode == 0, finished.stderr
         return folder / "out"
@@ -213,18 +214,20 @@ def horovod_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Call
     return run
 
 
-@pytest.mark.horovod
+@pytest.mark.parametrize("collectives", COLLECTIVES)
 @pytest.mark.parametrize("partitioning", ["zero1", pytest.param("none", marks=pytest.mark.long)])
-def test_two_horovod_processes_train_to_the_same_bits(
-    horovod_run: Callable[[str, str], Path], trained: Callable[..., Path], partitioning: str
+def test_two_real_ranks_train_to_the_same_bits(
+    real_run: Callable[[str, str, str], Path], trained: Callable[..., Path], partitioning: str, collectives: str
 ) -> None:
     # A sum of two gradients has the same bits in any order, so threads may stand for the processes.
-    assert_equal(state(trained(2, "none")), state(horovod_run(partitioning, "none")))
+    assert_equal(state(trained(2, "none")), state(real_run(collectives, partitioning, "none")))
 
 
-@pytest.mark.horovod
-def test_fp16_gradients_train_to_nearly_the_same_weights(horovod_run: Callable[[str, str], Path]) -> None:
-    folders = {compression: horovod_run("zero1", compression) for compression in ("none", "fp16")}
+@pytest.mark.parametrize("collectives", COLLECTIVES)
+def test_fp16_gradients_train_to_nearly_the_same_weights(
+    real_run: Callable[[str, str, str], Path], collectives: str
+) -> None:
+    folders = {compression: real_run(collectives, "zero1", compression) for compression in ("none", "fp16")}
     exact, rounded = (load_file(folder / "checkpoints" / FINAL / PARTS[0]) for folder in folders.values())
     moved = {name: float((exact[name] - rounded[name]).norm() / exact[name].norm().clamp(min=1e-3)) for name in exact}
     assert 0 < max(moved.values()) < 1e-2

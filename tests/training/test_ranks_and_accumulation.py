@@ -1,7 +1,7 @@
 """The same training, whatever the number of ranks and micro-batches.
 
 Inputs: the toy data set, fp64, dropout 0.1, mask counts that differ between rows. Outputs: final weights and
-the ledger of samples. Ranks are threads here and in one test real Horovod processes.
+the ledger of samples. Ranks are threads here and in two tests real processes, joined by each library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_trainer.training.data_loader import num_micro_batches
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
-from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
+from tiny_run import COLLECTIVES, pretrain_stage, run_document, run_trainer, write_dataset
 
 GLOBAL_BATCH = 17  # a prime: no number of ranks or micro-batches divides it
 TOLERANCE = 1e-10
@@ -92,23 +92,26 @@ def test_a_mean_of_micro_batch_means_does_depend_on_the_split(tmp_path: Path, da
     assert worst_difference(final_weights(tmp_path / "one"), final_weights(tmp_path / "split")) > 1e-6
 
 
-@pytest.mark.horovod
+@pytest.mark.parametrize("collectives", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_horovod_processes_give_the_weights_of_one(tmp_path: Path, dataset: Path, one_rank: Path, ranks: int) -> None:
-    finished = run_trainer(
-        document(tmp_path / "many", dataset, ranks=ranks, micro_batch_size=3), tmp_path / "many.json"
-    )
+def test_real_ranks_give_the_weights_of_one(
+    tmp_path: Path, dataset: Path, one_rank: Path, ranks: int, collectives: str
+) -> None:
+    settings = document(tmp_path / "many", dataset, ranks=ranks, micro_batch_size=3)
+    # Two ranks of torch under torchrun, three under mpirun: no launcher may matter.
+    by_torchrun = collectives == "torch" and ranks == 2
+    finished = run_trainer({**settings, "collectives": collectives}, tmp_path / "many.json", by_torchrun=by_torchrun)
     assert finished.returncode == 0, finished.stderr
     assert worst_difference(final_weights(one_rank), final_weights(tmp_path / "many")) < TOLERANCE
     assert ledger(one_rank) == ledger(tmp_path / "many")
 
 
-@pytest.mark.horovod
+@pytest.mark.parametrize("collectives", COLLECTIVES)
 @pytest.mark.long
-def test_three_ranks_repeat_bit_for_bit(tmp_path: Path, dataset: Path) -> None:
+def test_three_ranks_repeat_bit_for_bit(tmp_path: Path, dataset: Path, collectives: str) -> None:
     for name in ("first", "second"):
         run = document(tmp_path / name, dataset, ranks=3, micro_batch_size=3)
-        finished = run_trainer({**run, "precision": "fp32"}, tmp_path / f"{name}.json")
+        finished = run_trainer({**run, "precision": "fp32", "collectives": collectives}, tmp_path / f"{name}.json")
         assert finished.returncode == 0, finished.stderr
     first, second = final_weights(tmp_path / "first"), final_weights(tmp_path / "second")
     assert all(torch.equal(first[name], second[name]) for name in first)

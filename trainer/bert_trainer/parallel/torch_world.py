@@ -58,7 +58,7 @@ class _Work:
         return bool(self.work.is_completed())
 
     def wait(self) -> Tensor:
-        with _broken_connections():
+        with broken_connections():
             if self.result.is_cuda:
                 # NCCL's wait only makes the stream wait. Here the rank does, as Horovod's does: times are then those
                 # of the operation, and an error is raised where it belongs.
@@ -101,7 +101,7 @@ class _SumOfParts:
 
 
 @contextlib.contextmanager
-def _broken_connections() -> Iterator[None]:
+def broken_connections() -> Iterator[None]:
     """Raise a broken connection as LostPeer, and every other error as it is."""
     try:
         yield
@@ -207,7 +207,7 @@ class TorchWorld:
 
     def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         """Start an all-reduce."""
-        with _broken_connections():
+        with broken_connections():
             return _Work(dist.all_reduce(tensor, group=self._group_of(tensor), async_op=True), tensor)
 
     def start_reduce_scatter(self, rows: Tensor, name: str) -> Pending:
@@ -215,7 +215,7 @@ class TorchWorld:
         sizes = self._shares(len(rows))
         own = sizes[self.rank]
         group = self._group_of(rows)
-        with _broken_connections():
+        with broken_connections():
             if self._goes_through_gloo(rows):
                 # Gloo's own is an all-reduce of which every rank keeps its part (torch 2.15 sends 200 MB of two ranks'
                 # 100 MB), and takes shares of one size only. Here every rank is sent its part by all others.
@@ -237,7 +237,7 @@ class TorchWorld:
         gathered = rows.new_empty(num_rows, *rows.shape[1:])
         parts = list(torch.split(gathered, sizes))
         group = self._group_of(rows)
-        with _broken_connections():
+        with broken_connections():
             if self._goes_through_gloo(rows):
                 # Gloo's own takes shares of one size only, and copies: of two ranks' 100 MB it took 220 to 280 ms, and
                 # these broadcasts 99 to 108 ms.
@@ -255,14 +255,14 @@ class TorchWorld:
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum in fp64, on the host."""
         values = torch.tensor(numbers, dtype=torch.float64)
-        with _broken_connections():
+        with broken_connections():
             dist.all_reduce(values)
         summed: list[float] = values.tolist()
         return summed
 
     def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
         """Copy that rank's tensor."""
-        with _broken_connections():
+        with broken_connections():
             dist.broadcast(flat, root, group=self._group_of(flat))
 
     def broadcast_object(self, value: T) -> T:

@@ -11,16 +11,22 @@ from tiny_finetune import finetune_document, finetune_stage, write_task
 from tiny_run import run_trainer
 
 
-@pytest.mark.horovod
+@pytest.mark.parametrize(
+    "collectives",
+    [
+        pytest.param("horovod", marks=pytest.mark.horovod),
+        pytest.param("torch", marks=(pytest.mark.ranks, pytest.mark.long)),
+    ],
+)
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_two_ranks_fine_tune_together_and_on_their_own(tmp_path: Path) -> None:
+def test_two_ranks_fine_tune_together_and_on_their_own(tmp_path: Path, collectives: str) -> None:
     task = write_task(tmp_path / "task")
     together, apart = finetune_stage(task), finetune_stage(task, "apart", seeds=[1, 2], synchronize_gradients=False)
     apart["schedule"]["learning_rate"] = 2e-2
 
     def document(folder: Path) -> Document:
-        return finetune_document(folder, task, together, apart, world={"ranks": 2, "hosts": 1})
+        return finetune_document(folder, task, together, apart, world={"ranks": 2, "hosts": 1}, collectives=collectives)
 
     done = run_trainer(document(tmp_path / "real"), tmp_path / "real.json")
     assert done.returncode == 0, done.stderr
