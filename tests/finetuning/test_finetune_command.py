@@ -132,7 +132,7 @@ def launched(names: str, *values: int) -> dict[str, str]:
         ({"PMI_SIZE": "6", "MPI_LOCALNRANKS": "2"}, (6, 3)),
         (launched("HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_LOCAL_SIZE", 1, 2, 1, 2), (2, 1)),
         (launched("RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE", 5, 8, 1, 4), (8, 2)),
-        ({"WORLD_SIZE": "8", "RANK": "5"}, (1, 1)),
+        ({"WORLD_SIZE": "8"}, (1, 1)),
         ({"OMPI_COMM_WORLD_SIZE": "2", **launched("RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE", 0, 1, 0, 1)}, (2, 2)),
     ],
 )
@@ -323,6 +323,7 @@ def test_the_other_ranks_leave_the_files_to_rank_0(tables: tuple[str, ...], weig
     config = configure(
         "--task", "classification", *tables, "--text", "a", "--label", "b", "--model", weights
     )  # fmt: skip
-    check_examples(config, {"OMPI_COMM_WORLD_RANK": "1"})
+    check_examples(config, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    check_examples(config, launched("RANK WORLD_SIZE", 1, 2))
     with pytest.raises(InputError, match=r"a\.csv: got an empty file"):
-        check_examples(config, {"OMPI_COMM_WORLD_RANK": "0"})
+        check_examples(config, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})

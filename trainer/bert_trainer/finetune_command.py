@@ -33,7 +33,7 @@ from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.finetune_options import files_as_options, settings_as_options
 from bert_trainer.system.files import shown
-from bert_trainer.system.launcher_variables import read_place
+from bert_trainer.system.launched_rank import LaunchedRank, read_launched
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.tasks.reading import read_examples
 
@@ -45,6 +45,7 @@ _WARMUP_PROPORTION = 0.1
 _MOST_SEEDS = 100
 _SHOWN_CHARACTERS = 120
 _FILES = ("train", "validation", "test")
+_ALONE = LaunchedRank("MPI", rank=0, size=1, local_size=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +165,7 @@ def check_examples(config: RunConfig, environment: Mapping[str, str] = os.enviro
     Raises:
         InputError: as ``tasks.reading.read_examples`` raises it; names options.
     """
-    if read_place(environment).rank != 0:
+    if (read_launched(environment) or _ALONE).rank != 0:
         return
     for stage in config.stages:
         if isinstance(stage, FinetuneStage):
@@ -181,7 +182,7 @@ def render_config(config: RunConfig) -> str:
 
 def describe_results(config: RunConfig, environment: Mapping[str, str] = os.environ) -> str:
     """Return what a finished run has found and where things are; empty on every rank but 0."""
-    if read_place(environment).rank != 0:
+    if (read_launched(environment) or _ALONE).rank != 0:
         return ""
     # They load torch, which the run has done by now.
     from bert_trainer.checkpoints.checkpoint import MODEL_FILE
@@ -423,7 +424,7 @@ def _find_model(arguments: argparse.Namespace) -> tuple[str | None, Described]:
 
 
 def _world(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Document:
-    place = read_place(environment)
+    place = read_launched(environment) or _ALONE
     return {"ranks": place.size, "hosts": _given(arguments.hosts, -(-place.size // max(place.local_size, 1)))}
 
 
