@@ -49,10 +49,12 @@ def write_job(folder: Path) -> Path:
     return job
 
 
-@pytest.mark.horovod
+@pytest.mark.parametrize("collectives", [pytest.param("horovod", marks=pytest.mark.horovod), "torch"])
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_host_file_spreads_the_ranks_over_its_machines(tmp_path: Path, hosts: ssh_hosts.Hosts) -> None:
+def test_a_host_file_spreads_the_ranks_over_its_machines(
+    tmp_path: Path, hosts: ssh_hosts.Hosts, collectives: str
+) -> None:
     host_file = tmp_path / "HOSTFILE"
     host_file.write_text("# two machines\n" + "\n".join(hosts.addresses) + "\n")
     environment = {
@@ -64,7 +66,7 @@ def test_a_host_file_spreads_the_ranks_over_its_machines(tmp_path: Path, hosts: 
     }
     command = [sys.executable, "-m", "bert_operator", "local", str(write_job(tmp_path)), "--plain"]
     finished = subprocess.run(
-        [*command, "--hostfile", str(host_file), "--ranks-per-node", "1"],
+        [*command, "--hostfile", str(host_file), "--ranks-per-node", "1", "--collectives", collectives],
         env=environment,
         cwd=tmp_path,
         capture_output=True,
@@ -74,7 +76,7 @@ def test_a_host_file_spreads_the_ranks_over_its_machines(tmp_path: Path, hosts: 
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     frozen = json.loads((tmp_path / "out" / "run-config.json").read_text())
-    assert frozen["world"] == {"ranks": 2, "hosts": 2}
+    assert (frozen["world"], frozen["collectives"]) == ({"ranks": 2, "hosts": 2}, collectives)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["ranks"] == 2
     assert "prepare in 2 ranks" in finished.stdout + finished.stderr
     assert json.loads((tmp_path / "out" / "data" / "dataset.json").read_text())["complete"] is True
