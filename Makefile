@@ -46,6 +46,9 @@ bench-data: setup ## The data benchmarks one after the other: text to shards, to
 bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled (15 minutes)
 	@$(BIN)/python benchmarks/trainer/run.py $(BENCH_ARGS)
 
+bench-engines: setup ## One pass of BERT-base by plain operations, compiled, by our kernels and by ONNX Runtime (30 minutes)
+	@$(BIN)/python benchmarks/engines.py $(BENCH_ARGS)
+
 bench-finetune: setup ## What fine-tuning learns: docstrings from pretrained and random weights, a planted rule, questions (25 minutes)
 	@$(BIN)/python benchmarks/finetuning/run.py $(BENCH_ARGS)
 
@@ -70,7 +73,7 @@ bench-operator: setup ## Create 100, 1,000 and 3,000 jobs on a real API server, 
 ##@ Work on it
 
 test: setup ## Run the tests (TESTS=tests/plan PYTEST_ARGS="-k resume -x")
-	@$(BIN)/pytest -m "not api_server and not cluster and not cpumanager and not long and not manifests and not tensorflow" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
+	@$(BIN)/pytest -m "not api_server and not cluster and not cpumanager and not long and not manifests and not ort and not tensorflow" $(call TEST_WORKERS,3) $(TESTS) $(PYTEST_ARGS)
 
 test-long: setup ## Run the tests that make test leaves out for the time they take
 	@$(BIN)/pytest -m "long and not api_server" $(call TEST_WORKERS,2) $(TESTS) $(PYTEST_ARGS)
@@ -95,6 +98,9 @@ test-cuda-image: setup ## Build the CUDA image and look at it on a node without 
 
 test-tensorflow: setup ## Exchange checkpoints and records with real TensorFlow, BERT-base and large (10 minutes, 6 GB of disk)
 	@BERT_TEST_TENSORFLOW=$$(tools/tensorflow.sh) $(BIN)/pytest -m tensorflow -s tests/tensorflow_checkpoints tests/data/test_tensorflow_records.py $(PYTEST_ARGS)
+
+test-ort: setup ## Train with ONNX Runtime in an environment of its own, made the first time (6 GB, 10 minutes)
+	@BERT_TEST_ORT=$$(tools/ort.sh) $(BIN)/pytest -m ort -s tests/ort $(PYTEST_ARGS)
 
 test-manifests: setup ## Check deploy/, charts/ and examples/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)

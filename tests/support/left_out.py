@@ -35,6 +35,7 @@ REMEDIES = {
     **dict.fromkeys(("buildah", "conntrack", "containerd", "ctr", "debootstrap", "gcc", "iptables"), NODE),
     **dict.fromkeys(("runc", "skopeo", "/usr/lib/cni/bridge"), NODE),
     **dict.fromkeys(("BERT_TEST_INTEL_MPI", "BERT_TEST_MPICH", "BERT_TEST_OPEN_MPI_4"), OTHER_MPI),
+    "BERT_TEST_ORT": "make test-ort",
     "BERT_TEST_TENSORFLOW": "make test-tensorflow",
     "root": "run the tests as root",
     "amx_bf16": "a Xeon from the 4th generation on (Sapphire Rapids)",
@@ -49,6 +50,7 @@ TARGETS = {
     "cpumanager": "make test-cpumanager",
     "long": "make test-long",
     "manifests": "make test-manifests",
+    "ort": "make test-ort",
     "tensorflow": "make test-tensorflow",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -52,7 +53,7 @@ def check_installed() -> None:
     if found != _RELEASE:
         raise EngineUnusable(f"engine: got 'ort'; allowed: with {_PACKAGE} {_RELEASE}, here is {found}", hint=_HINT)
     try:
-        ortmodule = importlib.import_module("onnxruntime.training.ortmodule")
+        ortmodule = import_ortmodule()
     except (ImportError, AttributeError, RuntimeError) as error:
         # What a newer torch has renamed is missed as a module or as an attribute.
         reason = str(error).strip().splitlines()[0]
@@ -66,8 +67,16 @@ def check_installed() -> None:
         )
 
 
+def import_ortmodule() -> ModuleType:
+    """Import ORTModule's package, which changes ``torch.manual_seed``: nothing else here does."""
+    with warnings.catch_warnings():
+        # A wheel made for CUDA warns on machines without it.
+        warnings.filterwarnings("ignore", message="WARNING: failed to get cudart_version")
+        return importlib.import_module("onnxruntime.training.ortmodule")
+
+
 def _check_gpu_half() -> None:
-    ortmodule = importlib.import_module("onnxruntime.training.ortmodule")
+    ortmodule = import_ortmodule()
     made_for, torch_s = ortmodule.ONNXRUNTIME_CUDA_VERSION, torch.version.cuda
     if made_for is None or torch_s is None or made_for.split(".")[0] != torch_s.split(".")[0]:
         raise EngineUnusable(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bert_trainer.model.backends.ort.capability import import_ortmodule
 from bert_trainer.model.backends.ort.keep_masks import keep_masks
 from bert_trainer.model.backends.ort.padded import PaddedEncoder, PaddedPretraining, PaddedRows
 from bert_trainer.model.batch import Batch
@@ -64,10 +65,9 @@ def make_graph(module: nn.Module, precision: str) -> nn.Module:
     # Of all its settings ORTModule reads this one from the environment alone. Its default is to run PyTorch in place of
     # the graph after almost any error, with one line in the log.
     os.environ["ORTMODULE_FALLBACK_POLICY"] = "FALLBACK_DISABLE"
-    from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
-
-    graph: nn.Module = ORTModule(module, DebugOptions(log_level=LogLevel.ERROR))
-    manager: Any = graph._torch_module._execution_manager(True)  # type: ignore[union-attr, operator]
+    library: Any = import_ortmodule()
+    graph: Any = library.ORTModule(module, library.DebugOptions(log_level=library.LogLevel.ERROR))
+    manager = graph._torch_module._execution_manager(True)
     configure = manager._get_session_config
 
     def configure_as_run() -> tuple[Any, list[str], list[dict[str, str]]]:
@@ -80,4 +80,4 @@ def make_graph(module: nn.Module, precision: str) -> nn.Module:
         return options, providers, provider_options
 
     manager._get_session_config = configure_as_run
-    return graph
+    return graph  # type: ignore[no-any-return]

@@ -110,6 +110,7 @@ class PaddedPretraining(PaddedEncoder):
         beyond_V = torch.arange(model.padded_vocabulary_size) >= model.vocabulary_size
         bias_V = torch.zeros(len(beyond_V)).masked_fill(beyond_V, -math.inf)
         # Added to the bias: entries of the vocabulary's padding get logits of -inf, without a pass over (M, V).
+        self.padding_bias_V: Tensor
         self.register_buffer("padding_bias_V", bias_V.to(model.mlm_bias.device), persistent=False)
 
     def forward(  # type: ignore[override]
@@ -183,4 +184,5 @@ def _attend(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, masks: _Masks) -> Te
     q, k, v = (linear(x_BTD).view(shape).transpose(1, 2) for linear in (layer.query, layer.key, layer.value))
     scores_BHTT = q @ k.transpose(-1, -2) / math.sqrt(shape[-1]) + bias_B11T
     weights_BHTT = masks.drop(scores_BHTT.softmax(-1), layer.attention_dropout)
-    return (weights_BHTT @ v).transpose(1, 2).flatten(2)
+    y_BTD: Tensor = (weights_BHTT @ v).transpose(1, 2).flatten(2)
+    return y_BTD
