@@ -22,8 +22,8 @@ from bert_trainer.training.finetuning.best import load_finetuned
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.session import Session
 from in_process import train
-from tiny_finetune import finetune_document, finetune_stage, write_task, write_vocabulary
-from tiny_run import pretrain_stage, run_document, write_dataset
+from tiny_finetune import finetune_document, finetune_stage, write_task
+from tiny_run import pretrain_stage, run_document, write_dataset, write_vocabulary
 from whole_configs import whole_stage
 
 EXPORT = whole_stage({"kind": "export"})

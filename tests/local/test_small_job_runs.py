@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.shards import write_shard
-from tiny_finetune import write_vocabulary
-from tiny_run import make_samples
+from tiny_run import make_samples, write_vocabulary
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "tests/fixtures/tasks"

@@ -29,6 +29,7 @@ import yaml
 
 from cluster_api import Api, wait_until
 from component import Component, free_ports
+from served import kubeconfig_of
 
 BUILD = Path(__file__).parents[2] / "tools/control_plane/build.sh"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "mpi-operator")
@@ -155,15 +156,7 @@ class ControlPlane:
 
     def _write_kubeconfig(self, path: Path, token: str, server: str = "") -> None:
         cluster = {"server": server} if server else {"server": self.url, "certificate-authority": str(self.ca_file)}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "bench", "cluster": cluster}],
-            "users": [{"name": "bench", "user": {"token": token}}],
-            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": "default"}}],
-            "current-context": "bench",
-        }
-        _write_private(path, json.dumps(document))
+        _write_private(path, json.dumps(kubeconfig_of(cluster, token)))
 
     def _define_parts(self) -> None:
         folder = self.folder

@@ -7,7 +7,7 @@ import json
 import threading
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from aiohttp import web
 
@@ -48,12 +48,7 @@ class Served:
     def kubeconfig(self, folder: Path) -> Path:
         """Write a kubeconfig that names it as the API server, and return its path."""
         path = folder / "kubeconfig"
-        path.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "it",
-            "clusters": [{"name": "it", "cluster": {"server": self.url}}],
-            "users": [{"name": "it", "user": {"token": "none"}}],
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        }))  # fmt: skip
+        path.write_text(json.dumps(kubeconfig_of({"server": self.url}, "none")))
         return path
 
     def _run(self) -> None:
@@ -70,3 +65,13 @@ class Served:
             self._is_up.set()
             await self.stop.wait()
             await runner.cleanup()
+
+
+def kubeconfig_of(cluster: dict[str, str], token: str) -> dict[str, Any]:
+    """Return a kubeconfig for the owner of a token. cluster: its server, and the file with its CA if it has one."""
+    return {
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": {"token": token}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "default"}}],
+    }  # fmt: skip

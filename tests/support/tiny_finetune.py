@@ -9,20 +9,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS
 from small_tasks import ADAMW
-from tiny_run import FIRST_WORD, VOCABULARY_SIZE, run_document
+from tiny_run import run_document, write_vocabulary
 
 SEQUENCE_LENGTH = 16
 TRAIN_ROWS = 50
-
-
-def write_vocabulary(folder: Path) -> Path:
-    """Write ``vocab.txt`` and return the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    words = [f"w{number}" for number in range(VOCABULARY_SIZE - FIRST_WORD)]
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
-    return folder
 
 
 def write_task(

@@ -55,6 +55,14 @@ def make_samples(rows: int, rng: np.random.Generator, *, sequence_length: int, p
     return Samples(ids, mask, segments, positions, labels, random_next)
 
 
+def write_vocabulary(folder: Path) -> Path:
+    """Write ``vocab.txt`` and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [f"w{number}" for number in range(VOCABULARY_SIZE - FIRST_WORD)]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    return folder
+
+
 def write_dataset(
     folder: Path,
     *,
@@ -68,9 +76,7 @@ def write_dataset(
     rng = np.random.default_rng(seed)
     shards = folder / f"seq_len_{sequence_length}_max_pred_{predictions}"
     shards.mkdir(parents=True, exist_ok=True)
-    words = [f"w{number}" for number in range(VOCABULARY_SIZE - FIRST_WORD)]
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
-    vocabulary = read_vocabulary(folder / "vocab.txt")
+    vocabulary = read_vocabulary(write_vocabulary(folder) / "vocab.txt")
     parts = [("training", number, count) for number, count in enumerate(rows)] + [("held_out", 0, held_out_rows)]
     for split, number, count in parts:
         samples = make_samples(count, rng, sequence_length=sequence_length, predictions=predictions)
