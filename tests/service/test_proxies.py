@@ -10,7 +10,7 @@ import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from bert_operator.cluster.client import ApiClient, proxy_of
-from http_stand_in import Server, serve
+from http_stand_in import Server
 
 BEHIND = "http://cluster.invalid:8080"
 
@@ -35,17 +35,17 @@ def ask(host: str, server: Server, *, token: str | None = None) -> None:
 
 
 def test_requests_take_the_proxy_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve() as server:
-        monkeypatch.setenv("http_proxy", server.url(""))
+    with Server() as server:
+        monkeypatch.setenv("http_proxy", server.url)
         ask(BEHIND, server)
         assert [path for path, _ in server.requests] == [f"{BEHIND}/api/v1/pods"]
 
 
 def test_an_address_that_no_proxy_names_is_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve() as server:
+    with Server() as server:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nothing listens
         monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
-        ask(server.url(""), server)
+        ask(server.url, server)
         assert [path for path, _ in server.requests] == ["/api/v1/pods"]
 
 
@@ -61,6 +61,6 @@ def test_passwords_in_the_home_folder_do_not_get_in_the_way_of_the_token(
     # A request with both is refused by the library.
     (tmp_path / "netrc").write_text("default login somebody password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with serve() as server:
-        ask(server.url(""), server, token="the-token")
+    with Server() as server:
+        ask(server.url, server, token="the-token")
         assert len(server.requests) == 1
