@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv hold exactly what requirements.lock says, plus Horovod unless that is left out, and this project. `make setup` runs it.
+# Make .venv hold exactly what requirements.lock says, plus Horovod unless that is left out, and this project.
+# `make setup` runs it.
 #
 #   tools/setup.sh [--quiet]          --quiet: print nothing where there is nothing to do
 #   PYTHON=python3.12 tools/setup.sh  use this interpreter
