@@ -161,7 +161,8 @@ def _norm(x: Tensor, w: Norm, epsilon: float, dtype: torch.dtype) -> Tensor:
 
 def _keys_of_tokens(keys: Keys, places_K: Tensor) -> Keys:
     rows, positions = keys.token_row_N.index_select(0, places_K), keys.token_position_N.index_select(0, places_K)
-    return keys._replace(token_row_N=rows, token_position_N=positions)
+    # Not ``_replace``, which Dynamo of torch 2.7 does not trace.
+    return Keys(keys.rows_B, rows, positions, keys.sites, keys.places_D)
 
 
 def _drop(x_ND: Tensor, keys: Keys | None, site: int, probability: float) -> Tensor:
