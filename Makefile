@@ -14,6 +14,10 @@ TESTS ?= tests
 PYTEST_ARGS ?=
 REPORT ?= runs/gpu-report
 REPORT_ARGS ?=
+# Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
+TORCH ?= 2.7
+OLDER_TORCH_TESTS = $(addprefix tests/,model optimizer schedule dropout kernels checkpoint training evaluation \
+  distributed finetuning processor $(if $(filter 2.7,$(TORCH)),gpu))
 # The whole suite runs in processes, of which the first to end take tests of the others' share: three on two cores, since
 # a quarter of the time is waiting, and two where nothing waits. A part of it runs in one process, which starts sooner.
 # A debugger needs PYTEST_ARGS="-n0 --pdb".
@@ -101,6 +105,10 @@ test-tensorflow: setup ## Exchange checkpoints and records with real TensorFlow,
 
 test-ort: setup ## Train with ONNX Runtime in an environment of its own, made the first time (6 GB, 10 minutes)
 	@BERT_TEST_ORT=$$(tools/ort.sh) $(BIN)/pytest -m ort -s tests/ort $(PYTEST_ARGS)
+
+test-older-torch: setup ## Train, resume, score and compile for V100 with torch 2.7.1, which it installs outside the clone (TORCH=2.4; 20 minutes)
+	@PYTHONPATH=$(CURDIR)/trainer:$(CURDIR)/operator $$(tools/older_torch.sh $(TORCH))/bin/python -m pytest -n0 \
+	  $(OLDER_TORCH_TESTS) -m "not long" $(PYTEST_ARGS)
 
 test-manifests: setup ## Check deploy/, charts/ and examples/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
