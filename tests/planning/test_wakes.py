@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bert_operator.cluster import reconciler
+from bert_operator.state.plan import plan
 from fake_cluster import Document, FakeCluster, is_deleting
 from fake_controllers import act, end_pod, is_alive, start_pod
 from job_walk import REF, Shape, World, change_policy
@@ -168,3 +170,89 @@ def test_a_job_goes_when_its_time_to_live_is_over() -> None:
     sleepers = Sleepers(ttlSecondsAfterFinished=300)
     sleepers.pass_time()
     assert sleepers.world.job is None
+
+
+def test_a_pod_in_the_way_is_waited_for_and_not_looked_at_all_the_time() -> None:
+    sleepers = Sleepers()
+    sleepers.pass_time(until="Running")
+    (child,) = sleepers.world.children()
+    sleepers.world.hurt.add(child["metadata"]["uid"])
+    sleepers.cluster.remove(child)  # as by a deletion in the background: its pod runs on
+    sleepers.acts = False
+    sleepers.pass_time()
+    status = sleepers.world.status()
+    assert (status["phase"], status["reason"]) == ("Pending", "NameTaken")
+    sleepers.acts = True
+    sleepers.pass_time()
+    assert sleepers.world.status()["phase"] == "Succeeded"
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times at which a plan was made."""
+    made: list[float] = []
+
+    def noted(job: Any, observed: Any, now_s: float) -> Any:
+        made.append(now_s)
+        return plan(job, observed, now_s)
+
+    monkeypatch.setattr(reconciler, "plan", noted)
+    return made
+
+
+def at_rest() -> Sleepers:
+    """Return a job that waits for its child."""
+    sleepers = Sleepers(acts=False)
+    sleepers.pass_time()
+    return sleepers
+
+
+def test_a_job_that_is_woken_by_its_own_echo_is_not_planned_again(plans: list[float]) -> None:
+    sleepers = at_rest()
+    before = len(plans)
+    sleepers.look()
+    assert (len(plans), before > 0) == (before, True)
+
+
+def test_a_job_is_planned_again_after_a_while(plans: list[float]) -> None:
+    sleepers = at_rest()
+    before = len(plans)
+    sleepers.cluster.now_s += reconciler.MAX_REST_S
+    sleepers.look()
+    assert len(plans) == before + 1
+
+
+def test_every_news_of_a_job_has_it_planned_again(plans: list[float]) -> None:
+    sleepers = at_rest()
+    cluster, (child,) = sleepers.cluster, sleepers.world.children()
+
+    def is_planned_after(what: str) -> None:
+        before = len(plans)
+        sleepers.operator.catch_up()
+        sleepers.look()
+        assert len(plans) > before, what
+        sleepers.pass_time()
+
+    act(cluster)
+    is_planned_after("a pod")
+    start_pod(cluster, cluster.all("Pod")[0])
+    is_planned_after("a pod that runs")
+    cluster.warn(cluster.all("Pod")[0], "FailedMount", "no such share")
+    is_planned_after("a warning")
+    change_policy(sleepers.world, applicationRetries=5)
+    is_planned_after("another spec")
+    cluster.update(child, metadata={**child["metadata"], "deletionTimestamp": "2023-11-14T22:13:20Z"})
+    is_planned_after("a child that is being deleted")
+
+
+def test_another_job_of_the_name_is_planned(plans: list[float]) -> None:
+    sleepers = at_rest()
+    job = sleepers.world.job
+    assert job is not None
+    for document in (*sleepers.world.children(), job):
+        sleepers.cluster.remove(document)
+    sleepers.world.make_job()
+    before = len(plans)
+    sleepers.operator.catch_up()
+    sleepers.look()
+    assert len(plans) > before

@@ -148,8 +148,10 @@ class Children:
         # It has a deletionTimestamp now, so the child counts as stopping and is not deleted again.
         self._index.put_child(answer)
 
-    async def create(self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None) -> None:
+    async def create(self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None) -> bool:
         """Create the child that a plan asks for, or adopt the one that exists; back off from refusals.
+
+        Return whether it is there; if not, a pod of an earlier one is in its way, as is written in the status already.
 
         Args:
             job: The job.
@@ -165,7 +167,7 @@ class Children:
             self._refusals[job.ref] = Refusal(summary.uid, leftover, FIRST_CREATION_PAUSE_S, again_at_s=0.0)
             if refusal is None or refusal.blocker != leftover:
                 raise Requeue(0.0)  # to write it into the status
-            return  # the watch queues the job when the pod is gone
+            return False  # the watch queues the job when the pod is gone
         left_s = refusal.again_at_s - self._now_s() if refusal is not None else 0.0
         # The job is queued by every change around it; without this check each would be another refused request.
         # More than the pause is left only if the clock was set back.
@@ -175,7 +177,7 @@ class Children:
         if blocker is None:
             self._refusals.pop(job.ref, None)
             self._metrics.attempt_started(step.create.run if step.create else "")
-            return
+            return True
         # Admission webhooks quote the object that they refuse, however long it is.
         blocker = replace(blocker, message=blocker.message[:MAX_MESSAGE])
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S

@@ -8,6 +8,7 @@ kubelets and controllers write much that no summary holds.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,10 @@ class Index:
         # Jobs by the prefix of their children's names, where that is not the job's own name.
         self._by_prefix: dict[JobRef, JobRef] = {}
         self._warnings: OrderedDict[WarningKey, tuple[WarningSummary, ...]] = OrderedDict()
+        # How often something new has come for a job. Numbers are not used twice, so that one who holds the number of a
+        # job that is gone sees that another has come since.
+        self._news: dict[JobRef, int] = {}
+        self._numbers = itertools.count(1)
         # A late watch, or the response to a write, may bring an object back after its deletion was seen.
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
@@ -61,7 +66,7 @@ class Index:
         # Versions order the states of one object; a recreated job has another uid, and replaces its namesake.
         if known is None or known.uid != summary.uid or known.version <= summary.version:
             self._jobs[ref] = summary
-            return ref if _is_news(known, summary) else None
+            return self._note_news(ref) if _is_news(known, summary) else None
         return None
 
     def put_child(self, body: Document) -> JobRef | None:
@@ -78,7 +83,7 @@ class Index:
         if known is None or known.uid != summary.uid or known.version <= summary.version:
             children[summary.name] = summary
             self._note_prefix(ref)
-            return ref if _is_news(known, summary) else None
+            return self._note_news(ref) if _is_news(known, summary) else None
         return None
 
     def put_pod(self, body: Document) -> JobRef | None:
@@ -95,7 +100,7 @@ class Index:
         # No comparison of versions: only the reflector puts pods, in order.
         pods[summary.name] = summary
         self._note_prefix(ref)
-        return ref if _is_news(known, summary) else None
+        return self._note_news(ref) if _is_news(known, summary) else None
 
     def put_warning(self, body: Document) -> JobRef | None:
         """Add a Warning event; events about foreign objects are kept as well, within bounds.
@@ -112,7 +117,8 @@ class Index:
         self._warnings[key] = (*known[-_WARNINGS_EACH + 1 :], warning)
         if len(self._warnings) > MAX_WARNINGS:
             self._warnings.popitem(last=False)
-        return self._job_of(key)
+        ref = self._job_of(key)
+        return None if ref is None else self._note_news(ref)
 
     def drop(self, body: Document) -> JobRef | None:
         """Drop an object that was deleted."""
@@ -130,6 +136,7 @@ class Index:
             ref = JobRef(namespace, name)
             if (job := self._jobs.get(ref)) is not None and job.uid == uid:
                 del self._jobs[ref]
+                self._news.pop(ref, None)
             return ref
         tables: Mapping[str, dict[JobRef, dict[str, Any]]] = {
             "Job": self._children,
@@ -146,7 +153,7 @@ class Index:
                         self._by_prefix.pop(_prefix(ref), None)
                 # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
                 self._warnings.pop((namespace, name), None)
-                return ref
+                return self._note_news(ref)
         return None
 
     # Reads.
@@ -154,6 +161,10 @@ class Index:
     def job(self, ref: JobRef) -> JobSummary | None:
         """Return a job."""
         return self._jobs.get(ref)
+
+    def news(self, ref: JobRef) -> int:
+        """Return a number that changes with everything new about a job, its children, its pods and their warnings."""
+        return self._news.get(ref, 0)
 
     def jobs(self) -> Sequence[JobRef]:
         """Return all jobs."""
@@ -217,6 +228,12 @@ class Index:
             if name in self._pods.get(ref, {}) or name in children or name.removesuffix("-launcher") in children:
                 return ref
         return None
+
+    def _note_news(self, ref: JobRef) -> JobRef:
+        # Of a job that is not known yet, or no more, nobody asks.
+        if ref in self._jobs:
+            self._news[ref] = next(self._numbers)
+        return ref
 
     def _note_prefix(self, ref: JobRef) -> None:
         if (prefix := _prefix(ref)) != ref:

@@ -68,8 +68,7 @@ class Metrics:
             registry=self.registry,
         )
         # A counter that appears with its first failure has no rate() before the second.
-        for result in ("done", "failed"):
-            self._reconciles.labels(result)
+        self._done, self._failed = (self._reconciles.labels(result) for result in ("done", "failed"))
 
     def waited(self, seconds: float) -> None:
         """A job waited this long until a worker took it."""
@@ -77,7 +76,7 @@ class Metrics:
 
     def reconciled(self, seconds: float, *, failed: bool) -> None:
         """A job was reconciled."""
-        self._reconciles.labels("failed" if failed else "done").inc()
+        (self._failed if failed else self._done).inc()
         self._reconcile_seconds.observe(seconds)
 
     def attempt_started(self, run: str) -> None:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bert_operator import __version__
 from bert_operator.api.parsing.profiles import complete
@@ -44,6 +44,9 @@ from bert_operator.state.status import describe_blocked, describe_invalid
 Document = dict[str, Any]
 
 _SETTLING_PAUSE_S = 1.0
+MAX_REST_S = 30.0
+"""So long a job of which nothing is new is not planned again. A watch may be faster than the answer to the write that
+it tells of, and then wakes the job once more; a resync shall look at every job."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +63,24 @@ class RecordSource(Protocol):
 
 class ReconcileMetrics(ChildMetrics, StatusMetrics, Protocol):
     """What is counted while jobs are reconciled."""
+
+
+class _Rest(NamedTuple):
+    """A job of which all that is known is in a plan that was carried out."""
+
+    version: tuple[str, int]
+    """The job's uid and resource version."""
+    news: int
+    """Number of the newest of its news in the index."""
+    records: LatestRecords
+    """The latest of its log."""
+    until_s: float
+    due_s: float | None
+    """When time alone changes something."""
+
+    def holds(self, version: tuple[str, int], news: int, records: LatestRecords, now_s: float) -> bool:
+        """Return whether nothing has come since, and the time for another look has not."""
+        return (version, news, records) == self[:3] and now_s < self.until_s
 
 
 class Reconciler:
@@ -98,6 +119,7 @@ class Reconciler:
         # A restart loses this and emits the Event again. Its name is a hash of its text (recorder), so only a count
         # goes up.
         self._left_alone: dict[JobRef, tuple[str, str]] = {}
+        self._rests: dict[JobRef, _Rest] = {}
 
     async def reconcile(self, ref: JobRef) -> None:
         """Bring a job one or more steps forward.
@@ -111,6 +133,9 @@ class Reconciler:
         if summary is None or summary.is_deleting:
             self._children.forget(ref)
             self._left_alone.pop(ref, None)
+            self._rests.pop(ref, None)
+            return
+        if self._rests_on(ref, summary):
             return
         # Too large to be kept: 200 jobs of the largest size once took the operator beyond its memory limit.
         if summary.content is None:
@@ -257,17 +282,37 @@ class Reconciler:
         # Both are deletions: pods that still run get SIGTERM, on which ranks write a checkpoint.
         for child in (*step.stop, *step.remove):
             await self._children.delete(job.ref, child)
+        is_created = False
         if step.create is not None:
-            await self._children.create(job, summary, step, draft)
+            is_created = await self._children.create(job, summary, step, draft)
         else:
             self._children.forget_refusal(job.ref)
-        if step.status != status or step.stop or step.remove or step.create is not None:
+        if step.status != status or is_created or step.stop or step.remove:
             step = self._plan_on(job, summary, step)
         # Only under this uid: a job that was applied again under the name is another one.
         if step.delete_job:
             await delete_object(self._api, job_path(job.ref), summary.uid)
-        elif (again_in_s := self._requeue_after_s(job.ref, summary, step)) is not None:
+            return
+        again_in_s = self._requeue_after_s(job.ref, summary, step)
+        # Nothing was awaited since the last plan, so that all that is known by now is in it.
+        now_s, version = self._now_s(), (summary.uid, summary.version)
+        due_s = None if again_in_s is None else now_s + again_in_s
+        until_s = now_s + min(MAX_REST_S, MAX_REST_S if again_in_s is None else again_in_s)
+        records = self._log_records.latest(job.ref)
+        self._rests[job.ref] = _Rest(version, self._index.news(job.ref), records, until_s, due_s)
+        if again_in_s is not None:
             raise Requeue(again_in_s)
+
+    def _rests_on(self, ref: JobRef, summary: JobSummary) -> bool:
+        """Return whether a job needs no other plan yet. Raises Requeue where the time for one is known."""
+        rest, now_s = self._rests.get(ref), self._now_s()
+        version, records = (summary.uid, summary.version), self._log_records.latest(ref)
+        if rest is None or not rest.holds(version, self._index.news(ref), records, now_s):
+            self._rests.pop(ref, None)
+            return False
+        if rest.due_s is not None:
+            raise Requeue(rest.due_s - now_s)
+        return True
 
     def _requeue_after_s(self, ref: JobRef, summary: JobSummary, step: Plan) -> float | None:
         """Return when time alone changes something: a deadline, or a controller or a pod that stays silent."""
