@@ -58,6 +58,9 @@ class Round:
     operator_jobs_per_s: float
     bare_jobs_per_s: list[float]
     writes_per_job: float
+    """Without those about mpi-operator's silence."""
+    silences: int
+    """Jobs of which that was reported while they were created."""
     operator_cpu_ms_per_job: float
     rss_mb: float
     restart_s: float
@@ -82,7 +85,7 @@ def render_line(one: Round) -> str:
         f"{one.operator_jobs_per_s / one.limit:8.2f} {one.writes_per_job:10.2f} "
         f"{one.operator_cpu_ms_per_job:10.1f} {one.jobs * PODS_PER_JOB:6} {one.rss_mb:7.1f} "
         f"{one.restart_s:9.2f} {one.restart_rss_mb:9.1f}   bare runs: "
-        f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}"
+        f"{', '.join(f'{rate:.0f}' for rate in one.bare_jobs_per_s)}; reports of silence: {one.silences}"
     )
 
 
@@ -126,7 +129,8 @@ def run_round(jobs: int) -> Round:
         rate = jobs / (wait_for_children(api, jobs) - started_s)
         # The last statuses and Events follow their children.
         wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
-        writes = (count_writes(api) - before - jobs) / jobs
+        silences = max(0, int(operator.figure('watch_events_total{kind="Event"}')))
+        writes = (count_writes(api) - before - jobs - 2 * silences) / jobs
         cpu_ms = 1000 * (operator.cpu_s() - cpu_before) / jobs
         say(f"{jobs:,} jobs: {jobs * PODS_PER_JOB:,} pods are created")
         create_pods(api, jobs)
@@ -141,6 +145,7 @@ def run_round(jobs: int) -> Round:
             operator_jobs_per_s=rate,
             bare_jobs_per_s=bare,
             writes_per_job=writes,
+            silences=silences,
             operator_cpu_ms_per_job=cpu_ms,
             rss_mb=rss,
             restart_s=restart_s,

@@ -31,7 +31,7 @@ def test_the_line_of_a_size_comes_before_the_next_size_is_begun(
 
     def run_round(jobs: int) -> Any:
         printed.append(capsys.readouterr().out)
-        return bench.Round(jobs, 50.0, [60.0, 40.0], 4.0, 5.7, 90.0, 1.5, 95.0)
+        return bench.Round(jobs, 50.0, [60.0, 40.0], 4.0, 0, 5.7, 90.0, 1.5, 95.0)
 
     monkeypatch.setattr(bench, "run_round", run_round)
     monkeypatch.setattr(sys, "argv", ["run.py", "--jobs", "100", "1000", "3000"])
