@@ -47,8 +47,12 @@ bench-build: setup ## Text to shards beside the tokenizer alone, on one core; pe
 bench-data: setup ## The data benchmarks one after the other: text to shards, to batches, to a training run (20 minutes)
 	@$(BIN)/python benchmarks/data/run.py $(BENCH_ARGS)
 
-bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled (15 minutes)
+bench-trainer: setup ## BERT-base's step on this processor beside Hugging Face's, eager and compiled; then bench-collectives (20 minutes)
 	@$(BIN)/python benchmarks/trainer/run.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/trainer/collectives.py
+
+bench-collectives: setup ## BERT-base's step on two ranks, by Horovod and by torch.distributed (5 minutes)
+	@$(BIN)/python benchmarks/trainer/collectives.py $(BENCH_ARGS)
 
 bench-engines: setup ## One pass of BERT-base by plain operations, compiled, by our kernels and by ONNX Runtime (30 minutes)
 	@$(BIN)/python benchmarks/engines.py $(BENCH_ARGS)
