@@ -112,7 +112,7 @@ test-ort: setup ## Train with ONNX Runtime in an environment of its own, made th
 
 test-older-torch: setup ## Train, resume, score and compile for V100 with torch 2.7.1, which it installs outside the clone (TORCH=2.4; 20 minutes)
 	@PYTHONPATH=$(CURDIR)/trainer:$(CURDIR)/operator $$(tools/older_torch.sh $(TORCH))/bin/python -m pytest -n0 \
-	  $(OLDER_TORCH_TESTS) -m "not long" $(PYTEST_ARGS)
+	  -W "ignore:.torch.cpu.amp.autocast:FutureWarning" -m "not long" $(OLDER_TORCH_TESTS) $(PYTEST_ARGS)
 
 test-manifests: setup ## Check deploy/, charts/ and examples/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
