@@ -84,6 +84,17 @@ def test_a_build_without_code_for_the_card_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("capability", "older_one_helps"), [((3, 7), False), ((5, 0), True), ((7, 0), True), ((9, 0), False)]
+)
+def test_a_card_that_newer_torches_have_left_behind_is_sent_to_the_image_with_an_older_one(
+    capability: tuple[int, int], older_one_helps: bool
+) -> None:
+    with pytest.raises(InputError) as caught:
+        check_build(["sm_75", "sm_120"], capability, "card")
+    assert ("with torch 2.7" in (caught.value.hint or "")) is older_one_helps
+
+
+@pytest.mark.parametrize(
     ("architectures", "capability"),
     [(["sm_70", "compute_70"], (9, 0)), (["compute_90"], (12, 0)), (["sm_90a"], (9, 0))],
 )

@@ -23,6 +23,10 @@ _FAST: dict[str, tuple[int, int]] = {"fp16": (7, 0)}
 """Compute capability from which it is faster than fp32."""
 
 
+_OLDER = (5, 0), (7, 5)
+"""From and below: cards that torch 2.7.1 has code for, and wheels for CUDA 13 do not. Triton compiles from sm_70 on."""
+
+
 def check_capability(precision: str, capability: tuple[int, int], name: str) -> str | None:
     """Return a warning where the precision works but gains nothing, else None.
 
@@ -60,9 +64,11 @@ def check_build(architectures: Sequence[str], capability: tuple[int, int], name:
         newer = (major, minor) <= capability
         if (major, minor) == capability or newer and not exact and (kind == "compute" or major == capability[0]):
             return
+    image = "an image whose PyTorch is built for this card"
+    if _OLDER[0] <= capability < _OLDER[1]:
+        image = "the image with torch 2.7, which has code for this card, and collectives 'torch'"
     raise InputError(
         f"device: got {name} (sm_{capability[0]}{capability[1]}); allowed: what this PyTorch is built for "
         f"({', '.join(architectures)})",
-        hint="use an image whose PyTorch is built for this card (images/README.md), or choose other nodes with "
-        "spec.scheduling.nodeSelector",
+        hint=f"use {image} (images/README.md), or choose other nodes with spec.scheduling.nodeSelector",
     )
