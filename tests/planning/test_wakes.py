@@ -256,3 +256,29 @@ def test_another_job_of_the_name_is_planned(plans: list[float]) -> None:
     sleepers.operator.catch_up()
     sleepers.look()
     assert len(plans) > before
+
+
+def test_a_change_that_comes_while_a_child_is_created_is_not_missed() -> None:
+    sleepers = Sleepers(acts=False)
+
+    def pause(document: Document) -> Document:
+        if document["kind"] == "Job":
+            change_policy(sleepers.world, suspend=True)
+            sleepers.operator.catch_up()
+        return document
+
+    sleepers.cluster.on_create = pause
+    sleepers.pass_time()
+    assert sleepers.world.status()["phase"] == "Stopping"
+
+
+def test_a_look_that_comes_a_moment_too_early_is_announced_again() -> None:
+    # The queue has a clock of its own, and the API server's may be set back a little.
+    sleepers = Sleepers(acts=False, startDeadlineSeconds=20)
+    sleepers.operator.catch_up()
+    sleepers.look()
+    due_s = sleepers.operator.due_s
+    assert due_s is not None
+    sleepers.cluster.now_s = due_s - 0.5
+    sleepers.look()
+    assert sleepers.operator.due_s == pytest.approx(due_s)

@@ -148,13 +148,16 @@ class Children:
         # It has a deletionTimestamp now, so the child counts as stopping and is not deleted again.
         self._index.put_child(answer)
 
-    async def create(self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None) -> bool:
+    async def create(
+        self, job: BertPretrainJob, document: Document, summary: JobSummary, step: Plan, draft: Draft | None
+    ) -> bool:
         """Create the child that a plan asks for, or adopt the one that exists; back off from refusals.
 
         Return whether it is there; if not, a pod of an earlier one is in its way, as is written in the status already.
 
         Args:
             job: The job.
+            document: What it was read from.
             summary: Its summary at the version that ``step.status`` was written to.
             step: A plan that creates a child.
             draft: What the job is frozen with, if this is its first attempt.
@@ -173,7 +176,7 @@ class Children:
         # More than the pause is left only if the clock was set back.
         if refusal is not None and 0.0 < left_s <= refusal.pause_s:
             raise Requeue(left_s)
-        blocker = await self._create(job, summary, step, draft)
+        blocker = await self._create(job, document, summary, step, draft)
         if blocker is None:
             self._refusals.pop(job.ref, None)
             self._metrics.attempt_started(step.create.run if step.create else "")
@@ -198,7 +201,7 @@ class Children:
         return None if pod is None else _pod_left(pod)
 
     async def _create(
-        self, job: BertPretrainJob, summary: JobSummary, step: Plan, draft: Draft | None
+        self, job: BertPretrainJob, document: Document, summary: JobSummary, step: Plan, draft: Draft | None
     ) -> Blocker | None:
         child = step.create
         assert child is not None, "only called for a plan that creates one"
@@ -207,15 +210,15 @@ class Children:
             await self._statuses.write(job.ref, summary, step.status, with_hash(step.status, text))
 
         try:
-            frozen = await self._freezer.obtain(summary.document(), step.status, draft, write_hash)
-            document = render_child(frozen, child)
-            path = path_of(document["kind"], job.ref.namespace)
-            for trial in dry_runs(document):
+            frozen = await self._freezer.obtain(document, step.status, draft, write_hash)
+            rendered = render_child(frozen, child)
+            path = path_of(rendered["kind"], job.ref.namespace)
+            for trial in dry_runs(rendered):
                 kept = await self._api.create(path_of(trial["kind"], job.ref.namespace), trial, dry_run=True)
                 if (dropped := find_dropped(trial, kept)) is not None:
                     return dropped
             # AlreadyExists is the normal case after a crash between the POST and the next status write.
-            answer = await create_or_get(self._api, path, document)
+            answer = await create_or_get(self._api, path, rendered)
         except Unusable as error:
             return error.blocker
         except ApiError as error:
@@ -224,7 +227,7 @@ class Children:
             return _name_taken(answer)
         self._index.put_child(answer)
         metadata = answer["metadata"]
-        made = ChildRef(kind=document["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
+        made = ChildRef(kind=rendered["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
         # For plan: a child that is gone before any watch has shown it is lost, and its number must not be used again.
         self._created[job.ref] = (summary.uid, made)
         return None

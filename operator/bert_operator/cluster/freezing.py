@@ -102,7 +102,7 @@ class Freezer:
             path = path_of("ConfigMap", draft.config_map["metadata"]["namespace"])
             config_map = await create_or_get(self._api, path, draft.config_map)
             # Otherwise it existed already: from before a crash, or planted in between. The checks below decide.
-            if _is_trusted(config_map, status) and _is_owned(config_map, document):
+            if _is_as_drafted(config_map, draft) and _is_owned(config_map, document):
                 return draft.frozen
         # As long as nothing has run, a ConfigMap that equals our own may be adopted, whoever wrote it.
         if not _is_trusted(config_map, status) and (status.frozen_hash is None or not _has_run(status)):
@@ -178,6 +178,12 @@ async def create_or_get(api: ApiClient, path: str, document: Document) -> Docume
 def _is_trusted(config_map: Document, status: JobStatus) -> bool:
     # A mutable ConfigMap could be replaced between this check and the moment in which a pod mounts it.
     return data_hash(config_map) == status.frozen_hash and config_map.get("immutable") is True
+
+
+def _is_as_drafted(config_map: Document, draft: Draft) -> bool:
+    """Return whether a ConfigMap is what was to be created, whose hash is in the status by then."""
+    same = all(config_map.get(field) == draft.config_map[field] for field in ("data", "immutable"))
+    return same and not config_map.get("binaryData")
 
 
 def _has_run(status: JobStatus) -> bool:

@@ -165,7 +165,7 @@ class Reconciler:
         if status.phase not in TERMINAL_PHASES:
             await self._read_final_log(ref, summary)
         step = await self._plan(job, summary, status)
-        await self._carry_out(job, summary, status, step)
+        await self._carry_out(job, document, summary, status, step)
 
     def _leave_alone(self, ref: JobRef, summary: JobSummary, wanted: str) -> None:
         """Emit once that a newer release has to carry a job on.
@@ -268,7 +268,9 @@ class Reconciler:
             new = describe_blocked(status, blocker, generation=summary.generation, now_s=self._now_s())
             await self._statuses.write(ref, summary, status, new)
 
-    async def _carry_out(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus, step: Plan) -> None:
+    async def _carry_out(
+        self, job: BertPretrainJob, document: Document, summary: JobSummary, status: JobStatus, step: Plan
+    ) -> None:
         draft = None
         if step.create is not None and status.attempt == 0:
             # The hash is in the status before the ConfigMap exists: whoever may write ConfigMaps could otherwise put
@@ -284,7 +286,7 @@ class Reconciler:
             await self._children.delete(job.ref, child)
         is_created = False
         if step.create is not None:
-            is_created = await self._children.create(job, summary, step, draft)
+            is_created = await self._children.create(job, document, summary, step, draft)
         else:
             self._children.forget_refusal(job.ref)
         if step.status != status or is_created or step.stop or step.remove:
