@@ -151,6 +151,26 @@ def test_a_paused_job_goes_on_once_it_may() -> None:
     assert sleepers.world.status()["phase"] == "Succeeded"
 
 
+def test_a_pod_that_outlives_its_child_is_waited_for_at_rest() -> None:
+    # kubectl deletes in the background: the child goes at once, while its pod has its grace, or a node that is lost.
+    sleepers = Sleepers()
+    sleepers.pass_time(until="Running")
+    (child,), (pod,) = sleepers.world.children(), sleepers.cluster.all("Pod")
+    sleepers.world.hurt.add(child["metadata"]["uid"])
+    sleepers.world.torn.add(child["metadata"]["uid"])
+    sleepers.cluster.remove(child)
+    sleepers.acts = False
+    sleepers.pass_time()
+    assert [item["reason"] for item in sleepers.world.status()["conditions"] if item["type"] == "Blocked"] == [
+        "NameTaken"
+    ]
+    sleepers.cluster.remove(pod)
+    sleepers.acts = True
+    sleepers.pass_time()
+    status = sleepers.world.status()
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
+
+
 def test_an_attempt_that_nobody_starts_ends_at_its_deadline() -> None:
     sleepers = Sleepers(starts=False, startDeadlineSeconds=600)
     sleepers.pass_time()
