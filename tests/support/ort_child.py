@@ -2,37 +2,27 @@
 
 BERT_TRAINER_KERNELS=off compares with plain operations.
 
-ort_child.py passes            losses and gradients of the engine and of plain operations, by case
-ort_child.py tasks             the same of fine-tuning's heads
-ort_child.py ranks FOLDER      two ranks with the optimizer's state whole and split; folders of their checkpoints
+ort_child.py passes    losses and gradients of the engine and of plain operations, by case
+ort_child.py tasks     the same of fine-tuning's heads
+ort_child.py half      the same under autocast to fp16
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.finetuning import Kind
 from bert_trainer.model.backends.choice import make_engine
 from bert_trainer.model.backends.ort.engine import OrtEngine
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.task_model import Head, TaskModel
-from bert_trainer.parallel import zero1
-from bert_trainer.parallel.world import World
-from bert_trainer.training.loop import run_stages
-from bert_trainer.training.session import Session
 from random_rows import make_all_count, model_config, random_batch, random_model
 from task_rows import task_rows
-from threaded_world import run_threads
-from tiny_run import pretrain_stage, run_document, write_dataset
 
 VOCABULARY = 101
 MODELS: dict[str, dict[str, Any]] = {
@@ -78,6 +68,19 @@ def compare_tasks() -> dict[str, Any]:
     return found
 
 
+def compare_half() -> dict[str, Any]:
+    """Return the same under autocast to fp16 on both sides; on processors the graph converts around products."""
+    config = model_config(64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model = random_model(config, VOCABULARY, seed=2, dtype=torch.float32)
+    engine = make_engine("ort", model, "fp16")
+
+    def half_pass(model: nn.Module, batch: Batch) -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.float16):
+            return _pretraining_pass(model, batch)
+
+    return {"fp16": [_compare(model, engine, half_pass, _batch(ROWS[0])), {"graphs": _graphs(engine)}]}
+
+
 def _batch(lengths: tuple[int, ...]) -> Batch:
     return random_batch(lengths, sequence_length=40, predictions=6, vocabulary_size=VOCABULARY, seed=1)
 
@@ -115,43 +118,6 @@ def _graphs(engine: OrtEngine) -> int:
     return sum(manager._execution_agent is not None for manager in managers)
 
 
-def train_ranks(folder: Path) -> dict[str, str]:
-    """Train two ranks, as threads, with the optimizer's state whole and split; return the folders."""
-    dataset = write_dataset(folder / "dataset")
-    zero1.BUCKET_ROWS = 2
-    torch.set_num_threads(1)
-    # Ranks are threads here, and torch exports one module at a time.
-    one_at_a_time, losses = threading.Lock(), OrtEngine.pretraining_losses
-
-    def locked(self: OrtEngine, *arguments: Any) -> Any:
-        with one_at_a_time:
-            return losses(self, *arguments)
-
-    OrtEngine.pretraining_losses = locked  # type: ignore[method-assign]
-    found = {}
-    for engine, partitioning in (("ort", "none"), ("ort", "zero1"), ("eager", "zero1")):
-        run = run_document(
-            folder / f"{engine}-{partitioning}",
-            dataset,
-            world={"ranks": 2, "hosts": 1},
-            engine=engine,
-            optimizer={"name": "lamb", "partitioning": partitioning},
-            stages=[pretrain_stage(global_batch_size=17, micro_batch_size=3, length={"steps": 4})],
-        )
-        config = parse_run_config(run)
-
-        def rank(world: World, config: Any = config) -> None:
-            run_stages(Session.open(config, world, attempt=1), SimpleNamespace(received=False, listen=lambda: None))  # type: ignore[arg-type]
-
-        run_threads(2, rank)
-        found[f"{engine}-{partitioning}"] = run["output_folder"]
-    return found
-
-
 if __name__ == "__main__":
-    commands: dict[str, Any] = {
-        "passes": compare_passes,
-        "tasks": compare_tasks,
-        "ranks": lambda: train_ranks(Path(sys.argv[2])),
-    }
+    commands: dict[str, Any] = {"passes": compare_passes, "tasks": compare_tasks, "half": compare_half}
     sys.stdout.write(json.dumps(commands[sys.argv[1]]()) + "\n")

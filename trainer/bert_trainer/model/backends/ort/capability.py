@@ -35,7 +35,7 @@ def check_engine(device: torch.device, precision: str) -> None:
     elif precision not in _ON_PROCESSORS:
         raise UnsupportedPrecision(
             f"precision: got {precision!r}; allowed with engine 'ort' on processors: {' or '.join(_ON_PROCESSORS)}, "
-            "since ONNX Runtime multiplies matrices of no other type there",
+            "since there ONNX Runtime multiplies no matrices in bf16, and those of fp16 in fp32",
             hint="change spec.precision, or write engine: eager, which computes in bf16 as well",
         )
 

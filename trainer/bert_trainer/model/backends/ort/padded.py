@@ -92,7 +92,7 @@ class PaddedEncoder(nn.Module):
         x_BTD = embeddings.tokens(tokens_BT) + embeddings.positions(positions_T)
         if embeddings.segments is not None:
             x_BTD = x_BTD + embeddings.segments(segments_BT)
-        x = masks.drop(embeddings.norm(x_BTD), config.hidden_dropout_prob)
+        x = masks.drop(_norm(embeddings.norm, x_BTD), config.hidden_dropout_prob)
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             x = _encode_layer(layer, x, bias_B11T, index_K if number == last else None, masks)  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ class PaddedPretraining(PaddedEncoder):
         return (*masked_lm, *_score(logits_B2, next_sentence_B))
 
     def _masked_lm(self, x_MD: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-        x_MD = self.mlm_norm(F.gelu(self.mlm_transform(x_MD), approximate=gelu_approximation(self.config)))
+        x_MD = _norm(self.mlm_norm, F.gelu(self.mlm_transform(x_MD), approximate=gelu_approximation(self.config)))
         bias_V = self.mlm_bias + self.padding_bias_V
         return _score(at_least_fp32(F.linear(x_MD, self.embeddings.tokens.weight, bias_V)), labels_M)
 
@@ -157,6 +157,11 @@ class _Masks:
         return torch.where(keep, x * (1.0 / (1.0 - probability)), 0.0)
 
 
+def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    # Under autocast PyTorch normalises in fp32 by itself, which a graph does not.
+    return norm(at_least_fp32(x))  # type: ignore[no-any-return]
+
+
 def _score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of cross-entropies in nats and the number of right answers."""
     losses = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
@@ -172,9 +177,9 @@ def _encode_layer(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, index_K: Tenso
     y = layer.attention_output(y)
     if layer.drops_attention_output:
         y = masks.drop(y, layer.hidden_dropout)
-    x = layer.attention_norm(x + y)
+    x = _norm(layer.attention_norm, x + y)
     y = layer.ffn_out(F.gelu(layer.ffn_in(x), approximate=layer.approximate))
-    return layer.ffn_norm(x + masks.drop(y, layer.hidden_dropout))  # type: ignore[no-any-return]
+    return _norm(layer.ffn_norm, x + masks.drop(y, layer.hidden_dropout))
 
 
 def _attend(layer: Layer, x_BTD: Tensor, bias_B11T: Tensor, masks: _Masks) -> Tensor:
