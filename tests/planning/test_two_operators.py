@@ -72,3 +72,23 @@ def test_one_that_misses_a_child_on_record_does_not_make_another_beside_it() -> 
     change_policy(world, suspend=False)
     assert world.status()["phase"] == "Stopping"
     world.look(second, kinds=JOB_ONLY)
+
+
+def test_one_that_is_late_does_not_use_a_number_again_while_the_job_is_paused() -> None:
+    world, first, second = world_with_two()
+    world.look(first, fault=Fault(at_write=1, how="dies after"))
+    second.catch_up()
+    world.look(first)
+    run_child(world)
+    world.look(first)
+    change_policy(world, suspend=True)
+    world.look(first)
+    for child in world.children():
+        world.cluster.remove(child)
+    for pod in world.cluster.all("Pod"):
+        world.cluster.remove(pod)
+    world.look(first)
+    assert world.status()["phase"] == "Stopped"
+    late = world.look(second, kinds=[])
+    assert late is not None
+    assert late.writes == ()

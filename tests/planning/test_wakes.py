@@ -302,3 +302,16 @@ def test_a_look_that_comes_a_moment_too_early_is_announced_again() -> None:
     sleepers.cluster.now_s = due_s - 0.5
     sleepers.look()
     assert sleepers.operator.due_s == pytest.approx(due_s)
+
+
+def test_a_child_that_leaves_is_deleted_once_however_late_its_watch_is() -> None:
+    sleepers = Sleepers()
+    sleepers.pass_time(until="Running")
+    change_policy(sleepers.world, suspend=True)
+    sleepers.operator.catch_up()
+    first = sleepers.world.look(sleepers.operator, kinds=[])
+    sleepers.cluster.now_s += reconciler.MAX_REST_S
+    second = sleepers.world.look(sleepers.operator, kinds=[])
+    assert first is not None
+    assert second is not None
+    assert [write.split()[0] for write in (*first.writes, *second.writes)] == ["patch", "delete"]
