@@ -171,6 +171,16 @@ def test_a_pod_that_outlives_its_child_is_waited_for_at_rest() -> None:
     assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
 
 
+def test_a_clock_that_goes_back_puts_nothing_off() -> None:
+    sleepers = Sleepers(acts=False, startDeadlineSeconds=600)
+    sleepers.operator.catch_up()
+    sleepers.look()
+    sleepers.cluster.now_s -= 3600
+    sleepers.look()
+    assert sleepers.operator.due_s is not None
+    assert sleepers.operator.due_s - sleepers.cluster.now_s <= 600
+
+
 def test_an_attempt_that_nobody_starts_ends_at_its_deadline() -> None:
     sleepers = Sleepers(starts=False, startDeadlineSeconds=600)
     sleepers.pass_time()

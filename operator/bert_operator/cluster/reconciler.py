@@ -74,13 +74,15 @@ class _Rest(NamedTuple):
     """Number of the newest of its news in the index."""
     records: LatestRecords
     """The latest of its log."""
+    since_s: float
     until_s: float
     due_s: float | None
     """When time alone changes something."""
 
     def holds(self, version: tuple[str, int], news: int, records: LatestRecords, now_s: float) -> bool:
         """Return whether nothing has come since, and the time for another look has not."""
-        return (version, news, records) == self[:3] and now_s < self.until_s
+        # Two API servers may have different clocks: one that went back must not put off what is due.
+        return (version, news, records) == self[:3] and self.since_s <= now_s < self.until_s
 
 
 class Reconciler:
@@ -301,7 +303,7 @@ class Reconciler:
         due_s = None if again_in_s is None else now_s + again_in_s
         until_s = now_s + min(MAX_REST_S, MAX_REST_S if again_in_s is None else again_in_s)
         records = self._log_records.latest(job.ref)
-        self._rests[job.ref] = _Rest(version, self._index.news(job.ref), records, until_s, due_s)
+        self._rests[job.ref] = _Rest(version, self._index.news(job.ref), records, now_s, until_s, due_s)
         if again_in_s is not None:
             raise Requeue(again_in_s)
 
