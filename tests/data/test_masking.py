@@ -104,6 +104,16 @@ def test_a_row_of_words_that_are_all_too_long_gets_one() -> None:
     assert {tuple(one.positions) for one in mask_many([row] * 200, whole_words(1), bits_of(5))} == {(1,), (5,)}
 
 
+@pytest.mark.parametrize("words", [False, True])
+def test_rows_without_tokens_get_no_prediction_wherever_they_are(words: bool) -> None:
+    rule = whole_words(20) if words else masking_rule()
+    row = [2, *range(10, 40), 3, 41, 3]
+    masked = mask_many([[], row, [], row, []], rule, bits_of(5))
+    assert [len(one.positions) for one in masked] == [0, 5, 0, 5, 0]
+    assert [len(one.tokens) for one in masked] == [0, 34, 0, 34, 0]
+    assert mask_many([[]], rule, bits_of(5))[0].positions == []
+
+
 def test_draws_whose_upper_halves_are_equal_are_told_apart() -> None:
     half = 1 << 32
     rows = [[5 * half + 9, 5 * half + 2, 7, 5 * half + 4], [9, 7, 6], [], [2**64 - 1, 2**64 - 2]]

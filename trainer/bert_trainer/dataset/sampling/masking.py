@@ -167,7 +167,8 @@ def _find_units(samples: RaggedSamples, rule: MaskingRule) -> _Units:
     # A word begins at a candidate that is no continuation, or that follows no candidate of its row.
     goes_on = rule.continuations[tokens]
     goes_on[1:] &= candidates[:-1]
-    goes_on[starts_B] = False
+    # Files of other programs may hold rows without tokens, of which the last would begin behind the end.
+    goes_on[starts_B[samples.token_counts > 0]] = False
     # It ends before the next word, or the next token of no word.
     edges = np.flatnonzero(~(goes_on & candidates))
     is_word = candidates[edges]
