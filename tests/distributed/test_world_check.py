@@ -208,6 +208,26 @@ def test_torch_ranks_that_are_not_told_where_rank_0_is_say_which_variables_tell_
         connect(2, 1, "torch")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MASTER_PORT", "abc", "MASTER_PORT: got 'abc'; allowed: a port number, 1 to 65535"),
+        ("MASTER_PORT", "0", "MASTER_PORT: got '0'; allowed"),
+        ("MASTER_PORT", "99999", "MASTER_PORT: got '99999'; allowed"),
+        ("GLOO_SOCKET_IFNAME", "lo,none0", "GLOO_SOCKET_IFNAME: got none0; allowed on this machine: .*lo"),
+        ("RANK", "5", r"got rank 5 of 2 rank\(s\); allowed: 0 to 1\nhint: set RANK and WORLD_SIZE"),
+    ],
+)
+def test_variables_by_which_nobody_can_meet_are_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for variable, text in {**place, name: value}.items():
+        monkeypatch.setenv(variable, text)
+    with pytest.raises(InputError, match=said):
+        connect(2, 1, "torch")
+
+
 def test_without_mpi4py_ranks_of_mpirun_are_told_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)

@@ -124,7 +124,8 @@ def _lost_peer(error: Exception) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bert-train",
-        description="Pretrain and fine-tune BERT as a run configuration says; under mpirun on more than one rank.",
+        description="Pretrain and fine-tune BERT as a run configuration says; under mpirun or torchrun on more "
+        "than one rank.",
         epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 stopped on request with a checkpoint, 4 files could "
         "not be read or written after the first step.",
     )
@@ -149,7 +150,8 @@ def _parser() -> argparse.ArgumentParser:
             "finetune",
             help="fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own",
             description="Fine-tune weights on a task of GLUE, on SQuAD or on tables of one's own, on one rank or, "
-            "under mpirun, on several. A run is evaluated while it trains, and the best evaluation's weights are kept.",
+            "under mpirun or torchrun, on several. A run is evaluated while it trains, and the best evaluation's "
+            "weights are kept.",
         )
     )
     _add_import(

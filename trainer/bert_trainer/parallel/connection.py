@@ -47,6 +47,12 @@ def connect(
 
 def _join(launched: LaunchedRank | None, expected_ranks: int, collectives: Collectives, *, may_use_gpus: bool) -> World:
     size = 1 if launched is None else launched.size
+    if launched is not None and launched.rank >= size > 1:
+        # Set by hand, or left from elsewhere; the others would be waited for, and for this one nobody.
+        raise WrongWorld(
+            f"world: got rank {launched.rank} of {size} rank(s); allowed: 0 to {size - 1}",
+            hint="set RANK and WORLD_SIZE to this process's place, or leave both to the launcher",
+        )
     # A single process imports neither library: Horovod would start its threads, and MPI, for nothing.
     if collectives == "torch":
         # Here, not above: torch.distributed takes half a second, which a run by Horovod need not wait for.

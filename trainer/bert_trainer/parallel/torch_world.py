@@ -33,6 +33,7 @@ from bert_trainer.system.network_interfaces import own_address, read_interfaces
 T = TypeVar("T")
 
 _ADDRESS, _PORT = "MASTER_ADDR", "MASTER_PORT"
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 _MEETING_S = 600.0
 """How long ranks wait for one another to start. Machines of one job start within minutes, or not at all."""
 # How long a rank waits for another one that neither answers nor closes its connection. A rank that ends closes it and
@@ -122,11 +123,12 @@ class TorchWorld:
             may_use_gpus: tensors may be on GPUs; NCCL sums those where every rank has a GPU to itself, Gloo elsewhere.
 
         Raises:
-            InputError: the environment does not say where rank 0 is.
+            InputError: the environment does not say where rank 0 is, or says what cannot be.
             TrainerError: ranks are missing, or rank 0 cannot be reached.
         """
         self.rank, self.size = launched.rank, launched.size
         self._mpi: MpiMeeting | None = None
+        _check_interfaces(os.environ.get(_INTERFACE, ""))
         store = self._meet(launched)
         devices = torch.cuda.device_count() if may_use_gpus else 0
         everyone = self._introduce(store, f"{devices} {socket.gethostname()}")
@@ -145,6 +147,7 @@ class TorchWorld:
         """Return the store that all ranks share."""
         try:
             if os.environ.get(_ADDRESS) and os.environ.get(_PORT):
+                _check_port(os.environ[_PORT])
                 bind_gloo(os.environ, towards=os.environ[_ADDRESS])
                 patience = timedelta(seconds=_MEETING_S)
                 return next(rendezvous("env://", rank=self.rank, world_size=self.size, timeout=patience))[0]
@@ -297,7 +300,20 @@ def bind_gloo(environment: MutableMapping[str, str], towards: str | None) -> Non
     address = own_address(towards)
     name = next((name for name, found in read_interfaces().items() if found == address), None)
     if name is not None:
-        environment.setdefault("GLOO_SOCKET_IFNAME", name)
+        environment.setdefault(_INTERFACE, name)
+
+
+def _check_port(port: str) -> None:
+    # torch would end with a ValueError, by which a run is tried again as it is.
+    if not (port.isdecimal() and 0 < int(port) < 2**16):
+        raise InputError(f"{_PORT}: got {port!r}; allowed: a port number, 1 to 65535, that is free on rank 0's machine")
+
+
+def _check_interfaces(names: str) -> None:
+    # Gloo would end with an assertion of its own, by which a run is tried again as it is.
+    found = read_interfaces()
+    if unknown := [name for name in names.split(",") if name and name not in found]:
+        raise InputError(f"{_INTERFACE}: got {', '.join(unknown)}; allowed on this machine: {', '.join(found)}")
 
 
 def _is_there(store: Any, key: str) -> bool:
