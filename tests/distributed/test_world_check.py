@@ -277,3 +277,21 @@ def test_mpi_waits_without_keeping_cores_from_others_unless_told_otherwise() -> 
         "I_MPI_THREAD_YIELD": "0",
         "HOROVOD_FUSION_THRESHOLD": "0",
     }
+
+
+def test_ranks_that_reach_the_store_but_not_each_other_end_with_what_has_to_be_opened() -> None:
+    # Where packets are dropped, Gloo keeps to no time limit: a process of its own, which does not end by itself.
+    waits = (
+        "import threading\n"
+        "from bert_trainer.parallel import torch_world\n"
+        "error = torch_world._cannot_connect(1, ['a', 'b', 'b'])\n"
+        "with torch_world._ended_after(0.01, error):\n"
+        "    threading.Event().wait(60)\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", waits], env=environment(), capture_output=True, text=True, timeout=50, check=False
+    )
+    assert finished.returncode == 1
+    assert "rank 1 on b has met the others, but no connections to all of them" in finished.stderr
+    assert "ranks are on a, b" in finished.stderr
+    assert "NetworkPolicy" in finished.stderr

@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.mpi_meeting import MpiMeeting
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import BUCKET_ELEMENTS, LostPeer, Pending
@@ -112,6 +114,36 @@ def broken_connections() -> Iterator[None]:
         raise
 
 
+def _cannot_connect(rank: int, hosts: Sequence[str]) -> TrainerError:
+    return TrainerError(
+        f"world: rank {rank} on {hosts[rank]} has met the others, but no connections to all of them within "
+        f"{_MEETING_S:.0f} s; ranks are on {', '.join(sorted(set(hosts)))}",
+        hint="let these machines reach each other on any TCP port (firewalls, NetworkPolicy), and look at what the "
+        "other ranks print",
+    )
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float, error: TrainerError) -> Iterator[None]:
+    """Report an error and end this process if what is inside takes longer.
+
+    Gloo hands the time that a sum may take to its attempts to connect as well, and does not keep to it either where
+    packets are dropped: no error would be raised.
+    """
+
+    def end() -> None:
+        report_error("bert-train", error)
+        os._exit(error.exit_code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class TorchWorld:
     """Ranks started by torchrun, by mpirun of any MPI, or by hand."""
 
@@ -136,7 +168,8 @@ class TorchWorld:
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         # By pod or machine name, as with Horovod.
         self.num_hosts = len(set(hosts))
-        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=_PATIENCE)
+        with _ended_after(_MEETING_S, _cannot_connect(self.rank, hosts)):
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=_PATIENCE)
         # NCCL refuses two ranks on one GPU. All ranks decide alike: they have all been told the same.
         one_gpu_each = all(
             int(text.split(" ")[0]) >= hosts.count(host) for text, host in zip(everyone, hosts, strict=True)
@@ -194,7 +227,8 @@ class TorchWorld:
             raise TrainerError(
                 f"world: rank {self.rank} has waited {_MEETING_S:.0f} s; of {self.size} ranks these are missing: "
                 f"{', '.join(map(str, missing)) or 'rank 0, which has ended'}",
-                hint="start as many ranks as the launcher's variables say, and look at what the missing ones print",
+                hint="start as many ranks as the launcher's variables say, look at what the missing ones print, and "
+                f"set {_ADDRESS} and {_PORT} for all ranks (mpirun -x) or for none",
             ) from error
 
     def _group_of(self, tensor: Tensor) -> Any:
