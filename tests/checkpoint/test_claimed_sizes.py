@@ -65,7 +65,9 @@ def test_tied_tables_of_terabytes_are_not_compared(
     folder = write_huggingface(tmp_path / "model", small_model())
     (folder / "vocab.txt").unlink()
     write_sparse(folder / "model.safetensors", *shapes)
-    with pytest.raises(InputError, match="bytes that were never written" if told else words):
+    # A kernel that counts what processes map (vm.overcommit_memory 0) refuses to map more than it has.
+    untold = rf"{words}|cannot be read \(unable to mmap"
+    with pytest.raises(InputError, match="bytes that were never written" if told else untold):
         load(folder, "huggingface", small_model(), vocabulary)
 
 
