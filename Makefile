@@ -16,8 +16,10 @@ REPORT ?= runs/gpu-report
 REPORT_ARGS ?=
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
-OLDER_TORCH_TESTS = $(addprefix tests/,model optimizer schedule dropout kernels checkpoint training evaluation \
-  distributed finetuning processor $(if $(filter 2.7,$(TORCH)),gpu))
+# transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
+OLDER_TORCH_TESTS = $(addprefix tests/,model optimizer schedule dropout kernels training evaluation distributed processor \
+  $(if $(filter 2.7,$(TORCH)),gpu checkpoint finetuning)) $(if $(filter 2.4,$(TORCH)), \
+  --ignore=tests/model/test_against_huggingface.py --ignore=tests/training/test_initial_model_folder.py)
 # The whole suite runs in processes, of which the first to end take tests of the others' share: three on two cores, since
 # a quarter of the time is waiting, and two where nothing waits. A part of it runs in one process, which starts sooner.
 # A debugger needs PYTEST_ARGS="-n0 --pdb".
@@ -112,7 +114,7 @@ test-ort: setup ## Train with ONNX Runtime in an environment of its own, made th
 
 test-older-torch: setup ## Train, resume, score and compile for V100 with torch 2.7.1, which it installs outside the clone (TORCH=2.4; 20 minutes)
 	@PYTHONPATH=$(CURDIR)/trainer:$(CURDIR)/operator $$(tools/older_torch.sh $(TORCH))/bin/python -m pytest -n0 \
-	  -W "ignore:.torch.cpu.amp.autocast:FutureWarning" -m "not long" $(OLDER_TORCH_TESTS) $(PYTEST_ARGS)
+	  -W 'ignore:`torch.cpu.amp.autocast:FutureWarning' -m "not long" $(OLDER_TORCH_TESTS) $(PYTEST_ARGS)
 
 test-manifests: setup ## Check deploy/, charts/ and examples/ for Kubernetes 1.31 to 1.36; builds its tools and the API server once
 	@$(BIN)/pytest -m manifests tests/deploy $(PYTEST_ARGS)
