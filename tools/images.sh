@@ -47,7 +47,7 @@ minutes_of() {
         operator) echo "1 minute" ;;
         trainer) echo "4 minutes, 7 where Horovod is not in the cache" ;;
         trainer-cuda) echo "15 minutes" ;;
-        trainer-v100 | trainer-ort) echo "10 minutes" ;;
+        trainer-v100 | trainer-ort) echo "14 minutes" ;;
         *) echo "2 minutes, 5 where Horovod is not in the cache" ;;
     esac
 }

@@ -185,7 +185,7 @@ def test_processors_are_told_apart(
 @pytest.mark.parametrize("has_it", [True, False])
 def test_amx_fp16_which_linux_does_not_show_is_asked_for(monkeypatch: pytest.MonkeyPatch, has_it: bool) -> None:
     monkeypatch.setattr(library, "_CPUINFO", str(CPUINFO / "granite-rapids.txt"))
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_fp16": has_it})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_fp16": has_it}, raising=False)
     assert ("amx_fp16" in library.processor_flags.__wrapped__()) == has_it
     assert "amx_bf16" in library.processor_flags.__wrapped__()
 
