@@ -14,6 +14,7 @@ import re
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,6 +46,7 @@ _PATIENCE = timedelta(hours=24)
 # Between GPUs nobody waits for rank 0's files, but for the slowest to compile its kernels.
 _GPU_PATIENCE = timedelta(minutes=30)
 _POLL_S = 5e-5
+_LETTING_GO_S = 0.1
 # What broken connections are called: Gloo's errors name its own source file, but so do failed assertions in it
 # ("enforce fail"), which mean that ranks have called different things. NCCL's are named in its documentation.
 _BROKEN = re.compile(r"(?!.*enforce fail)(?:.*gloo/transport/|.*ncclRemoteError|.*NCCL communicator was aborted)", re.S)
@@ -160,6 +162,8 @@ class TorchWorld:
         """
         self.rank, self.size = launched.rank, launched.size
         self._mpi: MpiMeeting | None = None
+        # What the latest operations on the host used, so that no thread of Gloo is the last to hold it (``close``).
+        self._latest: deque[Tensor] = deque(maxlen=4)
         _check_interfaces(os.environ.get(_INTERFACE, ""))
         store = self._meet(launched)
         devices = torch.cuda.device_count() if may_use_gpus else 0
@@ -292,6 +296,7 @@ class TorchWorld:
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sum in fp64, on the host."""
         values = torch.tensor(numbers, dtype=torch.float64)
+        self._latest.append(values)
         with broken_connections():
             dist.all_reduce(values)
         summed: list[float] = values.tolist()
@@ -307,16 +312,21 @@ class TorchWorld:
         payload = pickle.dumps(value) if self.rank == 0 else b""
         length = torch.tensor([len(payload)])
         # Its length first: a broadcast needs a buffer of the right size on every rank.
+        self._latest.append(length)
         self.broadcast_(length)
         buffer = torch.zeros(int(length), dtype=torch.uint8)
         if self.rank == 0:
             buffer.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+        self._latest.append(buffer)
         self.broadcast_(buffer)
         received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
         return received
 
     def close(self) -> None:
         """Leave the group: connections are closed, by which ranks that still need this one notice that it has ended."""
+        # torch 2.7 joins Gloo's threads while it holds the interpreter's lock, which a thread needs if it is the last
+        # to let go of a tensor: in one of some dozen ends they waited for each other for ever. They let go before it.
+        time.sleep(_LETTING_GO_S)
         dist.destroy_process_group()
         if self._mpi is not None:
             self._mpi.leave()
