@@ -205,3 +205,23 @@ def test_the_definition_writes_nothing_into_jobs_that_the_release_before_does_no
             assert parent not in before or "default" not in node, f"{path} is new: write its default in a docstring"
         elif isinstance(node.get("default"), str) and "enum" in before[path]:
             assert node["default"] in before[path]["enum"], f"{path}: the default is unknown to the release before"
+
+
+def test_what_is_frozen_of_a_job_without_new_fields_is_known_to_the_release_before() -> None:
+    """Else that release, gone back to, could not retry what this one has started."""
+    known = dict(nodes(spec_of(yaml.safe_load(CRD.read_text()))))
+
+    def paths(value: object, path: str = "spec") -> Iterator[str]:
+        yield path
+        # What a definition leaves to others, such as labels, has names of its own.
+        if isinstance(value, dict) and "properties" in known.get(path, {}):
+            for name, inner in value.items():
+                yield from paths(inner, f"{path}.{name}")
+        elif isinstance(value, list):
+            for inner in value:
+                yield from paths(inner, f"{path}[]")
+
+    document = sample_document()
+    document["metadata"]["uid"] = "1"
+    text = render_config_map(freeze(parse_job(document), default_image="i:1"))["data"]["spec.json"]
+    assert set(paths(json.loads(text))) <= set(known)

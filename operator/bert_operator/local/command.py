@@ -73,7 +73,7 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
         ranks_per_node=job.spec.slots_per_worker if hosts else job.spec.ranks,
         hosts=hosts,
     )
-    launcher = launch.choose_launcher(options.mpi, placement, programs, job.spec.collectives)
+    launcher = launch.choose_launcher(options.mpi, placement, programs, job.spec.collectives or "horovod")
     job = prepare_on_these_machines(job, hosts, launcher, programs)
     with _working_folder(beside=output if len(hosts) > 1 else None) as folder:
         starter = _Starter(job, programs, launcher, placement, folder, output)

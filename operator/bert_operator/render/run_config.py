@@ -93,7 +93,7 @@ def render_run_config(
         # Otherwise a pod whose driver is missing would train on its few cores, for weeks.
         **({"device": "cuda"} if in_pods and accelerator is not None else {}),
         # Only what is not the default: other jobs keep the document that they have always had.
-        **({"collectives": spec.collectives} if spec.collectives != "horovod" else {}),
+        **({} if spec.collectives is None else {"collectives": spec.collectives}),
     }
 
 

@@ -336,7 +336,7 @@ class JobSpec(Section):
     cpu.ranksPerNode: auto."""
     mpi: MpiSpec = MpiSpec()
     """The MPI that launches the ranks."""
-    collectives: Literal["horovod", "torch"] = "horovod"
+    collectives: Literal["horovod", "torch"] | None = None
     """The library through which ranks sum gradients. ``horovod``, the default: over the job's MPI, with NCCL between
     GPUs. ``torch``: torch.distributed, with Gloo over TCP and NCCL between GPUs, for images and machines without
     Horovod. Ranks are started in the same way, and a job may resume with the other."""
