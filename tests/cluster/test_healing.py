@@ -1,7 +1,8 @@
 """Whatever is killed, the job ends with the very bits of the run that nothing happened to.
 
 Inputs: two pods with one rank each, two phases, dropout 0.1, a checkpoint at every tenth step; a moment drawn from a
-seed; two such jobs at a time. Observed: weights and optimizer's state on the volume, the ledger of samples, the status.
+seed; two such jobs at a time. One shares gradients through torch.distributed, the others through Horovod. Observed:
+weights and optimizer's state on the volume, the ledger of samples, the status.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.timeout(400)
 Say = Callable[[str], None]
 
 
-def start(whole: RealJob, name: str) -> RealJob:
-    job = training_job(name)
+def start(whole: RealJob, name: str, **spec: object) -> RealJob:
+    job = training_job(name, **spec)
     # What is compared comes before the exports.
     job["spec"]["stages"] = job["spec"]["stages"][:2]
     whole.namespace.apply(job)
@@ -62,8 +63,8 @@ def job_resumed(job: RealJob, clock: Clock) -> float:
     return clock.s
 
 
-def kill_a_rank(whole: RealJob) -> str:
-    job = start(whole, "rank-killed")
+def kill_a_rank(whole: RealJob, name: str = "rank-killed", **spec: object) -> str:
+    job = start(whole, name, **spec)
     job.wait_steps(random_step("rank", STEPS["phase1"]))
     with followed(job) as log:
         clock = Clock()
@@ -122,8 +123,14 @@ def suspend_and_resume(whole: RealJob) -> str:
     return f"stopped after {stopped_s:.1f} s, first step {resumed_s:.1f} s after the resumption"
 
 
+def kill_a_rank_of_torch(whole: RealJob) -> str:
+    # Two numbers have one sum, so that the bits are those of the run that Horovod's ranks made.
+    return kill_a_rank(whole, "torch-rank-killed", collectives="torch")
+
+
 STORIES = {
     "a killed rank": kill_a_rank,
+    "a killed rank of torch.distributed": kill_a_rank_of_torch,
     "a killed launcher": kill_the_launcher,
     "a killed worker": kill_a_worker,
     "a suspension": suspend_and_resume,
