@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 from collections.abc import MutableMapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bert_trainer.parallel.world import BUCKET_ELEMENTS, Pending
+from bert_trainer.parallel.world import Pending, all_reduce_buckets_, broadcast_pickled
 
 T = TypeVar("T")
 
@@ -68,10 +66,8 @@ class Horovod:
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in names]
 
     def all_reduce_(self, flat: Tensor) -> None:
-        """Sum in buckets; all are in flight at once and each is reduced on its own."""
-        buckets = torch.split(flat, BUCKET_ELEMENTS)
-        for pending in [self.start_all_reduce_(bucket, f"sum.{number}") for number, bucket in enumerate(buckets)]:
-            pending.wait()
+        """Sum in buckets."""
+        all_reduce_buckets_(self, flat)
 
     def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         """Start Horovod's allreduce."""
@@ -96,15 +92,7 @@ class Horovod:
 
     def broadcast_object(self, value: T) -> T:
         """Pickle on rank 0."""
-        # Its length first: a broadcast needs a buffer of the right size on every rank.
-        payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8) if self.rank == 0 else np.zeros(0, np.uint8)
-        length = self._hvd.broadcast(torch.tensor([payload.size]), root_rank=0, name="object.length")
-        buffer = torch.zeros(int(length), dtype=torch.uint8)
-        if self.rank == 0:
-            buffer.copy_(torch.from_numpy(payload.copy()))
-        self._hvd.broadcast_(buffer, root_rank=0, name="object.bytes")
-        received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
-        return received
+        return broadcast_pickled(self, value)
 
     def close(self) -> None:
         """Leave the group."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import re
 import socket
 import threading
@@ -29,7 +28,7 @@ from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.mpi_meeting import MpiMeeting
 from bert_trainer.parallel.row_balancing import rank_slice
-from bert_trainer.parallel.world import BUCKET_ELEMENTS, LostPeer, Pending
+from bert_trainer.parallel.world import LostPeer, Pending, all_reduce_buckets_, broadcast_pickled
 from bert_trainer.system.launched_rank import LaunchedRank
 from bert_trainer.system.network_interfaces import own_address, read_interfaces
 
@@ -242,9 +241,8 @@ class TorchWorld:
         return self._group_of(tensor) is None
 
     def all_reduce_(self, flat: Tensor) -> None:
-        """Sum in buckets; all are in flight at once and each is reduced on its own."""
-        for pending in [self.start_all_reduce_(bucket, "sum") for bucket in torch.split(flat, BUCKET_ELEMENTS)]:
-            pending.wait()
+        """Sum in buckets."""
+        all_reduce_buckets_(self, flat)
 
     def start_all_reduce_(self, tensor: Tensor, name: str) -> Pending:
         """Start an all-reduce."""
@@ -304,23 +302,13 @@ class TorchWorld:
 
     def broadcast_(self, flat: Tensor, *, root: int = 0) -> None:
         """Copy that rank's tensor."""
+        self._latest.append(flat)
         with broken_connections():
             dist.broadcast(flat, root, group=self._group_of(flat))
 
     def broadcast_object(self, value: T) -> T:
         """Pickle on rank 0."""
-        payload = pickle.dumps(value) if self.rank == 0 else b""
-        length = torch.tensor([len(payload)])
-        # Its length first: a broadcast needs a buffer of the right size on every rank.
-        self._latest.append(length)
-        self.broadcast_(length)
-        buffer = torch.zeros(int(length), dtype=torch.uint8)
-        if self.rank == 0:
-            buffer.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-        self._latest.append(buffer)
-        self.broadcast_(buffer)
-        received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
-        return received
+        return broadcast_pickled(self, value)
 
     def close(self) -> None:
         """Leave the group: connections are closed, by which ranks that still need this one notice that it has ended."""

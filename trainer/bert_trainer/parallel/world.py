@@ -6,10 +6,12 @@ without MPI.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from bert_trainer.errors import TrainerError
@@ -123,6 +125,27 @@ class Alone:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def all_reduce_buckets_(world: World, flat: Tensor) -> None:
+    """Sum a contiguous tensor in place; all buckets are in flight at once and each is reduced on its own."""
+    buckets = torch.split(flat, BUCKET_ELEMENTS)
+    for pending in [world.start_all_reduce_(bucket, f"sum.{number}") for number, bucket in enumerate(buckets)]:
+        pending.wait()
+
+
+def broadcast_pickled(world: World, value: T) -> T:
+    """Return rank 0's value on every rank, by two broadcasts of tensors."""
+    payload = pickle.dumps(value) if world.rank == 0 else b""
+    # Its length first: a broadcast needs a buffer of the right size on every rank.
+    length = torch.tensor([len(payload)])
+    world.broadcast_(length)
+    buffer = torch.zeros(int(length), dtype=torch.uint8)
+    if world.rank == 0:
+        buffer.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+    world.broadcast_(buffer)
+    received: T = pickle.loads(buffer.numpy().tobytes())  # noqa: S301 - from our own rank 0
+    return received
 
 
 class LostPeer(Exception):
