@@ -302,6 +302,22 @@ def test_a_change_that_comes_while_a_child_is_created_is_not_missed() -> None:
     assert sleepers.world.status()["phase"] == "Stopping"
 
 
+def test_a_child_that_is_found_when_it_is_created_has_its_job_looked_at_again_at_once() -> None:
+    sleepers = Sleepers(workers=2)
+    late = WokenOperator(sleepers.cluster, sleepers.world)
+    sleepers.pass_time()
+    # The status is lost, and the late one, which no watch has told of the child, begins from nothing.
+    job = sleepers.world.job
+    assert job is not None
+    sleepers.cluster.update(job, status={})
+    late.catch_up(["BertPretrainJob"])
+    found = late.look(REF)
+    assert [write.split()[0] for write in found.writes] == ["patch", "create", "create"]
+    assert (sleepers.world.status()["phase"], found.again_in_s) == ("Pending", 0.0)
+    late.look(REF)
+    assert sleepers.world.status()["phase"] == "Succeeded"
+
+
 def test_a_look_that_comes_a_moment_too_early_is_announced_again() -> None:
     # The queue has a clock of its own, and the API server's may be set back a little.
     sleepers = Sleepers(acts=False, startDeadlineSeconds=20)

@@ -82,7 +82,9 @@ class Resyncer:
         for namespace, name, uid, _ in before:
             if uid not in listed:
                 _log.info("%s %s/%s is gone; its watch delivered no deletion", KIND, namespace, name)
-                self._index.drop_uid(KIND, namespace, name, uid)
+                # Queued as by its watch: whoever remembers something about it learns that it is gone.
+                if (ref := self._index.drop_uid(KIND, namespace, name, uid)) is not None:
+                    self._enqueue(ref)
         now_s, known, undelivered_before = time.monotonic(), self._versions(), self._undelivered
         # What is still missing keeps the version and the time at which it was first missed: lag_s counts from there.
         self._undelivered = {
