@@ -22,7 +22,8 @@ import torch
 
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import UnsupportedPrecision
-from bert_trainer.model.backends.cpu.capability import ask_kernel, prepare_processor
+from bert_trainer.model.backends.cpu.capability import prepare_processor
+from bert_trainer.model.backends.processor import ask_kernel
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.system.processor import read_model_name, read_text

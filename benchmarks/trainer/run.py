@@ -30,8 +30,9 @@ from transformers import BertConfig, BertForPreTraining
 
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.model.backends.cpu.capability import describe_processor, prepare_processor
-from bert_trainer.model.backends.cpu.linear import cached_weights
+from bert_trainer.model.backends.choice import choose_backend
+from bert_trainer.model.backends.cpu.capability import prepare_processor
+from bert_trainer.model.backends.cpu.encoder import find
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer
@@ -131,6 +132,7 @@ class Ours:
         )
         self.model = Bert(config, ENTRIES)
         self.model.initialize(1)
+        self.model.use(choose_backend(self.model, "eager", precision))
         self.parameters = FlatParameters(self.model)
         self.optimizer = Optimizer(optimizer_settings(name="adamw"), self.parameters)
         self.is_bf16 = precision == "bf16"
@@ -240,13 +242,13 @@ def evaluation_costs(folder: Path, rounds: int, num_samples: int = 128) -> list[
     ours = Ours(precision)
 
     def evaluation() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16), cached_weights():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16):
             evaluate(ours.model, data, Alone(), torch.device("cpu"))
 
     @torch.no_grad()
     def passes() -> None:
         ours.model.eval()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16), cached_weights():
+        with ours.model.backend.step_context(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=ours.is_bf16):
             for batch in batches:
                 ours.model(batch)
         ours.model.train()
@@ -335,7 +337,7 @@ def main() -> int:
     names = ("eager", "compile", "of_matmul", "real128", "real512", "fp32", "optimizer_share", "evaluation", "ranks2")
     figures = dict.fromkeys(names, float("nan"))
     prepare_processor("bf16")
-    print(describe_processor(0, "bf16"), flush=True)
+    print(find(torch.device("cpu"), torch.bfloat16, SIZE // HEADS).describe(0, "bf16"), flush=True)
     if not arguments.evaluation_alone:
         subprocess.run([sys.executable, str(Path(__file__).with_name("precisions.py"))], check=True)
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:

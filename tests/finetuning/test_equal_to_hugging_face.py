@@ -27,7 +27,6 @@ from transformers import (
 )
 
 from bert_trainer.checkpoints.huggingface_export import huggingface_config, huggingface_name, huggingface_tensors
-from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.cpu.encoder import CpuBackend
 from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.optim.optimizer import Optimizer
@@ -113,7 +112,7 @@ def error(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
 @pytest.mark.parametrize("architecture", ["bert", "distilbert"])
 def test_logits_loss_and_every_gradient_are_equal(architecture: str, kind: str, size: int) -> None:
     ours = random_task_model(settings(architecture, size), kind, ENTRIES)
-    assert isinstance(choose_backend(ours), CpuBackend) == (size == KERNELS)
+    assert isinstance(ours.backend, CpuBackend) == (size == KERNELS)
     theirs = their_model(ours)
     rows = task_rows(kind, LENGTHS, vocabulary_size=ENTRIES, seed=3)
     every = range(len(LENGTHS))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from bert_trainer.model.backends.choice import Backend
+from bert_trainer.model.backends.backend import Backend
 from bert_trainer.model.backends.eager import EagerBackend
-from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket, stage_for
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
 from bert_trainer.model.backends.gpu.encoder import GpuBackend
+from bert_trainer.model.batch import Batch
 from gpu_models import LENGTHS, SETTINGS, SHAPE, largest_difference, make_batch, make_model, run
 
 FP64 = torch.float64
@@ -19,24 +22,22 @@ FP64 = torch.float64
 
 @pytest.mark.parametrize("backend", [EagerBackend(), GpuBackend("padded", FP64)], ids=["eager", "gpu"])
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
-def test_losses_counts_and_gradients_are_those_without_it(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], backend: Backend
-) -> None:
+def test_losses_counts_and_gradients_are_those_without_it(changes: dict[str, object], backend: Backend) -> None:
     model, batch = make_model(**changes), make_batch()
-    expected = run(monkeypatch, model, batch, backend)
-    found = run(monkeypatch, model, pad_to_bucket(batch, SHAPE), backend)
+    expected = run(model, batch, backend)
+    found = run(model, pad_to_bucket(batch, SHAPE), backend)
     assert found.losses == pytest.approx(expected.losses, rel=1e-12)
     assert found.correct == expected.correct
     assert largest_difference(found, expected) < 1e-12
 
 
-def test_what_it_is_made_of_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_is_made_of_makes_no_difference() -> None:
     """With dropout too, and to the bit."""
     model, padded = make_model(hidden_dropout_prob=0.2), pad_to_bucket(make_batch(), SHAPE)
     other = dataclasses.replace(padded, tokens_N=padded.tokens_N.clone())
     other.tokens_N[padded.num_tokens :] = 77
     backend = GpuBackend("padded", FP64)
-    one, two = (run(monkeypatch, model, batch, backend, step=3) for batch in (padded, other))
+    one, two = (run(model, batch, backend, step=3) for batch in (padded, other))
     assert one.losses == two.losses
     assert all(torch.equal(one.gradients[name], two.gradients[name]) for name in one.gradients)
 
@@ -86,11 +87,11 @@ def test_a_full_micro_batch_gets_little_of_it() -> None:
     assert MicroBatchShape(128, rows=256).padded_rows == 256 + 5
 
 
-def test_a_micro_batch_without_predictions_is_padded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_without_predictions_is_padded_too() -> None:
     batch = make_batch()
     none = torch.empty(0, dtype=torch.int64)
     bare = dataclasses.replace(batch, masked_index_M=none, masked_labels_M=none, num_masked=0)
-    found = run(monkeypatch, make_model(), pad_to_bucket(bare, SHAPE), GpuBackend("padded", FP64))
+    found = run(make_model(), pad_to_bucket(bare, SHAPE), GpuBackend("padded", FP64))
     assert found.losses[0] == 0
     assert found.losses[1] > 0
 
@@ -102,4 +103,27 @@ def test_more_rows_or_longer_ones_than_the_stage_has_are_refused() -> None:
 
 
 def test_cpus_get_none() -> None:
-    assert stage_for(torch.device("cpu"), 128, 8) is None
+    model, batch = make_model(torch.float32, num_attention_heads=4), make_batch()
+    assert model.backend.stage_batch(batch, sequence_length=128, micro_batch_size=8) is batch
+    assert EagerBackend().stage_batch(batch, sequence_length=128, micro_batch_size=8) is batch
+
+
+def test_gpus_get_it_in_memory_that_is_pinned_for_the_rank_s_own_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+
+    @contextmanager
+    def device(wanted: torch.device) -> Iterator[None]:
+        current.append(wanted)
+        yield
+        current.pop()
+
+    def pinned(batch: Batch) -> Batch:
+        assert current == [torch.device("cuda", 3)]
+        return dataclasses.replace(batch, tokens_N=batch.tokens_N + 1000)
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(Batch, "pinned", pinned)
+    backend = GpuBackend("padded", FP64, device=torch.device("cuda", 3))
+    batch = make_batch()
+    found = backend.stage_batch(batch, sequence_length=SHAPE.sequence_length, micro_batch_size=SHAPE.rows)
+    assert torch.equal(found.tokens_N, pad_to_bucket(batch, SHAPE).tokens_N + 1000)

@@ -46,8 +46,8 @@ def test_inductor_gives_the_plain_losses_and_gradients_and_drops_the_same_featur
         model.activation_checkpointing = recompute
         for seed, lengths in enumerate([(30, 7, 19), (40,) * 12, (2, 3)]):
             batch = pad_to_bucket(make_batch(lengths, seed), SHAPE)
-            plain = run(monkeypatch, model, batch, GpuBackend("padded", torch.float32), step=seed)
-            found = run(monkeypatch, model, batch, compiled, step=seed)
+            plain = run(model, batch, GpuBackend("padded", torch.float32), step=seed)
+            found = run(model, batch, compiled, step=seed)
             assert found.losses == pytest.approx(plain.losses, rel=1e-5)
             assert found.correct == plain.correct
             assert largest_difference(found, plain) < 1e-5

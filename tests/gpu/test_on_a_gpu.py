@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.backends.eager import EagerBackend
 from bert_trainer.model.backends.gpu import encoder as gpu_encoder
 from bert_trainer.model.backends.gpu.attention import (
@@ -22,10 +21,11 @@ from bert_trainer.model.backends.gpu.attention import (
     attend_flash,
     seed_generator,
 )
-from bert_trainer.model.backends.gpu.bucket_padding import Staging, pad_to_bucket
+from bert_trainer.model.backends.gpu.bucket_padding import pad_to_bucket
 from bert_trainer.model.backends.gpu.compilation import why_not_compiled
 from bert_trainer.model.backends.gpu.encoder import Functions, GpuBackend
 from bert_trainer.model.backends.gpu.self_test import find_fault, make_rows
+from bert_trainer.model.batch import Batch
 from confidence import FIVE_SIGMA, share_z
 from gpu_models import SHAPE, largest_difference, make_batch, make_model, run
 from in_process import losses, train
@@ -77,30 +77,28 @@ def test_attention_gives_the_values_and_gradients_of_rows_on_their_own(
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_losses_and_gradients_are_those_of_plain_operations_in_fp64(
-    monkeypatch: pytest.MonkeyPatch, way: tuple[Attention, torch.dtype], compiled: bool
+    way: tuple[Attention, torch.dtype], compiled: bool
 ) -> None:
     attention, dtype = way
     if compiled and (reason := why_not_compiled(GPU)) is not None:
         pytest.fail(reason)
     batch = make_batch()
-    expected = run(monkeypatch, make_model(hidden_dropout_prob=0.1), batch, EagerBackend(), step=3)
+    expected = run(make_model(hidden_dropout_prob=0.1), batch, EagerBackend(), step=3)
     backend = GpuBackend(attention, dtype, Functions.compiled() if compiled else Functions())
     model = make_model(FP32, hidden_dropout_prob=0.1).to(GPU)
     for padded in (pad_to_bucket(batch, SHAPE), batch):
-        found = run(monkeypatch, model, padded.to(GPU), backend, step=3)
+        found = run(model, padded.to(GPU), backend, step=3)
         assert found.losses == pytest.approx(expected.losses, rel=TOLERANCES[dtype])
         assert largest_difference(found, expected) < TOLERANCES[dtype]
 
 
-def test_activation_checkpointing_drops_the_same(
-    monkeypatch: pytest.MonkeyPatch, way: tuple[Attention, torch.dtype]
-) -> None:
+def test_activation_checkpointing_drops_the_same(way: tuple[Attention, torch.dtype]) -> None:
     backend = GpuBackend(*way, Functions.compiled())
     model = make_model(FP32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.3).to(GPU)
     batch = pad_to_bucket(make_batch(), SHAPE).to(GPU)
-    plain = run(monkeypatch, model, batch, backend, step=3)
+    plain = run(model, batch, backend, step=3)
     model.activation_checkpointing = True
-    recomputed = run(monkeypatch, model, batch, backend, step=3)
+    recomputed = run(model, batch, backend, step=3)
     assert recomputed.losses == pytest.approx(plain.losses, rel=1e-6)
     assert largest_difference(recomputed, plain) < TOLERANCES[way[1]] / 10
 
@@ -123,13 +121,11 @@ def test_as_many_weights_are_dropped_as_asked_for(attend: gpu_encoder.Attention)
 
 @pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize("recompute", [False, True])
-def test_the_host_does_not_wait_within_micro_batches(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> None:
+def test_the_host_does_not_wait_within_micro_batches(recompute: bool) -> None:
     """Copies, forward and backward pass, after one that compiles."""
-    monkeypatch.undo()
     dtype = BF16 if torch.cuda.get_device_capability(GPU) >= (8, 0) else FP16
     model = make_model(FP32, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).to(GPU)
     model.activation_checkpointing = recompute
-    staged = Staging(GPU, SHAPE)
     micro_batches = [staged(make_batch(seed=seed)) for seed in range(4)]
     total = torch.zeros((), device=GPU)
     for number, pinned in enumerate(micro_batches):
@@ -146,11 +142,17 @@ def test_the_host_does_not_wait_within_micro_batches(monkeypatch: pytest.MonkeyP
     assert bool(torch.isfinite(total))
 
 
+def staged(batch: Batch) -> Batch:
+    """Return a micro-batch padded and pinned, as the thread that reads it leaves it."""
+    backend = GpuBackend("padded", FP32, device=GPU)
+    return backend.stage_batch(batch, sequence_length=SHAPE.sequence_length, micro_batch_size=SHAPE.rows)
+
+
 def test_pinned_batches_arrive_as_they_were() -> None:
-    staged = Staging(GPU, SHAPE)(make_batch())
-    arrived = staged.to(GPU)
-    for field in dataclasses.fields(staged):
-        value = getattr(staged, field.name)
+    pinned = staged(make_batch())
+    arrived = pinned.to(GPU)
+    for field in dataclasses.fields(pinned):
+        value = getattr(pinned, field.name)
         if isinstance(value, torch.Tensor):
             assert value.is_pinned()
             assert torch.equal(getattr(arrived, field.name).cpu(), value)
@@ -181,4 +183,4 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
 
 def test_every_way_is_tested_here() -> None:
     assert {attention for attention, _ in NEEDED} == set(ATTENTIONS)
-    assert isinstance(choose_backend(make_model(FP32).to(GPU)), GpuBackend)
+    assert isinstance(make_model(FP32).to(GPU).backend, GpuBackend)

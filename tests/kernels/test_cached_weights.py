@@ -11,6 +11,7 @@ import torch
 
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.model.backends.cpu import linear as linear_module
+from bert_trainer.model.backends.cpu.encoder import CpuBackend
 from bert_trainer.model.backends.cpu.library import find
 from bert_trainer.model.backends.cpu.linear import cached_weights, linear
 from bert_trainer.output.metrics import read_metrics
@@ -76,7 +77,7 @@ def test_training_goes_on_with_the_weights_of_every_step(tmp_path: Path, monkeyp
     losses = []
     for name, keeps in (("kept", True), ("converted", False)):
         if not keeps:
-            monkeypatch.setattr("bert_trainer.training.loop.cached_weights", nullcontext)
+            monkeypatch.setattr(CpuBackend, "step_context", lambda _: nullcontext())
         stage = pretrain_stage(global_batch_size=8, micro_batch_size=2, length={"steps": 3})
         train(parse_run_config(run_document(tmp_path / name, dataset, precision="bf16", stages=[stage])), attempt=1)
         losses.append([record["loss"] for record in read_metrics(tmp_path / name) if record["event"] == "progress"])

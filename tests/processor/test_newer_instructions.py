@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from bert_trainer.model.backends.cpu import library
-from bert_trainer.model.backends.cpu.capability import ask_kernel, check_flags, prepare_processor
+from bert_trainer.model.backends.cpu.capability import check_flags, prepare_processor
+from bert_trainer.model.backends.processor import ask_kernel
 from bert_trainer.model.torch_releases import allow_bf16_products
 from bert_trainer.system.processor import read_flags, read_model_name
 from in_process import losses, train
@@ -81,7 +82,8 @@ def inputs_are_rounded(product: Tensor) -> bool:
 def kernels(cap: str | None, *precisions: str) -> list[str]:
     """Return oneDNN's kernels of some precisions in a process of their own: it reads its cap once."""
     code = (
-        "import sys\nfrom bert_trainer.model.backends.cpu.capability import ask_kernel, prepare_processor\n"
+        "import sys\nfrom bert_trainer.model.backends.cpu.capability import prepare_processor\n"
+        "from bert_trainer.model.backends.processor import ask_kernel\n"
         "for precision in sys.argv[1:]:\n    prepare_processor(precision)\n    print(ask_kernel(precision))"
     )
     variables = environment() | ({"DNNL_MAX_CPU_ISA": cap} if cap else {})

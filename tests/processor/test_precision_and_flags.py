@@ -14,7 +14,8 @@ import torch
 
 from bert_trainer.errors import UnsupportedPrecision
 from bert_trainer.model.backends.cpu import capability, library
-from bert_trainer.model.backends.cpu.capability import ask_kernel, check_flags, describe_processor
+from bert_trainer.model.backends.cpu.capability import check_flags
+from bert_trainer.model.backends.processor import ask_kernel, describe_processor, listen
 from bert_trainer.model.torch_releases import allow_bf16_products
 from bert_trainer.system import processor
 from bert_trainer.system.processor import find_library, read_flags
@@ -77,7 +78,7 @@ def test_bf32_is_a_switch_that_others_turn_back(monkeypatch: pytest.MonkeyPatch)
     # oneDNN is asked now, and told that it may round.
     rows, weights = torch.ones(64, 256), torch.ones(128, 256)
     if torch.backends.cpu.get_cpu_capability() == "AVX512":
-        assert "attr-fpmath:bf16" in capability._listen(lambda: torch.nn.functional.linear(rows, weights))
+        assert "attr-fpmath:bf16" in listen(lambda: torch.nn.functional.linear(rows, weights))
     for precision in ("fp32", "avx-fp32"):
         capability.prepare_processor(precision)
         assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined]
@@ -99,10 +100,10 @@ def test_libraries_are_those_that_are_really_loaded() -> None:
 
 
 def test_a_rank_tells_what_it_has() -> None:
-    line = describe_processor(3, "fp32")
+    line = describe_processor(3, "fp32", "avx2")
     found = re.fullmatch(
         r"rank 3 on \S+: processors ([-\d,]+) \((\d+) cores\), 1 threads, allocator \S.*, OpenMP .*, "
-        r"DNNL_MAX_CPU_ISA (\S.*), fp32 products by .*, kernels \S.*",
+        r"DNNL_MAX_CPU_ISA (\S.*), fp32 products by .*, kernels avx2",
         line,
     )
     assert found is not None, line
@@ -113,7 +114,7 @@ def test_a_rank_tells_what_it_has() -> None:
 def test_onednn_names_its_kernel_and_obeys_the_cap(capfd: pytest.CaptureFixture[str]) -> None:
     assert ask_kernel("bf16").startswith("oneDNN ")
     assert capfd.readouterr().out == ""
-    code = "from bert_trainer.model.backends.cpu.capability import ask_kernel; print(ask_kernel('bf16'))"
+    code = "from bert_trainer.model.backends.processor import ask_kernel; print(ask_kernel('bf16'))"
     capped = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment(), "DNNL_MAX_CPU_ISA": "AVX2"},

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
-from bert_trainer.model import bert as model_module
-from bert_trainer.model import encoding
-from bert_trainer.model.backends.choice import Backend
+from bert_trainer.model.backends.backend import Backend
 from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
-from bert_trainer.model.layers import EncoderParameters
 from random_rows import model_config, random_batch, random_model
 
 VOCABULARY = 101
@@ -49,19 +44,12 @@ def make_batch(lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> Batch:
     return random_batch(lengths, sequence_length=LONGEST, predictions=6, vocabulary_size=VOCABULARY, seed=seed)
 
 
-def use_backend(patch: pytest.MonkeyPatch, choose: Callable[[EncoderParameters], Backend]) -> None:
-    """Have encoder and masked-LM head computed by the backend that a function returns."""
-    # Each module has imported the function for itself.
-    for module in (encoding, model_module):
-        patch.setattr(module, "choose_backend", choose)
-
-
-def run(patch: pytest.MonkeyPatch, model: Bert, batch: Batch, backend: Backend, *, step: int | None = None) -> Found:
+def run(model: Bert, batch: Batch, backend: Backend, *, step: int | None = None) -> Found:
     """Run a forward and a backward pass by a backend. step: drops; None for no dropout.
 
     Under autocast where the backend computes in half precision, as a run would.
     """
-    use_backend(patch, lambda _: backend)
+    model.use(backend)
     dtype = getattr(backend, "dtype", torch.float32)
     device = batch.tokens_N.device.type
     model.zero_grad()

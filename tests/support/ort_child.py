@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from bert_trainer.config.finetuning import Kind
-from bert_trainer.model.backends.choice import make_engine
-from bert_trainer.model.backends.ort.engine import OrtEngine
+from bert_trainer.model.backends.choice import choose_backend
+from bert_trainer.model.backends.ort.engine import OrtBackend
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.task_model import Head, TaskModel
 from random_rows import make_all_count, model_config, random_batch, random_model
@@ -42,7 +42,7 @@ def compare_passes() -> dict[str, Any]:
         for dropout in (0.0, 0.1):
             config = model_config(64, **changes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
             model = random_model(config, VOCABULARY, seed=2, dtype=torch.float32)
-            engine = make_engine("ort", model, "fp32")
+            engine = choose_backend(model, "ort", "fp32")
             found[f"{name}, dropout {dropout:g}"] = [
                 _compare(model, engine, _pretraining_pass, _batch(rows)) for rows in ROWS
             ] + [{"graphs": _graphs(engine)}]
@@ -57,7 +57,7 @@ def compare_tasks() -> dict[str, Any]:
         config = model_config(64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
         head = Head.of(kind, outputs, config)
         model = make_all_count(TaskModel(config, VOCABULARY, head), seed=2, dtype=torch.float32)
-        engine = make_engine("ort", model, "fp32")
+        engine = choose_backend(model, "ort", "fp32")
         lengths = (40, 8, 23, 17)
         batch, targets = task_rows(kind, lengths, vocabulary_size=VOCABULARY, seed=3).batch(range(len(lengths)))
 
@@ -72,7 +72,7 @@ def compare_half() -> dict[str, Any]:
     """Return the same under autocast to fp16 on both sides; on processors the graph converts around products."""
     config = model_config(64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = random_model(config, VOCABULARY, seed=2, dtype=torch.float32)
-    engine = make_engine("ort", model, "fp16")
+    engine = choose_backend(model, "ort", "fp16")
 
     def half_pass(model: nn.Module, batch: Batch) -> list[Tensor]:
         with torch.autocast("cpu", dtype=torch.float16):
@@ -95,7 +95,7 @@ def _compare(model: Any, engine: Any, run: Any, batch: Batch) -> dict[str, Any]:
     """Run a pass without and with the engine; differences of losses in nats, of gradients as a share of the largest."""
     results = []
     for used in (None, engine):
-        model.engine = used
+        model.use(used)
         model.zero_grad()
         values = run(model, batch)
         sum(value for value in values if value.requires_grad).backward()
@@ -112,7 +112,7 @@ def _compare(model: Any, engine: Any, run: Any, batch: Batch) -> dict[str, Any]:
     }
 
 
-def _graphs(engine: OrtEngine) -> int:
+def _graphs(engine: OrtBackend) -> int:
     """Return how many graphs ONNX Runtime has really executed."""
     managers = [graph._torch_module._execution_manager(True) for graph in engine._graphs.values()]
     return sum(manager._execution_agent is not None for manager in managers)

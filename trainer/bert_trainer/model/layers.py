@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from bert_trainer.config.run_config import ModelConfig
-from bert_trainer.model.engine import Engine
 
 # Dropout sites: the embeddings' is 0; layer i uses three numbers from 1 + 3 * i.
 _SITES_PER_LAYER = 3
@@ -63,7 +62,7 @@ class Layer(nn.Module):
 
 
 class EncoderParameters(nn.Module):
-    """The parameters of the encoder, which every model here begins with."""
+    """The parameters of the encoder, which every model here begins with (``encoder.Encoder``)."""
 
     def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
         """vocabulary_size: real entries; the token table is padded to ``config.vocab_pad_multiple``."""
@@ -71,7 +70,6 @@ class EncoderParameters(nn.Module):
         self.config = config
         self.vocabulary_size = vocabulary_size
         self.activation_checkpointing = False
-        self.engine: Engine | None = None
         self.embeddings = Embeddings(config, self.padded_vocabulary_size)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
 

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from bert_trainer.config.finetuning import Kind
 from bert_trainer.config.run_config import ModelConfig
-from bert_trainer.model.backends import eager
 from bert_trainer.model.batch import IGNORED_LABEL, Batch
 from bert_trainer.model.dropout import DropoutKeys
-from bert_trainer.model.encoding import encode
-from bert_trainer.model.layers import EncoderParameters
+from bert_trainer.model.encoder import Encoder
+from bert_trainer.model.precision import at_least_fp32
 
 # Of DistilBERT's heads: ``seq_classif_dropout`` and ``qa_dropout``, as its authors set them (Sanh et al. 2019).
 _DISTILBERT_DROPOUT: dict[Kind, float] = {"classification": 0.2, "regression": 0.2, "spans": 0.1}
@@ -47,7 +46,7 @@ class Head:
         return cls(kind, num_outputs, dropout)
 
 
-class TaskModel(EncoderParameters):
+class TaskModel(Encoder):
     """The encoder and one head; ``forward`` returns a sum of losses, never a mean."""
 
     def __init__(self, config: ModelConfig, vocabulary_size: int, head: Head) -> None:
@@ -76,7 +75,7 @@ class TaskModel(EncoderParameters):
     def logits(self, batch: Batch, dropout: DropoutKeys | None = None) -> Tensor:
         """Return the head's numbers in fp32 or wider: (B, L), or (N, 2) of spans."""
         places = None if self.pooler is None else batch.row_starts_B
-        x = eager.at_least_fp32(encode(self, batch, dropout, places))
+        x = at_least_fp32(self.encode(batch, dropout, places))
         # In fp32 in any case: a row's numbers cost nothing beside its tokens, and rounded to bf16 two ratings that
         # differ by less than 1 part in 256 would be the same, as would the scores of two answers.
         with torch.autocast(x.device.type, enabled=False):

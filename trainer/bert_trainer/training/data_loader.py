@@ -181,7 +181,7 @@ class StageReader:
             last_step: Exclusive.
             masking: Draws masks; without it those of the files are used.
             balanced: Ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
-            staged: Applied to every micro-batch in the reading thread (``model.backends.gpu.bucket_padding``).
+            staged: Applied to every micro-batch in the reading thread (``Backend.stage_batch``).
         """
         self.folder = folder
         self.order = order

@@ -15,7 +15,6 @@ import torch
 from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError
-from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.row_balancing import rank_slice
@@ -80,18 +79,20 @@ class EvaluationSet:
 def evaluate(model: Bert, data: EvaluationSet, world: World, device: torch.device) -> Accuracy:
     """Evaluate the model, without dropout, on samples that are split over the ranks. Collective."""
     model.eval()
-    staged = stage_for(device, data.folder.sequence_length, data.micro_batch_size)
+    length, size = data.folder.sequence_length, data.micro_batch_size
     # Accumulated on the device, with one synchronization at the end; in fp64, which counts exactly.
     counts = torch.zeros(3, dtype=torch.float64, device=device)
     masked = rows = 0
     start, stop = rank_slice(data.last - data.first, world.rank, world.size)
-    for read in _batches(data.folder, data.first + start, data.first + stop, data.micro_batch_size):
-        batch = (read if staged is None else staged(read)).to(device)
-        sums = model(batch)
-        counts += torch.stack(
-            [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
-        )
-        masked, rows = masked + batch.num_masked, rows + batch.num_rows
+    backend = model.backend
+    with backend.step_context():
+        for read in _batches(data.folder, data.first + start, data.first + stop, size):
+            batch = backend.stage_batch(read, sequence_length=length, micro_batch_size=size).to(device)
+            sums = model(batch)
+            counts += torch.stack(
+                [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
+            )
+            masked, rows = masked + batch.num_masked, rows + batch.num_rows
     # Every rank reaches this, with or without samples of its own: the sum is collective.
     model.train()
     correct, loss, pairs_correct, masked_tokens, samples = world.sum_numbers([*counts.tolist(), masked, rows])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.config.stages import PretrainStage
 from bert_trainer.model.batch import Batch
-from bert_trainer.model.bert import LossSums
+from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.training.session import Session, StageData

@@ -14,7 +14,7 @@ from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.config.stages import CheckpointTimes
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.model.backends.cpu.linear import cached_weights
+from bert_trainer.model.encoder import Encoder
 from bert_trainer.optim.optimizer import LossScaler, Optimizer, StepResult
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction, ReductionTimes
@@ -25,6 +25,10 @@ T = TypeVar("T")
 
 class Learner(Protocol):
     """A model's parameters with what changes them."""
+
+    @property
+    def model(self) -> Encoder:
+        """Its backend computes the steps."""
 
     parameters: FlatParameters
     optimizer: Optimizer
@@ -52,7 +56,7 @@ def take_step(
         profiler: Times the parts.
     """
     learner.parameters.gradients.zero_()
-    with cached_weights():
+    with learner.model.backend.step_context():
         for number, batch in enumerate(batches, start=1):
             with profiler.part("forward"):
                 loss = loss_of(batch)

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -17,11 +18,6 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
-from bert_trainer.model.backends.choice import describe_engine, gpu_backend
-from bert_trainer.model.backends.cpu.capability import describe_processor
-from bert_trainer.model.backends.cpu.linear import cached_weights
-from bert_trainer.model.backends.gpu.bucket_padding import stage_for
-from bert_trainer.model.backends.gpu.encoder import describe_gpu
 from bert_trainer.model.batch import Batch
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
@@ -57,7 +53,7 @@ def train(config: RunConfig, *, attempt: int) -> None:
     try:
         with storage_errors(lambda: False), device_memory_errors(config, doing="setting up", rank=world.rank):
             session = Session.open(config, world, attempt=attempt)
-            device_line = _describe_device(session)
+            device_line = session.model.backend.describe(world.rank, config.precision)
         sys.stderr.write(device_line + "\n")
         sys.stderr.flush()
         run_stages(session, stop)
@@ -68,15 +64,6 @@ def train(config: RunConfig, *, attempt: int) -> None:
         raise
     finally:
         world.close()
-
-
-def _describe_device(session: Session) -> str:
-    rank, precision = session.world.rank, session.config.precision
-    engine = describe_engine(session.config.engine)
-    if session.device.type == "cpu":
-        return describe_processor(rank, precision) + engine
-    with session.autocast():
-        return describe_gpu(rank, session.device, precision, gpu_backend(session.model)) + engine
 
 
 def run_stages(session: Session, stop: StopSignal) -> None:
@@ -197,7 +184,9 @@ def _open_reader(session: Session, index: int, stage: PretrainStage, data: Stage
         masking=data.masking,
         # A mean of micro-batch means depends on which rows share a micro-batch: keep the original scripts' split.
         balanced=stage.loss_normalization == "global",
-        staged=stage_for(session.device, stage.sequence_length, micro_batch_size),
+        staged=partial(
+            session.model.backend.stage_batch, sequence_length=stage.sequence_length, micro_batch_size=micro_batch_size
+        ),
     )
 
 
@@ -256,7 +245,7 @@ def evaluate_and_report(session: Session, index: int, stage: EvaluateStage, *, w
     if on_rank_0(session.world, lambda: _is_reported(session, stage, when), has_trained=session.has_trained):
         return
     data = session.evaluation_data[index]
-    with session.autocast(), cached_weights():
+    with session.autocast():
         accuracy = evaluate(session.model, data, session.world, session.device)
     if session.writer is not None:
         trained = list(session.training_data.values())

@@ -27,7 +27,6 @@ from bert_trainer.config.run_config import RunConfig, WorldConfig
 from bert_trainer.config.stages import PrepareStage, PretrainStage
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.errors import InputError, OutOfDeviceMemory
-from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.output.run_folder import AUTOTUNE_FOLDER
 from bert_trainer.parallel.row_balancing import rank_slice
@@ -205,8 +204,9 @@ def measure(session: Session, index: int, stage: PretrainStage, size: int, *, wa
     fastest_s, spent_s, passes, peak_bytes = float("inf"), 0.0, 0, 0
     try:
         batch = full_batch(size, stage, session.model.vocabulary_size)
-        staged = stage_for(session.device, stage.sequence_length, size)
-        batch = (batch if staged is None else staged(batch)).to(session.device)
+        backend = session.model.backend
+        batch = backend.stage_batch(batch, sequence_length=stage.sequence_length, micro_batch_size=size)
+        batch = batch.to(session.device)
         if warm_up:
             _run_pass(session, index, batch)
         if on_gpu:

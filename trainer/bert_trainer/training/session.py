@@ -6,8 +6,8 @@ model, checkpoint. Whatever is wrong with a job is found before the first step.
 
 from __future__ import annotations
 
-import contextlib
 import logging
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -25,8 +25,9 @@ from bert_trainer.dataset.sampling.dynamic_masking import WORD_MASKS_VERSION, Dy
 from bert_trainer.dataset.shards import ShardFolder, Split, find_named_shards, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
 from bert_trainer.errors import InputError, Stopped
-from bert_trainer.model.backends.choice import check_engine, make_engine
+from bert_trainer.model.backends.choice import check_engine, choose_backend
 from bert_trainer.model.bert import Bert
+from bert_trainer.model.precision import autocast
 from bert_trainer.optim.optimizer import LossScaler, Optimizer
 from bert_trainer.optim.schedule import num_steps
 from bert_trainer.output.metrics import MetricsWriter
@@ -131,7 +132,7 @@ class Session:
         # On the CPU, in fp32, before the model moves: the same seed gives the same weights on every device.
         model.initialize(config.seed)
         model.to(device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
-        model.engine = make_engine(config.engine, model, config.precision)
+        model.use(choose_backend(model, config.engine, config.precision))
         parameters = FlatParameters(model)
         partition = Zero1Partition(parameters.num_rows, world, split=config.optimizer.partitioning == "zero1")
         optimizer = Optimizer(config.optimizer, parameters, partition)
@@ -198,7 +199,7 @@ class Session:
         """Free gradients and moments of the pretraining model, which no stage will train any more; weights stay."""
         for span in self.parameters.spans:
             span.parameter.grad = None
-        self.model.engine = None
+        self.model.use(None)
         # By their storage: the optimizer and the reduction hold views of them.
         for flat in (
             self.parameters.gradients,
@@ -221,12 +222,9 @@ class Session:
         self.writer.metrics.event("initialized", path=start.path, message=message)
         return moment_steps
 
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which forward passes run."""
-        types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        if self.config.precision in types:
-            return torch.autocast(self.device.type, dtype=types[self.config.precision])
-        return contextlib.nullcontext()
+        return autocast(self.device, self.config.precision)
 
     def save(self, position: Position, moments: dict[str, Tensor] | None) -> None:
         """Write a checkpoint in the background; does nothing on ranks other than 0.

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from bert_trainer.config.stages import Evaluation, PretrainStage
-from bert_trainer.model.backends.cpu.linear import cached_weights
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.training.evaluation import Accuracy, evaluate
@@ -102,7 +101,7 @@ class StageEvaluations:
             self._judge(step, before)
             return
         started_at_s = time.monotonic()
-        with session.autocast(), cached_weights():
+        with session.autocast():
             accuracy = evaluate(session.model, session.evaluation_data[self.index], session.world, session.device)
         self._last_s = time.monotonic() - started_at_s
         self.accuracies[step] = accuracy.masked_lm

@@ -9,18 +9,30 @@ K tokens whose output is asked for, V entries of the padded vocabulary.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
+from bert_trainer.model.backends.backend import LayeredBackend
+from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
 from bert_trainer.model.layers import BertParameters, Embeddings, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.precision import at_least_fp32
 
 
-class EagerBackend:
+@dataclass(frozen=True, slots=True)
+class EagerBackend(LayeredBackend):
     """Plain PyTorch operations."""
+
+    kernels: str = "none asked for"
+    """Why there are none in their place, for the log."""
+
+    def describe(self, rank: int, precision: str) -> str:
+        """Return what a rank on processors computes with, in one line."""
+        return describe_processor(rank, precision, self.kernels)
 
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
@@ -68,11 +80,6 @@ def masked_lm_logits(model: BertParameters, x_MD: Tensor) -> Tensor:
         beyond_V = torch.arange(logits_MV.shape[-1], device=logits_MV.device) >= model.vocabulary_size
         logits_MV = logits_MV.masked_fill(beyond_V, -math.inf)
     return logits_MV
-
-
-def at_least_fp32(x: Tensor) -> Tensor:
-    """Return half precision as fp32, in which sums over a vocabulary or a row keep their digits; fp64 as it is."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _drop(x_ND: Tensor, dropout: DropoutKeys | None, probability: float, site: int) -> Tensor:

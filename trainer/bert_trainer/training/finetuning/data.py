@@ -177,12 +177,10 @@ def _report_data(
 
 
 def make_task_batch(
-    samples: RaggedSamples, numbers: NDArray[np.int64], targets: NDArray[np.generic], staged: Staged | None
+    samples: RaggedSamples, numbers: NDArray[np.int64], targets: NDArray[np.generic], staged: Staged
 ) -> TaskBatch:
     """Lay rows end to end with their targets; padding that ``staged`` adds gets targets that count for nothing."""
-    batch = make_batch(samples, numbers)
-    if staged is not None:
-        batch = staged(batch)
+    batch = staged(make_batch(samples, numbers))
     values = torch.from_numpy(np.ascontiguousarray(targets))
     num_padding = len(batch.row_starts_B) - batch.num_rows
     if num_padding:
@@ -201,7 +199,7 @@ class StepReader:
     rank: int
     """Of those that train one model."""
     num_ranks: int
-    staged: Staged | None
+    staged: Staged
     order: SampleOrder
     most_tokens: int = 0
     """Real tokens of the busiest rank in the step that was read last."""

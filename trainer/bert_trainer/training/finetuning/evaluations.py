@@ -19,7 +19,6 @@ from torch import Tensor
 from bert_trainer.config.finetuning import MISMATCHED, FinetuneStage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.rank_by_rank import to_rank_0
 from bert_trainer.parallel.world import on_rank_0
@@ -133,14 +132,14 @@ class Evaluations:
 
     def outputs(self, samples: RaggedSamples, *, alike: bool = False) -> Tensor:
         """Return the outputs of a split. alike: all ranks have the same weights, whatever they train."""
-        session, size = self.session, self.stage.micro_batch_size
+        session = self.session
         return head_outputs(
             session,
             self.learner.model,
             samples,
-            micro_batch_size=size,
+            sequence_length=self.stage.sequence_length,
+            micro_batch_size=self.stage.micro_batch_size,
             world=session.world if alike else self.learner.world,
-            staged=stage_for(session.device, self.stage.sequence_length, size),
         )
 
     def _score(self, run: Run, own: Sequence[Tensor]) -> Scores:

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.model.backends.cpu.linear import cached_weights
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.parallel.world import World
-from bert_trainer.training.finetuning.data import Staged
 from bert_trainer.training.session import Session
 
 
@@ -24,9 +22,9 @@ def head_outputs(
     model: TaskModel,
     samples: RaggedSamples,
     *,
+    sequence_length: int,
     micro_batch_size: int,
     world: World,
-    staged: Staged | None,
 ) -> Tensor:
     """Return the outputs of all rows on every rank of ``world``, fp32 on the CPU. Collective in it.
 
@@ -34,9 +32,9 @@ def head_outputs(
         session: Device and precision.
         model: The model.
         samples: R rows of S tokens together.
+        sequence_length: Tokens; no row is longer.
         micro_batch_size: Rows of a pass.
         world: The ranks that have the same weights.
-        staged: Pads micro-batches for a GPU.
 
     Returns:
         (R, L); of spans (S, 2).
@@ -45,15 +43,15 @@ def head_outputs(
     num_outputs = model.head_config.num_outputs
     outputs = torch.zeros(len(samples.tokens) if by_token else len(samples), num_outputs)
     model.eval()
-    with session.autocast(), cached_weights():
+    backend = model.backend
+    with session.autocast(), backend.step_context():
         for number, start in enumerate(range(0, len(samples), micro_batch_size)):
             if number % world.size != world.rank:
                 continue
             rows = slice(start, min(start + micro_batch_size, len(samples)))
             taken = samples.take(rows)
             batch = make_batch(taken, np.arange(rows.start, rows.stop))
-            if staged is not None:
-                batch = staged(batch)
+            batch = backend.stage_batch(batch, sequence_length=sequence_length, micro_batch_size=micro_batch_size)
             first, count = (int(samples.token_starts[start]), len(taken.tokens)) if by_token else (start, len(taken))
             # Rows and tokens of padding are behind the real ones.
             outputs[first : first + count] = model.logits(batch.to(session.device))[:count].float().cpu()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.optimization import Schedule
 from bert_trainer.config.stages import PretrainStage
 from bert_trainer.errors import TrainerError
-from bert_trainer.model.backends.gpu.bucket_padding import stage_for
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.reduction import ReductionTimes
@@ -173,14 +173,18 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
 
 
 def _open_reader(state: _StageState, run: Run) -> StepReader:
-    session, size = state.session, state.stage.micro_batch_size
+    size = state.stage.micro_batch_size
     return StepReader(
         state.data,
         state.plan,
         micro_batch_size=size,
         rank=state.learner.world.rank,
         num_ranks=state.learner.world.size,
-        staged=stage_for(session.device, state.stage.sequence_length, size),
+        staged=partial(
+            state.learner.model.backend.stage_batch,
+            sequence_length=state.stage.sequence_length,
+            micro_batch_size=size,
+        ),
         order=SampleOrder((len(state.data.train),), run.seed),
     )
 

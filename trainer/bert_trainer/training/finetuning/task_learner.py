@@ -16,7 +16,7 @@ from torch import Tensor
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.optimization import Schedule
-from bert_trainer.model.backends.choice import make_engine
+from bert_trainer.model.backends.choice import choose_backend
 from bert_trainer.model.task_model import Head, TaskModel
 from bert_trainer.optim.optimizer import LossScaler, Optimizer
 from bert_trainer.parallel.flat_parameters import FlatParameters
@@ -53,7 +53,7 @@ class TaskLearner:
         world: World = session.world if stage.synchronize_gradients else Alone()
         model = new_model(session, stage, task)
         model.to(device=session.device, dtype=torch.float64 if config.precision == "fp64" else torch.float32)
-        model.engine = make_engine(config.engine, model, config.precision)
+        model.use(choose_backend(model, config.engine, config.precision))
         parameters = FlatParameters(model)
         partition = Zero1Partition(parameters.num_rows, world, split=stage.optimizer.partitioning == "zero1")
         optimizer = Optimizer(stage.optimizer, parameters, partition)

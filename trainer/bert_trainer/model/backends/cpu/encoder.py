@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bert_trainer.model.backends import eager
-from bert_trainer.model.backends.cpu import functions
+from bert_trainer.model.backends.backend import Backend, LayeredBackend
+from bert_trainer.model.backends.cpu import functions, library
 from bert_trainer.model.backends.cpu.functions import Drop
-from bert_trainer.model.backends.cpu.library import Library, usable
-from bert_trainer.model.backends.cpu.linear import linear
+from bert_trainer.model.backends.cpu.library import Library
+from bert_trainer.model.backends.cpu.linear import cached_weights, linear
+from bert_trainer.model.backends.eager import EagerBackend
+from bert_trainer.model.backends.processor import describe_processor
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.dropout import EMBEDDINGS_SITE, DropoutKeys
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
 
 _LANES = 16
+_OTHER_TYPES = {torch.float16: "fp16", torch.float64: "fp64"}
+"""Which no kernel has."""
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBackend:
-    """A ``choice.Backend`` made of kernels."""
+class CpuBackend(LayeredBackend):
+    """The backend made of kernels."""
 
     library: Library
     dtype: torch.dtype
     """Of products and activations: fp32 or bf16."""
+
+    def describe(self, rank: int, precision: str) -> str:
+        """Return what a rank on processors computes with, in one line."""
+        return describe_processor(rank, precision, self.library.flavour)
+
+    def step_context(self) -> AbstractContextManager[object]:
+        """Return the context in which each weight is converted to the type of products once."""
+        return cached_weights()
 
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return embeddings, normalised and dropped, (N, D)."""
@@ -72,11 +86,20 @@ class CpuBackend:
         return functions.cross_entropy(library, logits_MV, labels_M, model.vocabulary_size)
 
 
-def find(device: torch.device, dtype: torch.dtype, head_size: int) -> CpuBackend | None:
-    """Return the backend where the kernels compute a model with heads of this size in this type, else None."""
+def find(device: torch.device, dtype: torch.dtype, head_size: int) -> Backend:
+    """Return the backend of a model on processors: kernels where they compute its heads in this type, else operations.
+
+    head_size: features of a head.
+    """
+    kernels, reason = library.find()
+    if kernels is None:
+        return EagerBackend(kernels=f"none ({reason})")
+    if library.usable(device, dtype) is None:
+        return EagerBackend(kernels=f"none in {_OTHER_TYPES[dtype]}")
     # Attention's tiles are whole vectors of a head's features; see ``native/attention.cpp``.
-    library = usable(device, dtype) if head_size % _LANES == 0 else None
-    return None if library is None else CpuBackend(library, dtype)
+    if head_size % _LANES:
+        return EagerBackend(kernels=f"none for heads of {head_size} features")
+    return CpuBackend(kernels, dtype)
 
 
 def _drop_hidden(dropout: DropoutKeys | None, probability: float, site: int) -> Drop | None:

@@ -9,7 +9,6 @@ Letters: N tokens, B rows, T longest row, P tokens of padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -89,25 +88,3 @@ def pad_to_bucket(batch: Batch, shape: MicroBatchShape) -> Batch:
 
 def _extend(values: Tensor, count: int, value: int) -> Tensor:
     return torch.cat([values, torch.full((count,), value, dtype=values.dtype)])
-
-
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """What is done to a micro-batch, by the thread that reads it, before it is copied to a GPU."""
-
-    device: torch.device
-    shape: MicroBatchShape
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Pad it, and copy it to memory that the GPU can read while the host goes on."""
-        padded = pad_to_bucket(batch, self.shape)
-        # A thread's current device is 0 at first; pinning there would start CUDA on a GPU that is another rank's.
-        with torch.cuda.device(self.device):
-            return padded.pinned()
-
-
-def stage_for(device: torch.device, sequence_length: int, micro_batch_size: int) -> Callable[[Batch], Batch] | None:
-    """Return what readers do to the micro-batches of a stage; None on CPUs, which want them as they are."""
-    if device.type != "cuda":
-        return None
-    return Staging(device, MicroBatchShape(sequence_length, micro_batch_size))

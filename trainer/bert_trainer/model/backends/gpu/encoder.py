@@ -15,8 +15,10 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
 from bert_trainer.errors import TrainerError
+from bert_trainer.model.backends.backend import LayeredBackend
 from bert_trainer.model.backends.gpu import functions
 from bert_trainer.model.backends.gpu.attention import WAYS, Attention, Rows, choose_attention, seed_generator
+from bert_trainer.model.backends.gpu.bucket_padding import MicroBatchShape, pad_to_bucket
 from bert_trainer.model.backends.gpu.compilation import compile_function, mark_dynamic, why_not_compiled
 from bert_trainer.model.backends.gpu.functions import Keys, LayerSettings, LayerWeights, Linear, Norm
 from bert_trainer.model.backends.gpu.self_test import find_fault
@@ -26,6 +28,7 @@ from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, 
 
 logger = logging.getLogger(__name__)
 
+_FIRST_GPU = torch.device("cuda", 0)
 _SITES_PER_CALL = 3
 
 
@@ -48,8 +51,8 @@ class Functions:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuBackend:
-    """A ``choice.Backend``. Nothing in it waits for the device."""
+class GpuBackend(LayeredBackend):
+    """The backend of a GPU. Nothing in a pass waits for the device."""
 
     attention: Attention
     dtype: torch.dtype
@@ -57,6 +60,26 @@ class GpuBackend:
     functions: Functions = field(default_factory=Functions)
     not_compiled: str | None = "not asked for"
     """Why the functions are plain; None where they are compiled."""
+    device: torch.device = _FIRST_GPU
+
+    def describe(self, rank: int, precision: str) -> str:
+        """Return what a rank computes with, in one line."""
+        card = torch.cuda.get_device_properties(self.device)
+        return render_gpu(
+            f"rank {rank} on {socket.gethostname()}: {self.device}",
+            card.name,
+            (card.major, card.minor),
+            card.total_memory,
+            precision,
+            self,
+        )
+
+    def stage_batch(self, batch: Batch, *, sequence_length: int, micro_batch_size: int) -> Batch:
+        """Pad a micro-batch to its bucket, in memory that the GPU can read while the host goes on."""
+        padded = pad_to_bucket(batch, MicroBatchShape(sequence_length, micro_batch_size))
+        # A thread's current device is 0 at first; pinning there would start CUDA on a GPU that is another rank's.
+        with torch.cuda.device(self.device):
+            return padded.pinned()
 
     def embed(self, model: EncoderParameters, batch: Batch, dropout: DropoutKeys | None) -> Tensor:
         """Return the sum of embeddings, normalised and dropped, (N, D)."""
@@ -126,9 +149,9 @@ def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuBackend
     Raises:
         TrainerError: none works.
     """
-    # Cached, since every forward pass asks twice: the self-test and the trial compilation run once per process.
+    # Cached: the self-test and the trial compilation run once per process, whatever models it has.
     attention = choose_attention(torch.cuda.get_device_capability(device), dtype, head_size)
-    # Called from the middle of a forward pass, which may be an evaluation's.
+    # A model of no run has it called from the middle of a forward pass, which may be an evaluation's.
     with torch.enable_grad(), _autocast_off(device):
         fault = find_fault(attention, device, dtype, head_size)
         if fault is not None and attention != "padded":
@@ -139,21 +162,8 @@ def find(device: torch.device, dtype: torch.dtype, head_size: int) -> GpuBackend
         raise TrainerError(f"{device}: {fault}", hint="use another build of PyTorch, another GPU or device 'cpu'")
     reason = why_not_compiled(device)
     if reason is not None:
-        return GpuBackend(attention, dtype, not_compiled=reason)
-    return GpuBackend(attention, dtype, Functions.compiled(), not_compiled=None)
-
-
-def describe_gpu(rank: int, device: torch.device, precision: str, backend: GpuBackend) -> str:
-    """Return what a rank computes with, in one line."""
-    card = torch.cuda.get_device_properties(device)
-    return render_gpu(
-        f"rank {rank} on {socket.gethostname()}: {device}",
-        card.name,
-        (card.major, card.minor),
-        card.total_memory,
-        precision,
-        backend,
-    )
+        return GpuBackend(attention, dtype, not_compiled=reason, device=device)
+    return GpuBackend(attention, dtype, Functions.compiled(), not_compiled=None, device=device)
 
 
 def render_gpu(

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor
 
-from bert_trainer.model.backends.eager import at_least_fp32
 from bert_trainer.model.backends.gpu.attention import Attend, Rows
 from bert_trainer.model.dropout import drop_features, site_token_keys
+from bert_trainer.model.precision import at_least_fp32
 
 
 class Linear(NamedTuple):

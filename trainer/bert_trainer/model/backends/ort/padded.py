@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import Tensor, nn
 
-from bert_trainer.model.backends.eager import at_least_fp32
 from bert_trainer.model.batch import IGNORED_LABEL, Batch
 from bert_trainer.model.layers import BertParameters, EncoderParameters, Layer, gelu_approximation
+from bert_trainer.model.precision import at_least_fp32
 
 
 @dataclass(frozen=True, slots=True)
