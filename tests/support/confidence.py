@@ -9,11 +9,12 @@ a share is found with 97.7 % certainty where ``d`` is at least 7 standard deviat
 """
 
 from collections.abc import Sequence
-from math import cbrt, exp, sqrt
-from statistics import NormalDist, fmean, variance
+from math import cbrt, sqrt
+from statistics import fmean, variance
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from bert_trainer.system.random_bits import RandomBits
 
@@ -51,42 +52,19 @@ def chi_square_z(counts: Sequence[float], expected: Sequence[float], *, scale: f
 
 def two_sample_chi_square_z(first: Sequence[int], second: Sequence[int]) -> float:
     """Return the chi-square of two rows of counts having one distribution, as a z-value; empty cells are left out."""
-    cells = [cell for cell in zip(first, second, strict=True) if sum(cell)]
-    totals = [sum(cell[row] for cell in cells) for row in (0, 1)]
-    statistic = 0.0
-    for cell in cells:
-        for count, total in zip(cell, totals, strict=True):
-            mean = sum(cell) * total / sum(totals)
-            statistic += (count - mean) ** 2 / mean
+    cells = np.array([cell for cell in zip(first, second, strict=True) if sum(cell)])
+    statistic = float(stats.chi2_contingency(cells, correction=False).statistic)
     return _chi_square_z(statistic, len(cells) - 1)
 
 
 def smirnov_z(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sample Kolmogorov-Smirnov distance as the one-sided z-value of the same significance.
 
-    By the asymptotic bound 2 exp(-2 D^2 mn/(m+n)), which is on the safe side where values repeat.
+    By the asymptotic distribution, which is on the safe side where values repeat.
     """
-    significance = min(1.0, 2 * exp(-2 * _distance(first, second) ** 2 * _effective(first, second)))
-    if significance >= 0.5:
-        return 0.0
+    significance = stats.ks_2samp(first, second, method="asymp").pvalue
     # Beyond 38 the normal distribution's tail is below the least double.
-    return -NormalDist().inv_cdf(significance) if significance > 1e-300 else 38.0
-
-
-def _distance(first: Sequence[float], second: Sequence[float]) -> float:
-    steps: dict[float, float] = {}
-    for values, sign in ((first, 1), (second, -1)):
-        for value in values:
-            steps[value] = steps.get(value, 0.0) + sign / len(values)
-    height = largest = 0.0
-    for value in sorted(steps):
-        height += steps[value]
-        largest = max(largest, abs(height))
-    return largest
-
-
-def _effective(first: Sequence[float], second: Sequence[float]) -> float:
-    return len(first) * len(second) / (len(first) + len(second))
+    return float(np.clip(stats.norm.isf(significance), 0.0, 38.0))
 
 
 def _chi_square_z(statistic: float, degrees: int) -> float:
