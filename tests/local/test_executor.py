@@ -11,8 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -23,6 +21,7 @@ from bert_operator.local.display import PlainDisplay
 from bert_operator.local.executor import LocalExecutor
 from bert_operator.local.launch import Launch
 from bert_operator.state.runs import ChildSpec
+from cluster_api import wait_until
 from sample_job import sample_document, sample_job
 
 PREPARE = """
@@ -77,7 +76,7 @@ class Bench:
         return process.returncode, output, remarks
 
     def wait_for(self, name: str) -> None:
-        wait_until(lambda: (self.folder / name).exists(), f"{name} was not written")
+        wait_until((self.folder / name).exists, 20, f"{name} to be written")
 
     def leftovers(self) -> list[str]:
         """Return the processes that still carry this bench's mark."""
@@ -90,13 +89,6 @@ class Bench:
             if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         return found
-
-
-def wait_until(condition: Callable[[], bool], message: str, timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, message
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -263,7 +255,7 @@ def test_whoever_kills_the_command_leaves_no_ranks(bench: Bench) -> None:
     bench.wait_for("ready")
     process.kill()
     process.communicate(timeout=20)
-    wait_until(lambda: bench.leftovers() == [], "processes are left", timeout_s=5.0)
+    wait_until(lambda: not bench.leftovers(), 5, lambda: f"processes to end: {bench.leftovers()}")
 
 
 def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
@@ -272,7 +264,7 @@ def test_a_third_signal_ends_everything_at_once(bench: Bench) -> None:
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         # Pending signals of one kind count once; each has to be taken before the next.
-        wait_until(lambda: is_idle(process), "the command does not come to rest")
+        wait_until(lambda: is_idle(process), 20, "the command to come to rest")
     _, remarks = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Stopping without a checkpoint" in remarks

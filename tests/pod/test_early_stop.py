@@ -22,6 +22,8 @@ import pytest
 
 import flavours
 import pods
+from cluster_api import wait_until
+from component import free_ports
 
 START = pods.ROOT / "images/trainer/bin/bert-pod"
 GONE_S = 10.0
@@ -58,11 +60,11 @@ def container(tmp_path: Path, *words: str, **variables: str) -> Iterator[tuple[p
     namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     with pods.running([*namespace, str(start), *words], tmp_path / "log", **variables) as running:
         children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-        pods.until(lambda: bool(children.read_text()), lambda: "no process 1")
+        wait_until(children.read_text, pods.DEADLINE_S, "process 1")
         process_1 = int(children.read_text())
         status = Path(f"/proc/{process_1}/status")
         # What comes before its first instructions is lost; in a pod the second of the preStop hook is for that.
-        pods.until(lambda: _hears(status.read_text()), lambda: "no ear for signals")
+        wait_until(lambda: _hears(status.read_text()), pods.DEADLINE_S, "an ear for signals")
         yield running, process_1
 
 
@@ -83,7 +85,7 @@ def stop_after(tmp_path: Path, moment_s: float, *words: str, **variables: str) -
 
 @pytest.mark.parametrize("moment_s", [0.0, 0.2])
 def test_a_worker_stops_at_any_moment(tmp_path: Path, moment_s: float) -> None:
-    options = ["worker", "--port", str(pods.free_port()), "--key-folder", str(pods.make_keys(tmp_path))]
+    options = ["worker", "--port", str(free_ports(1)[0]), "--key-folder", str(pods.make_keys(tmp_path))]
     with container(tmp_path, *options) as (running, process_1):
         threading.Event().wait(moment_s)
         os.kill(process_1, signal.SIGTERM)
@@ -113,7 +115,7 @@ def test_a_launcher_that_has_no_ranks_yet_is_ended(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     words = ["single", "--ranks", "2", "--termination-log", str(record), "--", "true"]
     with container(tmp_path, *words, MPI_HOME=str(home)) as (running, process_1):
-        pods.until((tmp_path / "up").exists, lambda: "no launcher")
+        wait_until((tmp_path / "up").exists, pods.DEADLINE_S, "the launcher")
         os.kill(process_1, signal.SIGTERM)
         assert running.process.wait(GONE_S) == 3, running.output
     assert json.loads(record.read_text())["reason"] == "Stopped"

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import pod_hosts
-import pods
 import ssh_hosts
 from bert_trainer.pod.processes import find_descendants, find_ranks
+from cluster_api import wait_until
 from tiny_run import pretrain_stage, run_document, write_dataset
 
 
@@ -43,7 +43,7 @@ def test_what_is_killed_is_not_the_program_s_failure(tmp_path: Path, what: str) 
         cluster.launcher(options, program, **own) as launcher,
     ):
         progress = "event=progress stage=phase1 step=3 "
-        pods.until(lambda: progress in launcher.output, lambda: launcher.output, deadline_s=90)
+        wait_until(lambda: progress in launcher.output, 90, lambda: f"{progress!r} in:\n{launcher.output}")
         if what == "pod":
             lost.kill()
         else:

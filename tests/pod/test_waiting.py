@@ -29,6 +29,8 @@ from bert_trainer.pod.launcher import (
     wait_for_probes,
 )
 from bert_trainer.pod.processes import StopForwarder
+from cluster_api import wait_until
+from component import free_ports
 
 NOWHERE = "no-such-worker.invalid"  # RFC 2606: never resolves
 
@@ -48,11 +50,11 @@ def starting(action: Callable[[], None]) -> Iterator[None]:
 
 
 def test_a_worker_that_appears_late_is_waited_for() -> None:
-    port, said = pods.free_port(), list[str]()
+    port, said = free_ports(1)[0], list[str]()
     listener = socket.socket()
 
     def appear() -> None:
-        pods.until(lambda: bool(said), lambda: "nothing was said")
+        wait_until(lambda: said, pods.DEADLINE_S, "something to be said")
         listener.bind(("127.0.0.1", port))
         listener.listen()
 
@@ -79,9 +81,9 @@ def test_the_host_file_may_grow_while_it_is_waited_for(tmp_path: Path) -> None:
     path, said = tmp_path / "hostfile", list[str]()
 
     def grow() -> None:
-        pods.until(lambda: len(said) > 0, lambda: "nothing was said")
+        wait_until(lambda: said, pods.DEADLINE_S, "something to be said")
         path.write_text("a:2\n")
-        pods.until(lambda: "names 1 of 2" in said[-1], lambda: f"not seen: {said}")
+        wait_until(lambda: "names 1 of 2" in said[-1], pods.DEADLINE_S, lambda: f"the first name, not {said}")
         path.write_text("a:2\nb:2\n")
 
     deadline = Deadline(pods.DEADLINE_S, StopForwarder(), said.append, report_every_s=0.2)
@@ -117,7 +119,7 @@ def test_ssh_s_failures_have_short_names(code: int, message: str, expected: str)
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="requires ssh")
 def test_a_port_without_sshd_refuses() -> None:
-    options = ["-o", "BatchMode=yes", "-p", str(pods.free_port())]
+    options = ["-o", "BatchMode=yes", "-p", str(free_ports(1)[0])]
     assert probe_ssh(find_ssh(), options, "127.0.0.1") == "connection refused"
     assert probe_ssh("ssh", options, NOWHERE) == "name not resolved"
 
@@ -127,7 +129,7 @@ def test_silent_workers_end_the_launcher_with_4_and_are_named(tmp_path: Path) ->
     hostfile, record = tmp_path / "hostfile", tmp_path / "record.json"
     hostfile.write_text(f"{NOWHERE} slots=1\n127.0.0.1 slots=1\n")
     options = ["launcher", "--ranks", "2", "--workers", "2", "--slots", "1", "--wait-seconds", "1"]
-    options += ["--ssh-port", str(pods.free_port()), "--hostfile", str(hostfile), "--termination-log", str(record)]
+    options += ["--ssh-port", str(free_ports(1)[0]), "--hostfile", str(hostfile), "--termination-log", str(record)]
     ended = subprocess.run(
         [*pods.POD, *options, "--", sys.executable],
         env=pods.environment(TMPDIR=str(tmp_path)),
@@ -146,7 +148,7 @@ def test_silent_workers_end_the_launcher_with_4_and_are_named(tmp_path: Path) ->
 def test_a_launcher_that_waits_stops_on_request(tmp_path: Path) -> None:
     hostfile, record = tmp_path / "hostfile", tmp_path / "record.json"
     hostfile.write_text("127.0.0.1 slots=1\n")
-    options = ["launcher", "--ranks", "1", "--workers", "1", "--slots", "1", "--ssh-port", str(pods.free_port())]
+    options = ["launcher", "--ranks", "1", "--workers", "1", "--slots", "1", "--ssh-port", str(free_ports(1)[0])]
     options += ["--hostfile", str(hostfile), "--termination-log", str(record)]
     with pods.running([*pods.POD, *options, "--", sys.executable], tmp_path / "log") as pod:
         pod.wait_for("Waiting for 1 worker")

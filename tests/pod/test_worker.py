@@ -18,7 +18,9 @@ import pytest
 
 import pods
 from bert_trainer.pod.worker import choose_environment, quote, render_config
-from ssh_hosts import missing_openssh
+from cluster_api import wait_until
+from component import free_ports
+from ssh_hosts import answers, missing_openssh
 
 needs_sshd = pytest.mark.skipif(bool(missing_openssh()), reason=f"requires {', '.join(missing_openssh())}")
 
@@ -42,20 +44,18 @@ NASTY = {
 @contextlib.contextmanager
 def worker(tmp_path: Path, **variables: str) -> Iterator[tuple[pods.Running, list[str]]]:
     """Start one and yield it with the command that runs a program in it."""
-    keys, port = pods.make_keys(tmp_path), pods.free_port()
+    keys, port = pods.make_keys(tmp_path), free_ports(1)[0]
     command = [*pods.POD, "worker", "--port", str(port), "--key-folder", str(keys)]
     command += ["--termination-log", str(tmp_path / "record.json")]
     options = "-o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
     ssh = ["ssh", "-F", "none", "-i", str(keys / "id_rsa"), *options.split(), "-p", str(port), "127.0.0.1"]
     with pods.running(command, tmp_path / "worker.log", **variables) as pod:
 
-        def answers() -> bool:
+        def is_up() -> bool:
             assert pod.process.poll() is None, pod.output
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                return True
-            return False
+            return answers("127.0.0.1", port)
 
-        pods.until(answers, lambda: f"no sshd: {pod.output}")
+        wait_until(is_up, pods.DEADLINE_S, lambda: f"sshd: {pod.output}")
         yield pod, ssh
 
 
@@ -104,7 +104,7 @@ def test_ranks_are_asked_once_before_sshd_ends(tmp_path: Path) -> None:
     )
     inner = f"BERT_ATTEMPT=1 OMPI_COMM_WORLD_RANK=0 sh -c {shlex.quote(f'{sys.executable} {script} > {log}; echo $?')}"
     with worker(tmp_path) as (pod, ssh), subprocess.Popen([*ssh, inner], stdout=subprocess.PIPE, text=True) as session:
-        pods.until(lambda: log.exists() and "up" in log.read_text(), lambda: pod.output)
+        wait_until(lambda: "up" in log.read_text(), pods.DEADLINE_S, lambda: f"a program:\n{pod.output}")
         pod.process.terminate()
         assert pod.end() == 0, pod.output
         assert session.communicate(timeout=10)[0] == "3\n"
@@ -119,7 +119,7 @@ def test_ranks_that_have_left_their_session_are_found(tmp_path: Path) -> None:
     daemon = f"BERT_ATTEMPT=1 PMI_RANK=1 setsid {shlex.join([sys.executable, '-c', code])} > {log} 2>&1 < /dev/null &"
     with worker(tmp_path) as (pod, ssh):
         subprocess.run([*ssh, daemon], check=True, timeout=10)
-        pods.until(lambda: log.exists() and "up" in log.read_text(), lambda: pod.output)
+        wait_until(lambda: "up" in log.read_text(), pods.DEADLINE_S, lambda: f"a program:\n{pod.output}")
         pod.process.send_signal(signal.SIGTERM)
         assert pod.end() == 0, pod.output
     assert log.read_text() == "up\nasked\n"
@@ -197,7 +197,7 @@ def test_a_worker_needs_no_rights(tmp_path: Path) -> None:
         pytest.skip("requires the right to make namespaces")
     script = tmp_path / "strict.sh"
     script.write_text(STRICT)
-    variables = {"PYTHON": python, "PORT": str(pods.free_port()), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"PYTHON": python, "PORT": str(free_ports(1)[0]), "PYTHONDONTWRITEBYTECODE": "1"}
     with pods.running(["unshare", "--mount", "sh", str(script)], tmp_path / "log", **variables, TMPDIR="/tmp") as pod:
         assert pod.end() == 0, pod.output
     assert pod.lines[-4:] == ["54321", "a  b", "CapEff:\t0000000000000000", "ended with 0"], pod.output

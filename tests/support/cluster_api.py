@@ -244,8 +244,12 @@ class Api:
         return http.client.HTTPSConnection(host, port, timeout=REQUEST_TIMEOUT_S, context=self._tls), True
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, every_s: float = POLL_S) -> T:
+def wait_until(
+    predicate: Callable[[], T], timeout_s: float, what: str | Callable[[], str], *, every_s: float = POLL_S
+) -> T:
     """Poll until the predicate returns something true, and return that. An OSError counts as not yet.
+
+    what: is waited for, or a function that says so in the end.
 
     Raises:
         TimeoutError: It did not; the text ends with what it returned or raised last.
@@ -261,7 +265,9 @@ def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, every
         except OSError as problem:  # the server is away for a moment
             last = problem
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}; last: {last!r}")
+            raise TimeoutError(
+                f"waited {timeout_s:g} s for {what if isinstance(what, str) else what()}; last: {last!r}"
+            )
         time.sleep(every_s)
 
 

@@ -77,10 +77,7 @@ class Jobs:
             last.update(self.status(name))
             return bool(holds(last))
 
-        try:
-            wait_until(look, timeout_s, what)
-        except TimeoutError as late:
-            raise TimeoutError(f"{name}: waited {timeout_s:g} s for {what}; its status: {last}") from late
+        wait_until(look, timeout_s, lambda: f"{what} of {name}, whose status is {last}")
         return last
 
     def wait_phase(self, name: str, phase: str, *, attempt: int | None = None, timeout_s: float = PATIENCE_S) -> Json:

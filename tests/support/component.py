@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+
+from cluster_api import POLL_S, wait_until
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 10.0
-POLL_S = 0.02
 TAIL_LINES = 30
 
 # Asks the kernel to kill the process when its parent dies, however that dies, then becomes the program. Not done in
@@ -37,7 +39,7 @@ _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="component-spawn
 
 
 class StartFailed(AssertionError):
-    """A component ended or did not become ready in time; the text holds the end of its log."""
+    """A component ended before it was ready; the text holds the end of its log."""
 
 
 class Component:
@@ -91,21 +93,17 @@ class Component:
         self._bring_up()
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
-        """Return when it answers. Raises StartFailed where it ended or is too slow."""
-        give_up_s = time.monotonic() + deadline_s
-        while True:
-            try:
+        """Return when it answers. Raises StartFailed where it ended, TimeoutError where it is too slow."""
+
+        def is_ready() -> bool:
+            with suppress(OSError):  # refused, reset, closed: it does not listen yet
                 if self._is_ready():
-                    return
-            except OSError:  # refused, reset, closed: it does not listen yet
-                pass
+                    return True
             if not self.pid and not self._relaunch:
                 raise StartFailed(f"{self.name} ended while starting; the end of {self.log_file}:\n{self.tail()}")
-            if time.monotonic() > give_up_s:
-                raise StartFailed(
-                    f"{self.name} is not ready after {deadline_s:.0f} s; the end of {self.log_file}:\n{self.tail()}"
-                )
-            time.sleep(POLL_S)
+            return False
+
+        wait_until(is_ready, deadline_s, lambda: f"{self.name}; the end of {self.log_file}:\n{self.tail()}")
 
     def start(self) -> None:
         """Start it and return when it answers."""

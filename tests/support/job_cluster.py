@@ -245,6 +245,6 @@ def _own_cluster() -> Iterator[JobCluster]:
         cluster.kubectl("delete", "--ignore-not-found", "-k", str(ROOT / "deploy/kustomize/base"))
 
 
-def poll(look: Callable[[], T], timeout_s: float, what: str) -> T:
+def poll(look: Callable[[], T], timeout_s: float, what: str | Callable[[], str]) -> T:
     """Wait as wait_until does, less often: for looks that start a process."""
     return wait_until(look, timeout_s, what, every_s=POLL_S)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from cluster_api import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 15.0
@@ -71,8 +71,8 @@ class Running:
         return self.output.splitlines()
 
     def wait_for(self, text: str, count: int = 1) -> None:
-        """Poll until the output holds a text that often."""
-        until(lambda: self.output.count(text) >= count, lambda: f"no {text!r} in:\n{self.output}")
+        """Wait until the output holds a text that often."""
+        wait_until(lambda: self.output.count(text) >= count, DEADLINE_S, lambda: f"{text!r} in:\n{self.output}")
 
     def end(self) -> int:
         """Wait for its end and return the code."""
@@ -92,20 +92,6 @@ def running(command: Sequence[str], log: Path, **variables: str) -> Iterator[Run
         yield process
     finally:
         process.kill()
-
-
-def until(is_so: Callable[[], bool], describe: Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
-    """Poll until something is so."""
-    ends_at_s = time.monotonic() + deadline_s
-    while not is_so():
-        assert time.monotonic() < ends_at_s, describe()
-        time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def make_keys(folder: Path) -> Path:

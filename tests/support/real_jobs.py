@@ -166,10 +166,7 @@ class RealJob:
             assert holds(last) or last.get("phase") != "Failed", f"{self.name} has failed: {last}\n{self.log()}"
             return bool(holds(last))
 
-        try:
-            poll(look, timeout_s, what)
-        except TimeoutError as late:
-            raise TimeoutError(f"{self.name}: waited {timeout_s:g} s for {what}; {last}\n{self.log()}") from late
+        poll(look, timeout_s, lambda: f"{what} of {self.name}, whose status is {last}\n{self.log()}")
         return last
 
     def wait_phase(self, phase: str, timeout_s: float = PATIENCE_S) -> Json:

@@ -11,10 +11,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from cluster_api import wait_until
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 DEADLINE_S = 20.0
@@ -65,7 +67,7 @@ def started_hosts(folder: Path, count: int) -> Iterator[Hosts]:
             servers.append(_start_sshd(folder, number, key, host_key))
         addresses = tuple(f"{subnet}.{number}" for number in range(1, count + 1))
         for address in addresses:
-            _wait_for(address)
+            wait_until(partial(answers, address, 22), DEADLINE_S, f"{address} to answer ssh")
         options = f"-i {key} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
         yield Hosts(addresses, options)
     finally:
@@ -76,6 +78,12 @@ def started_hosts(folder: Path, count: int) -> Iterator[Hosts]:
             _run("ip", "link", "del", _name("v", number), check=False)
             _run("ip", "netns", "del", _name("host", number), check=False)
         _run("ip", "link", "del", bridge, check=False)
+
+
+def answers(address: str, port: int) -> bool:
+    """Tell that somebody listens. Raises OSError otherwise."""
+    socket.create_connection((address, port), timeout=1).close()
+    return True
 
 
 def _name(kind: str, number: int) -> str:
@@ -111,15 +119,6 @@ def _start_sshd(folder: Path, number: int, key: Path, host_key: Path) -> subproc
         return subprocess.Popen(
             ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", command], stdout=log, stderr=log
         )
-
-
-def _wait_for(address: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection((address, 22), timeout=1):
-            return
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"{address} does not answer ssh")
 
 
 def _run(*command: str, check: bool = True) -> int:
