@@ -23,11 +23,10 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path.insert(0, str(ROOT / "tools/local_cluster"))
 
 from job_cluster import Namespace, poll, running_cluster  # noqa: E402 - after the path
 from node import missing_tools  # noqa: E402
-from real_jobs import GROUP, RealJob  # noqa: E402
 
 NAMESPACE = "demo"
 START_RUNS = 3
@@ -64,9 +63,16 @@ class Demo:
 
     def wait_for_end(self, name: str, timeout_s: float = 240) -> str:
         """Wait until a job has ended and return its phase."""
-        job = RealJob(self.namespace, name)
-        poll(lambda: job.status().get("phase") in ("Succeeded", "Failed"), timeout_s, f"{name} to end")
-        return str(job.status()["phase"])
+        return self.wait_for_phase(name, "Succeeded", "Failed", timeout_s=timeout_s)
+
+    def wait_for_phase(self, name: str, *phases: str, timeout_s: float = 120) -> str:
+        """Wait until a job is in one of some phases and return it."""
+
+        def phase() -> str | None:
+            found = ((self.namespace.find("bpj", name) or {}).get("status") or {}).get("phase")
+            return found if found in phases else None
+
+        return str(poll(phase, timeout_s, f"{name} to be {' or '.join(phases)}"))
 
     def wait_for_first_step(self, name: str) -> float:
         """Return when the launcher's log first told of a step."""
@@ -153,7 +159,7 @@ def demonstrate(demo: Demo) -> int:
     namespace = demo.namespace
     single, two = read_example("03-single-node"), read_example("02-two-workers")
     demo.apply(single)
-    RealJob(namespace, "single-node").wait_phase("Running")
+    demo.wait_for_phase("single-node", "Running")
     single_phase = demo.wait_for_end("single-node")
     demo.shell("kubectl get bpj -o wide")
     demo.shell(f"{FOLLOW.format(word='training')} | tail -n 3")
@@ -173,7 +179,7 @@ def demonstrate(demo: Demo) -> int:
     say(f"apply to first step, without {import_s:.1f} s of imports: {', '.join(f'{s:.1f}' for s in starts)} s")
 
     demo.apply(two)
-    RealJob(namespace, "two-workers").wait_phase("Running")
+    demo.wait_for_phase("two-workers", "Running")
     demo.shell("kubectl get bpj -o wide")
     demo.shell(f"{FOLLOW.format(word='launch')} | tail -n 12")
     two_phase = demo.wait_for_end("two-workers")
@@ -201,7 +207,7 @@ def demonstrate(demo: Demo) -> int:
 
 def no_pods(namespace: Namespace, prefix: str) -> bool:
     """Tell whether no pod of a job whose name begins so is left."""
-    pods = namespace.list("pods", f"{GROUP}/job")
+    pods = namespace.list("pods", "bert-operator.dev/job")
     return not any(pod["metadata"]["name"].startswith(prefix) for pod in pods)
 
 

@@ -7,7 +7,7 @@
 # trainer-intel-mpi), trainer-cuda (Open MPI 5 and NCCL), or one with an older torch and without Horovod: trainer-v100
 # (CUDA 12.6) or trainer-ort (ONNX Runtime's training). The layout holds each as NAME, layers uncompressed and
 # layers that images share once, so that a flavour adds some 150 MB to the trainer's 4 GB. For tests and
-# `make cluster-demo`, which import them as bert-operator.test/NAME:dev (tests/support/image_layout.py); with Docker,
+# `make cluster-demo`, which import them as bert-operator.test/NAME:dev (tools/local_cluster/image_layout.py); with Docker,
 # `docker build -f images/NAME/Dockerfile .` does the same. The layout lies outside the clone. An image whose inputs have not changed is not built again, and what
 # no image needs any more is deleted. The base image is made by debootstrap, once.
 set -euo pipefail

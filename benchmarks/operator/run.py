@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path.insert(0, str(ROOT / "tools/local_cluster"))
 
 from bert_operator.api.crd import render_crd  # noqa: E402
 from bert_operator.cluster.settings import Settings  # noqa: E402

@@ -7,9 +7,11 @@ import json
 import threading
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from aiohttp import web
+
+from cluster_api import kubeconfig_of
 
 START_DEADLINE_S = 10.0
 
@@ -65,13 +67,3 @@ class Served:
             self._is_up.set()
             await self.stop.wait()
             await runner.cleanup()
-
-
-def kubeconfig_of(cluster: dict[str, str], token: str) -> dict[str, Any]:
-    """Return a kubeconfig for the owner of a token. cluster: its server, and the file with its CA if it has one."""
-    return {
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": {"token": token}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "default"}}],
-    }  # fmt: skip

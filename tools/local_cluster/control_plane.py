@@ -1,8 +1,8 @@
 """A real Kubernetes control plane without nodes: etcd, API server, controllers, scheduler and mpi-operator.
 
 Processes of this machine on free ports of 127.0.0.1, their data in one folder; tools/control_plane/build.sh builds
-what is missing. There is no kubelet: pods stay Pending until a test says what becomes of them (kubelet.py). Nothing
-here is as safe as a cluster must be: etcd does not sync to disk, and tokens lie in files.
+what is missing. There is no kubelet: pods stay Pending until somebody says what becomes of them. Nothing here is as
+safe as a cluster must be: etcd does not sync to disk, and tokens lie in files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from typing import Any
 
 import yaml
 
-from cluster_api import Api, wait_until
+from cluster_api import Api, kubeconfig_of, wait_until
 from component import Component, free_ports
-from served import kubeconfig_of
 
-BUILD = Path(__file__).parents[2] / "tools/control_plane/build.sh"
+BUILD = Path(__file__).parents[1] / "control_plane/build.sh"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "mpi-operator")
 MPI_NAMESPACE = "mpi-operator"
-CONFIGURATION = Path(__file__).parents[1] / "fixtures/cluster"
+CONFIGURATION = Path(__file__).parent / "templates"
 """Templates of what the programs read and are started with."""
 
 

@@ -1,4 +1,4 @@
-"""A small synchronous client of the Kubernetes API, for tests: JSON in, (status, JSON) out, nothing hidden.
+"""A small synchronous client of the Kubernetes API: JSON in, (status, JSON) out, nothing hidden.
 
 It validates nothing and retries nothing but a kept connection that the server had closed. Connections are kept and
 shared by threads, so that thousands of dry-run requests take seconds.
@@ -283,6 +283,16 @@ def path_of(resource: str, name: str = "", namespace: str = "", subresource: str
     scope = f"/namespaces/{quote(namespace)}" if namespace else ""
     end = "".join(f"/{quote(part, safe='/')}" for part in (name, subresource) if part)
     return f"{_root_of(version)}{scope}/{plural}{end}"
+
+
+def kubeconfig_of(cluster: dict[str, str], token: str) -> Json:
+    """Return a kubeconfig for the owner of a token. cluster: its server, and the file with its CA if it has one."""
+    return {
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": {"token": token}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "default"}}],
+    }  # fmt: skip
 
 
 def _root_of(api_version: str) -> str:
