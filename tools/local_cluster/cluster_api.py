@@ -1,24 +1,23 @@
 """A small synchronous client of the Kubernetes API: JSON in, (status, JSON) out, nothing hidden.
 
-It validates nothing and retries nothing but a kept connection that the server had closed. Connections are kept and
-shared by threads, so that thousands of dry-run requests take seconds.
+It validates nothing and retries nothing. Connections are kept and shared by threads, so that thousands of dry-run
+requests take seconds; one that the server has closed is opened anew.
 
 Resources are named as in the server's paths: "v1/pods", "batch/v1/jobs", "kubeflow.org/v2beta1/mpijobs".
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Empty, LifoQueue
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
+
+from urllib3 import PoolManager
+from urllib3.exceptions import HTTPError
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -59,25 +58,17 @@ class Api:
     """The API of one server as one user sees it."""
 
     def __init__(self, url: str, ca_file: Path, token: str = "", *, headers: Mapping[str, str] | None = None) -> None:
-        parts = urlsplit(url)
         self.url, self.ca_file, self.token = url, ca_file, token
-        self._address = (parts.hostname or "", parts.port or 443)
         self._headers = {"Accept": "application/json", **(headers or {})}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._tls: ssl.SSLContext | None = None
-        self._idle: LifoQueue[http.client.HTTPSConnection] = LifoQueue()
+        # The file appears when the server first starts, and is read by the first request.
+        self._pool = PoolManager(ca_certs=str(ca_file), maxsize=32, retries=False, timeout=REQUEST_TIMEOUT_S)
         self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
 
     def close(self) -> None:
         """Close the kept connections; those in use close when their answer is there."""
-        with contextlib.suppress(Empty):
-            while True:
-                self._idle.get_nowait().close()
-
-    def __del__(self) -> None:
-        # A client that a test made and forgot is no leak worth a warning, which would be a failure here.
-        self.close()
+        self._pool.clear()
 
     def as_user(self, name: str) -> Api:
         """Return the API as this user or ServiceAccount sees it, by impersonation; an administrator may do that."""
@@ -214,34 +205,14 @@ class Api:
     def _send(
         self, method: str, path: str, body: Any, query: Mapping[str, str] | None, content_type: str
     ) -> tuple[int, bytes]:
-        target = f"{path}?{urlencode(query)}" if query else path
         content = None if body is None else json.dumps(body).encode()
         headers = self._headers if content is None else {**self._headers, "Content-Type": content_type}
-        while True:
-            connection, is_fresh = self._connection()
-            try:
-                connection.request(method, target, content, headers)
-                response = connection.getresponse()
-                text = response.read()
-            except (http.client.HTTPException, OSError) as problem:
-                connection.close()
-                # The server may have closed a kept connection, or been restarted, since its last use.
-                if is_fresh or isinstance(problem, TimeoutError):
-                    raise problem if isinstance(problem, OSError) else ConnectionError(str(problem)) from problem
-                continue
-            except BaseException:  # a test's timeout: the connection is in the middle of an answer
-                connection.close()
-                raise
-            self._idle.put(connection)
-            return response.status, text
-
-    def _connection(self) -> tuple[http.client.HTTPSConnection, bool]:
-        with contextlib.suppress(Empty):
-            return self._idle.get_nowait(), False
-        if self._tls is None:  # only now: the file appears when the server first starts
-            self._tls = ssl.create_default_context(cafile=str(self.ca_file))
-        host, port = self._address
-        return http.client.HTTPSConnection(host, port, timeout=REQUEST_TIMEOUT_S, context=self._tls), True
+        target = f"{self.url}{path}?{urlencode(query)}" if query else f"{self.url}{path}"
+        try:
+            response = self._pool.request(method, target, body=content, headers=headers)
+        except HTTPError as problem:  # no OSError, though it tells of one
+            raise OSError(f"{method} {path}: {problem}") from problem
+        return response.status, response.data
 
 
 def wait_until(
