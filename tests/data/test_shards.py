@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_trainer.dataset.shards import LayoutName, ShardFolder, find_shard_folder, read_shard, write_shard
+from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.samples import Samples
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
@@ -274,3 +275,26 @@ def test_a_missing_folder_lists_those_that_exist(tmp_path: Path) -> None:
         find_shard_folder(tmp_path, 512, 80)
     with pytest.raises(InputError, match="none: no such dataset folder"):
         find_shard_folder(tmp_path / "none", 512, 80)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32])
+def test_rows_are_taken_in_any_order_with_what_belongs_to_them(kind: type[np.integer]) -> None:
+    counts, predictions = np.array([3, 0, 5, 1]), np.array([1, 0, 2, 0])
+    samples = RaggedSamples(
+        tokens=np.array([2, 10, 3, 2, 11, 3, 12, 3, 2], kind),
+        token_counts=counts,
+        first_segment_counts=counts,
+        next_sentence_labels=np.array([0, 1, 1, 0], np.int8),
+        prediction_counts=predictions,
+        masked_lm_positions=np.array([1, 1, 3], np.uint16),
+        masked_lm_ids=np.array([20, 21, 22], kind),
+    )
+    taken = samples.take(np.array([2, 1, 0, 2]))
+    assert taken.tokens.tolist() == [2, 11, 3, 12, 3, 2, 10, 3, 2, 11, 3, 12, 3]
+    assert taken.tokens.dtype == kind
+    assert taken.token_counts.tolist() == [5, 0, 3, 5]
+    assert taken.masked_lm_positions.tolist() == [1, 3, 1, 1, 3]
+    assert taken.masked_lm_ids.tolist() == [21, 22, 20, 21, 22]
+    taken.tokens[0] = 0  # rows of their own: writing into them leaves the others as they are
+    assert samples.tokens.tolist() == [2, 10, 3, 2, 11, 3, 12, 3, 2]
+    assert len(samples.take(np.zeros(0, np.int64)).tokens) == 0

@@ -86,6 +86,7 @@ class SampleOrder:
         # entries of both; the hash of its samples asks for the same ones again.
         self.windows = lru_cache(maxsize=4)(self._windows)
         self.window_order = lru_cache(maxsize=4)(self._window_order)
+        self.window_numbers = lru_cache(maxsize=4)(self._window_numbers)
 
     def __reduce__(self) -> tuple[type[SampleOrder], tuple[object, ...]]:
         """Pickle the arguments alone, for the broadcast to the other ranks; lru_cache does not pickle."""
@@ -126,7 +127,7 @@ class SampleOrder:
             yield _Piece(epoch, number, self.window_order(epoch, number)[offset : offset + count])
             start += count
 
-    def window_numbers(self, epoch: int, window: int) -> NDArray[np.int64]:
+    def _window_numbers(self, epoch: int, window: int) -> NDArray[np.int64]:
         """Numbers in the data set of the window's concatenated samples, int64."""
         ranges = []
         for shard in self.windows(epoch)[window].shards:

@@ -69,10 +69,9 @@ class RaggedSamples:
                 masked_lm_ids=self.masked_lm_ids[predictions],
                 **per_row,
             )
-        from_tokens = ragged_indexes(self.token_starts[rows], per_row["token_counts"])
         from_predictions = ragged_indexes(self.prediction_starts[rows], per_row["prediction_counts"])
         return RaggedSamples(
-            tokens=self.tokens[from_tokens],
+            tokens=_take_runs(self.tokens, self.token_starts[rows], per_row["token_counts"]),
             masked_lm_positions=self.masked_lm_positions[from_predictions],
             masked_lm_ids=self.masked_lm_ids[from_predictions],
             **per_row,
@@ -158,6 +157,17 @@ def smallest_ids(ids: NDArray[np.integer]) -> NDArray[np.integer]:
     fits = not ids.size or int(ids.max()) < 1 << 16
     smallest: NDArray[np.integer] = ids.astype(np.uint16 if fits else np.int32, copy=False)
     return smallest
+
+
+def _take_runs(
+    values: NDArray[np.integer], starts: NDArray[np.int64], counts: NDArray[np.int64]
+) -> NDArray[np.integer]:
+    """Return runs of the values end to end, (sum of counts,); what ``values[ragged_indexes(starts, counts)]`` is."""
+    # Whole runs are copied: an index of eight bytes for every token of two takes twice the time at 128 tokens, three
+    # times at 512. Of runs as short as predictions the index is faster.
+    view = np.ascontiguousarray(values).data
+    runs = [view[start:stop] for start, stop in zip(starts.tolist(), (starts + counts).tolist(), strict=True)]
+    return np.frombuffer(bytearray().join(runs), values.dtype)
 
 
 def _span(starts: NDArray[np.int64], total: int, first: int, stop: int) -> slice:
