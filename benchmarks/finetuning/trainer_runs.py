@@ -18,7 +18,7 @@ from bert_trainer.system.processor import read_flags, read_text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-from whole_configs import whole_document  # noqa: E402 - after the path
+from whole_configs import ADAMW, whole_document  # noqa: E402 - after the path
 
 Document = dict[str, Any]
 
@@ -26,11 +26,6 @@ TINY = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 DISTIL = {**BASE, "architecture": "distilbert", "num_hidden_layers": 6, "objective": "mlm"}
-
-ADAMW = {
-    "name": "adamw", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01, "bias_correction": True,
-    "max_gradient_norm": 1.0, "partitioning": "none",
-}  # fmt: skip
 
 
 def finetune_stage(name: str, data: Document, **settings: Any) -> Document:

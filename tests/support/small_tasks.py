@@ -9,35 +9,23 @@ from typing import Any
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.dataset.tokens.wordpiece import SPECIAL_TOKENS, Vocabulary
 from bert_trainer.tasks.examples import SpanExample, Split, TextExample
+from whole_configs import whole_stage
 
-ADAMW: dict[str, Any] = {
-    "name": "adamw",
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "epsilon": 1e-8,
-    "weight_decay": 0.01,
-    "bias_correction": True,
-    "max_gradient_norm": 1.0,
-    "partitioning": "none",
-}
-"""A job's default for fine-tuning."""
 _STAGE: dict[str, Any] = {
+    "kind": "finetune",
     "name": "finetune",
-    "task": "classification",
     "data": {},
     "sequence_length": 64,
     "global_batch_size": 8,
     "micro_batch_size": 8,
     "epochs": 1,
-    "schedule": {"learning_rate": 2e-5, "warmup": {"steps": 0}, "decay": "linear", "after_warmup": "continuous"},
-    "optimizer": ADAMW,
-    "seeds": [42],
+    "schedule": {"learning_rate": 2e-5},
 }
 
 
 def finetune_stage(**changes: object) -> FinetuneStage:
     """Return a stage with some fields changed."""
-    return FinetuneStage.model_validate({**_STAGE, **changes})
+    return FinetuneStage.model_validate(whole_stage({**_STAGE, **changes}))
 
 
 def vocabulary_of(*tokens: str) -> Vocabulary:

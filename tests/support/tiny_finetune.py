@@ -9,8 +9,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from small_tasks import ADAMW
 from tiny_run import run_document, write_vocabulary
+from whole_configs import whole_stage
 
 SEQUENCE_LENGTH = 16
 TRAIN_ROWS = 50
@@ -39,7 +39,6 @@ def finetune_stage(folder: Path, name: str = "rule", **changes: Any) -> dict[str
     stage = {
         "kind": "finetune",
         "name": name,
-        "task": "classification",
         "data": {
             "train": str(folder / "train.tsv"),
             "validation": str(folder / "validation.tsv"),
@@ -52,16 +51,9 @@ def finetune_stage(folder: Path, name: str = "rule", **changes: Any) -> dict[str
         "global_batch_size": 11,
         "micro_batch_size": 4,
         "epochs": 2,
-        "schedule": {
-            "learning_rate": 3e-3,
-            "warmup": {"proportion": 0.1},
-            "decay": "linear",
-            "after_warmup": "continuous",
-        },
-        "optimizer": ADAMW,
-        "seeds": [42],
+        "schedule": {"learning_rate": 3e-3, "warmup": {"proportion": 0.1}},
     }
-    return {**stage, **changes}
+    return whole_stage({**stage, **changes})
 
 
 def finetune_document(folder: Path, task: Path, *stages: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -51,6 +51,8 @@ _SECTIONS: dict[str, Document] = {
     },
     "logging": {"every_steps": 10, "tensorboard": True, "prometheus_port": None, "sample_ledger": False},
 }
+ADAMW: Document = {**_SECTIONS["optimizer"], "name": "adamw", "epsilon": 1e-8}
+"""Fine-tuning's optimizer."""
 _VALUES: Document = {
     "contract_version": 1,
     "if_exists": "Fail",
@@ -74,7 +76,12 @@ _STAGES: dict[str, Document] = {
         "data_range": {"start": 0.0, "end": 1.0},
     },
     "evaluate": {"name": "evaluate", "micro_batch_size": 32, "max_samples": None, "shards": None},
-    "finetune": {},
+    "finetune": {
+        "task": "classification",
+        "schedule": {"decay": "linear", "after_warmup": "continuous"},
+        "optimizer": ADAMW,
+        "seeds": [42],
+    },
     "export": {"name": "export", "format": "huggingface"},
 }
 
@@ -96,7 +103,7 @@ def whole_stage(stage: Document) -> Document:
     """Return a stage with every field that is missing filled in."""
     whole = {**_STAGES[stage["kind"]], **stage}
     if "schedule" in whole:
-        whole["schedule"] = {**_SCHEDULE, **whole["schedule"]}
+        whole["schedule"] = {**_SCHEDULE, **_STAGES[stage["kind"]].get("schedule", {}), **whole["schedule"]}
     return copy.deepcopy(whole)
 
 
