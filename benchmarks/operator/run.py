@@ -13,12 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +32,8 @@ from bert_operator.api.crd import render_crd  # noqa: E402
 from bert_operator.cluster.settings import Settings  # noqa: E402
 from bert_operator.render import names  # noqa: E402
 from cluster_api import Api, in_parallel, wait_until  # noqa: E402 - after the path
-from component import free_ports  # noqa: E402
 from control_plane import ControlPlane, namespace_of  # noqa: E402
+from operator_process import OperatorProcess  # noqa: E402
 
 HERE = Path(__file__).parent
 NAMESPACE = "bench"
@@ -44,7 +42,6 @@ PODS_PER_JOB = WORKERS + 1
 ROUNDS = (100, 1000, 3000)
 DEADLINE_S = 600.0
 TOLD_EVERY_S = 10.0
-PROGRAM = (sys.executable, "-m", "bert_operator")
 STARTED_S = time.monotonic()
 
 Json = dict[str, Any]
@@ -120,7 +117,7 @@ def run_round(jobs: int) -> Round:
     say(f"{jobs:,} jobs: the bare client")
     bare = [run_bare(jobs)]
     say(f"{jobs:,} jobs: the operator creates their children")
-    with fresh_cluster() as (control_plane, config), running_operator(config) as operator:
+    with fresh_cluster() as (control_plane, config), Operator(config) as operator:
         api = control_plane.api
         before = count_writes(api)
         cpu_before = operator.cpu_s()
@@ -129,14 +126,14 @@ def run_round(jobs: int) -> Round:
         rate = jobs / (wait_for_children(api, jobs) - started_s)
         # The last statuses and Events follow their children.
         wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
-        silences = max(0, int(operator.figure('watch_events_total{kind="Event"}')))
+        silences = int(operator.figure('watch_events_total{kind="Event"}'))
         writes = (count_writes(api) - before - jobs - 2 * silences) / jobs
         cpu_ms = 1000 * (operator.cpu_s() - cpu_before) / jobs
         say(f"{jobs:,} jobs: {jobs * PODS_PER_JOB:,} pods are created")
         create_pods(api, jobs)
         wait_until(lambda: operator.figure('known_objects{kind="pods"}') == jobs * PODS_PER_JOB, DEADLINE_S, "pods")
         wait_until(lambda: operator.is_idle(jobs), DEADLINE_S, "an operator with nothing left to do")
-        rss = operator.rss_mb()
+        rss_mb = operator.resident_bytes / 1e6
         say(f"{jobs:,} jobs: the operator starts again")
         operator.kill()
         restart_s = operator.start_and_wait(jobs)
@@ -147,9 +144,9 @@ def run_round(jobs: int) -> Round:
             writes_per_job=writes,
             silences=silences,
             operator_cpu_ms_per_job=cpu_ms,
-            rss_mb=rss,
+            rss_mb=rss_mb,
             restart_s=restart_s,
-            restart_rss_mb=operator.rss_mb(),
+            restart_rss_mb=operator.resident_bytes / 1e6,
         )
     say(f"{jobs:,} jobs: the bare client once more")
     bare.append(run_bare(jobs))
@@ -167,28 +164,16 @@ def fresh_cluster() -> Iterator[tuple[ControlPlane, Path]]:
         yield control_plane, control_plane.kubeconfig(control_plane.admin_token)
 
 
-class Operator:
-    """The operator as a process of its own."""
+class Operator(OperatorProcess):
+    """The operator as a process of its own, with the settings that it has by default."""
 
     def __init__(self, config: Path) -> None:
-        self._config, self.port = config, free_ports(1)[0]
-        self._log = (config.parent / "operator.log").open("ab")
-        self._spawn()
-
-    def _spawn(self) -> None:
-        command = [*PROGRAM, "run", "--http-port", str(self.port)]
-        environment = {**os.environ, "KUBECONFIG": str(self._config)}
-        self._process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
-        self._usage = psutil.Process(self._process.pid)
-
-    def wait_ready(self) -> None:
-        """Wait until it answers."""
-        wait_until(lambda: self._get("/readyz") is not None, DEADLINE_S, "the operator")
+        super().__init__(config.parent, config, sweepSeconds=Settings().sweep_seconds)
 
     def start_and_wait(self, jobs: int) -> float:
         """Start it again and return the seconds until it knows everything and has looked at every job."""
         started_s = time.monotonic()
-        self._spawn()
+        self.launch()
         wait_until(lambda: self.is_idle(jobs), DEADLINE_S, "an operator that has looked at every job")
         seconds = time.monotonic() - started_s
         pods = self.figure('known_objects{kind="pods"}')
@@ -200,44 +185,10 @@ class Operator:
         looked = self.figure('reconciles_total{result="done"}')
         return looked >= jobs and self.figure("queue_depth") == 0 and self.figure("queue_oldest_seconds") == 0
 
-    def figure(self, name: str) -> float:
-        """Return one of its metrics; -1 where it has none of the name."""
-        page = self._get("/metrics") or ""
-        found = re.search(rf"^bert_operator_{re.escape(name)} (\S+)$", page, re.MULTILINE)
-        return float(found[1]) if found else -1.0
-
-    def _get(self, path: str) -> str | None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return None
-
-    def rss_mb(self) -> float:
-        """Return its resident memory in MB."""
-        return self._usage.memory_info().rss / 1e6
-
     def cpu_s(self) -> float:
         """Return the seconds of processor time that it has used."""
-        times = self._usage.cpu_times()
+        times = psutil.Process(self.pid).cpu_times()
         return times.user + times.system
-
-    def kill(self) -> None:
-        """End it at once."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-
-@contextmanager
-def running_operator(config: Path) -> Iterator[Operator]:
-    """Run the operator until the block ends."""
-    operator = Operator(config)
-    try:
-        operator.wait_ready()
-        yield operator
-    finally:
-        operator.kill()
 
 
 def run_bare(jobs: int) -> float:
