@@ -110,6 +110,7 @@ def test_a_pass_never_asks_the_device_for_a_value(
     model.use(GpuBackend(attention, dtype))
     sums = model(batch, batch.dropout_keys(1, 2))
     (sums.masked_lm / batch.num_masked + sums.next_sentence / batch.num_rows).backward()
+    assert not vars(batch).keys() & {"padded_index_N", "row_mask_BT"}, "made for rows that nothing pads"
     for parameter in model.parameters():
         assert parameter.grad is not None
         assert (parameter.grad.shape, parameter.grad.dtype) == (parameter.shape, torch.float32)

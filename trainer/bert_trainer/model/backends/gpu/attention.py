@@ -32,9 +32,10 @@ class Rows(NamedTuple):
 
     bounds: Tensor
     """int32 (B + 1,): where rows begin, and the end."""
-    padded_index_N: Tensor
+    # Of the padded way alone: the others read no more than the bounds.
+    padded_index_N: Tensor | None = None
     """int64: the place of every token in rows padded to T and laid end to end."""
-    mask_BT: Tensor
+    mask_BT: Tensor | None = None
     """bool: where a padded row has a token."""
 
 
@@ -82,6 +83,8 @@ def attend_efficient(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> T
 
 def attend_padded(qkv: Tensor, rows: Rows, longest: int, dropout: float) -> Tensor:
     """Rows padded to the longest, through the public function of PyTorch: on any device, in any type."""
+    assert rows.mask_BT is not None, "where it pads"
+    assert rows.padded_index_N is not None, "where tokens go"
     num_rows, length = rows.mask_BT.shape
     # (B * T, 3, H, E), zeros where a row has no token.
     padded = qkv.new_zeros(num_rows * length, *qkv.shape[1:]).index_copy(0, rows.padded_index_N, qkv)

@@ -116,7 +116,9 @@ class GpuBackend(LayeredBackend):
             approximate=layer.approximate,
             epsilon=layer.attention_norm.eps,
         )
-        rows = Rows(mark_dynamic(batch.row_bounds), mark_dynamic(batch.padded_index_N), mark_dynamic(batch.row_mask_BT))
+        rows = Rows(mark_dynamic(batch.row_bounds))
+        if self.attention == "padded":
+            rows = Rows(rows.bounds, mark_dynamic(batch.padded_index_N), mark_dynamic(batch.row_mask_BT))
         if dropout is not None and layer.attention_dropout > 0:
             # For every layer: activation checkpointing computes a layer again, after others have drawn their bits.
             seed_generator(x_ND.device, dropout.site_seed(layer.first_site))
