@@ -36,6 +36,15 @@ def test_an_older_version_of_a_job_is_ignored() -> None:
     assert phase(index) == "Failed"
 
 
+def test_a_version_that_is_no_number_is_taken_for_new() -> None:
+    index = Index()
+    for current in ("Pending", "Running"):
+        document = job(phase=current)
+        document["metadata"]["resourceVersion"] = "a1"
+        assert index.put_job(document) == DEMO
+        assert phase(index) == current
+
+
 def test_what_is_known_already_is_no_news() -> None:
     index = Index()
     for put, document in (

@@ -21,6 +21,7 @@ from bert_operator.cluster.object_summaries import (
     read_child,
     read_job,
     read_pod,
+    read_version,
     read_warning,
 )
 from bert_operator.names import JobRef
@@ -59,15 +60,12 @@ class Index:
 
     def put_job(self, body: Document) -> JobRef | None:
         """Add or update a BertPretrainJob."""
-        summary, ref = read_job(body), _ref(body)
+        ref = _ref(body)
         known = self._jobs.get(ref)
-        if summary.uid in self._tombstones:
+        if self._is_old(known, body):
             return None
-        # Versions order the states of one object; a recreated job has another uid, and replaces its namesake.
-        if known is None or known.uid != summary.uid or known.version <= summary.version:
-            self._jobs[ref] = summary
-            return self._note_news(ref) if _is_news(known, summary) else None
-        return None
+        self._jobs[ref] = summary = read_job(body)
+        return self._note_news(ref) if _is_news(known, summary) else None
 
     def put_child(self, body: Document) -> JobRef | None:
         """Add or update a Job or MPIJob."""
@@ -76,15 +74,12 @@ class Index:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        if summary.uid in self._tombstones:
+        known = self._children.get(ref, {}).get(summary.name)
+        if self._is_old(known, body):
             return None
-        children = self._children.setdefault(ref, {})
-        known = children.get(summary.name)
-        if known is None or known.uid != summary.uid or known.version <= summary.version:
-            children[summary.name] = summary
-            self._note_prefix(ref)
-            return self._note_news(ref) if _is_news(known, summary) else None
-        return None
+        self._children.setdefault(ref, {})[summary.name] = summary
+        self._note_prefix(ref)
+        return self._note_news(ref) if _is_news(known, summary) else None
 
     def put_pod(self, body: Document) -> JobRef | None:
         """Add or update a pod."""
@@ -220,6 +215,15 @@ class Index:
     def count_phases(self) -> Mapping[str, float]:
         """Return how many jobs are in each phase."""
         return Counter(job.phase for job in self._jobs.values())
+
+    def _is_old(self, known: JobSummary | ChildSummary | None, body: Document) -> bool:
+        """Return whether an object is gone, or known in this version or a later one."""
+        uid = body.get("metadata", {}).get("uid", "")
+        # Versions order the states of one object; a recreated one has another uid, and replaces its namesake.
+        if uid in self._tombstones or known is None or known.uid != uid:
+            return uid in self._tombstones
+        # 0 is a version that is no number, and tells nothing.
+        return known.version >= max(read_version(body), 1)
 
     def _job_of(self, key: WarningKey) -> JobRef | None:
         namespace, name = key
