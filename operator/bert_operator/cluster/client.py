@@ -1,7 +1,7 @@
 """A small client of the API server: JSON in, JSON out, one type of error.
 
-Built on the connection pool and the credentials of the official client (``kubernetes.aio``), without its models:
-building them takes ten times as long as the request. It does not retry: the work queue does, with a fresh plan.
+Credentials and certificates are read by the official client (``kubernetes.aio``), whose models are not used: building
+them takes ten times as long as the request. It does not retry: the work queue does, with a fresh plan.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ LOG_TIMEOUT_S = 10.0
 """Logs are proxied from a kubelet, which may hang; the next round asks again."""
 MAX_REQUESTS = 32
 """Concurrent requests. Watches and logs do not count: others decide how long they stay open."""
+
+_BUFFER_BYTES = 2**21
+"""A line of a watch may be twice as long. aiohttp's own limit is smaller than the largest objects."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,19 +78,26 @@ class ApiClient:
 
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
+        # The official client reads certificates. Its requests are none of ours: it retries, and looks for more on the way.
+        tls = RESTClientObject(configuration).ssl_context
         # No limit: watches keep a connection each for minutes, and MAX_REQUESTS bounds everything else.
         # While all shared a pool of 32, the watches of eight namespaces left requests no connection, and the operator
         # never became ready.
-        configuration.connection_pool_maxsize = 0
-        configuration.retries = None
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls)
         # By default aiohttp looks for a proxy and for ~/.netrc before every request, each in a thread: a quarter of all
         # processor time while a thousand jobs were created. A process's environment does not change.
-        configuration.proxy = configuration.proxy or proxy_of(configuration.host)
-        configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            proxy=configuration.proxy or proxy_of(configuration.host),
+            read_bufsize=_BUFFER_BYTES,
+        )
+        self._proxy_headers, self._tls_name = configuration.proxy_headers, configuration.tls_server_name
+        self._host = configuration.host
         self._configuration = configuration
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._clock = ServerClock()
-        self._rest = RESTClientObject(configuration)
 
     async def __aenter__(self) -> ApiClient:
         """Enter; the pool opens connections as they are needed."""
@@ -95,7 +105,7 @@ class ApiClient:
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
-        await self._rest.close()
+        await self._session.close()
 
     def now_s(self) -> float:
         """Return the time by the API server's clock, in seconds since 1970."""
@@ -152,11 +162,11 @@ class ApiClient:
             if answer.status >= 400:
                 raise _error_of(answer, await answer.read())
             try:
-                async for line in answer.response.content:
+                async for line in answer.content:
                     yield json.loads(line)
             finally:
                 # Not released to the pool, which would first have to read an endless response.
-                answer.response.close()
+                answer.close()
         except TimeoutError:
             _log.info("%s was silent for %.0f s; reopening the watch", path, silence_s)
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -177,7 +187,7 @@ class ApiClient:
         self._clock.update(answer.headers.get("Date"), sent_s)
         return document
 
-    async def _exchange(self, request: _Request, timeout_s: float) -> tuple[Any, bytes]:
+    async def _exchange(self, request: _Request, timeout_s: float) -> tuple[aiohttp.ClientResponse, bytes]:
         """Send a request and read the whole response. Raises ApiError if there is none."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
@@ -186,15 +196,23 @@ class ApiClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(0, type(error).__name__, str(error) or "timed out") from error
 
-    async def _send(self, request: _Request, timeout: aiohttp.ClientTimeout) -> Any:
+    async def _send(self, request: _Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {"Accept": request.accept, "Content-Type": request.content, "User-Agent": "bert-operator"}
         # Read for every request: kubelet rotates the tokens of service accounts every hour.
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
         if token:
             headers["Authorization"] = token
-        url = self._configuration.host + request.path + (f"?{urlencode(request.query)}" if request.query else "")
-        send: Any = self._rest.request
-        return await send(request.method, url, headers, request.body, _request_timeout=timeout)
+        url = self._host + request.path + (f"?{urlencode(request.query)}" if request.query else "")
+        data = None if request.body is None else json.dumps(request.body).encode()
+        return await self._session.request(
+            request.method,
+            url,
+            headers=headers,
+            data=data,
+            timeout=timeout,
+            proxy_headers=self._proxy_headers,
+            server_hostname=self._tls_name,
+        )
 
 
 def proxy_of(url: str) -> str | None:
@@ -204,7 +222,7 @@ def proxy_of(url: str) -> str | None:
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
-def _error_of(answer: Any, data: bytes) -> ApiError:
+def _error_of(answer: aiohttp.ClientResponse, data: bytes) -> ApiError:
     document = _parse(data)
     return ApiError(
         answer.status,

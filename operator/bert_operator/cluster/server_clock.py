@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 _LOGGED_FROM_S = 5.0
 LOGGED_EVERY_S = 60.0
@@ -38,9 +39,7 @@ class ServerClock:
             date: The header; None, or anything that is no date, is ignored.
             sent_s: When the request was sent, on the monotonic clock.
         """
-        try:
-            date_s = parsedate_to_datetime(date or "").timestamp()
-        except (ValueError, OverflowError):  # none, or a proxy's
+        if (date_s := _parse_date(date or "")) is None:
             return
         # The date was written between request and response, and cut to whole seconds. An offset within these bounds is
         # kept: slow responses must not move a clock that is right.
@@ -53,3 +52,15 @@ class ServerClock:
         if abs(ahead_s - self._logged_ahead_s) > _LOGGED_FROM_S and now_s - self._logged_at_s >= LOGGED_EVERY_S:
             _log.warning("The API server's clock, which counts, is %+.0f s from this machine's", ahead_s)
             self._logged_ahead_s, self._logged_at_s = ahead_s, now_s
+
+
+@lru_cache(maxsize=4)
+def _parse_date(text: str) -> float | None:
+    """Return a Date in seconds since 1970; None for no date, or for a proxy's.
+
+    Kept: many responses come within a second, and have the same.
+    """
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
