@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import uvloop
 from kubernetes.aio.config import ConfigException
 
 from bert_operator.api.crd import PLURAL
@@ -49,7 +50,9 @@ def run_operator(settings: Settings) -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # One loop in one thread: what stands between two awaits is atomic. Index, queue and reconciler count on it and have
     # no locks.
-    asyncio.run(_Service(settings).run())
+    # uvloop, which kopf's own command line takes too: asyncio's TLS and transports are Python, uvloop's are compiled.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Service(settings).run())
 
 
 class _Service:
