@@ -14,7 +14,6 @@ from statistics import fmean, variance
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from bert_trainer.system.random_bits import RandomBits
 
@@ -52,6 +51,8 @@ def chi_square_z(counts: Sequence[float], expected: Sequence[float], *, scale: f
 
 def two_sample_chi_square_z(first: Sequence[int], second: Sequence[int]) -> float:
     """Return the chi-square of two rows of counts having one distribution, as a z-value; empty cells are left out."""
+    from scipy import stats  # only here: machines of tools/gpu_report.sh may lack it
+
     cells = np.array([cell for cell in zip(first, second, strict=True) if sum(cell)])
     statistic = float(stats.chi2_contingency(cells, correction=False).statistic)
     return _chi_square_z(statistic, len(cells) - 1)
@@ -62,6 +63,8 @@ def smirnov_z(first: Sequence[float], second: Sequence[float]) -> float:
 
     By the asymptotic distribution, which is on the safe side where values repeat.
     """
+    from scipy import stats
+
     significance = stats.ks_2samp(first, second, method="asymp").pvalue
     # Beyond 38 the normal distribution's tail is below the least double.
     return float(np.clip(stats.norm.isf(significance), 0.0, 38.0))
