@@ -78,7 +78,7 @@ class ApiClient:
 
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
-        # The official client reads certificates. Its requests are none of ours: it retries, and looks for more on the way.
+        # The official client reads certificates; requests go past it, who asks on the way what we never want.
         tls = RESTClientObject(configuration).ssl_context
         # No limit: watches keep a connection each for minutes, and MAX_REQUESTS bounds everything else.
         # While all shared a pool of 32, the watches of eight namespaces left requests no connection, and the operator
