@@ -7,6 +7,8 @@ text: of Chinese, the 100 commonest characters are 42 % of it, the 1,000 commone
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 _RANKS = (0, 100, 500, 1000, 1500, 2000, 3000, 4000, 6000, 12000)
@@ -33,7 +35,7 @@ def characters(codec: str, first_row: int, last_row: int) -> list[str]:
 def chinese(num_characters: int, seed: int = 0) -> list[list[str]]:
     """Return documents of 20 sentences in 3,755 characters and more: both levels of GB 2312."""
     rng = np.random.default_rng(seed)
-    return _documents([_sentence(part, "\u3002") for part in _parts(_draw(_HAN, num_characters, rng), rng, 24)])
+    return _documents(_joined(_draw(_HAN, num_characters, rng), rng, (12, 48)), "\u3002")
 
 
 def japanese(num_characters: int, seed: int = 0) -> list[list[str]]:
@@ -46,20 +48,22 @@ def japanese(num_characters: int, seed: int = 0) -> list[list[str]]:
         length = int(rng.integers(1, 5))
         pieces.append("".join(kanji[start : start + 2]) + "".join(kana[used : used + length]))
         used += length
-    return _documents([_sentence(part, "\u3002") for part in _parts(pieces, rng, 8)])
+    return _documents(_joined(pieces, rng, (4, 16)), "\u3002")
 
 
 def korean(num_characters: int, seed: int = 0) -> list[list[str]]:
     """Return the same of words of two to four of 2,350 syllables (KS X 1001)."""
     rng = np.random.default_rng(seed)
-    return _spaced(_draw(characters("euc_kr", 16, 40), num_characters, rng), rng, ".", (2, 5))
+    words = _joined(_draw(characters("euc_kr", 16, 40), num_characters, rng), rng, (2, 5))
+    return _documents(_joined(words, rng, (5, 20), " "), ".")
 
 
 def arabic(num_characters: int, seed: int = 0) -> list[list[str]]:
     """Return the same of words of two to eight letters."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, len(_ARABIC) + 1)
-    return _spaced(rng.choice(list(_ARABIC), num_characters, p=weights / weights.sum()), rng, ".", (2, 9))
+    words = _joined(rng.choice(list(_ARABIC), num_characters, p=weights / weights.sum()), rng, (2, 9))
+    return _documents(_joined(words, rng, (5, 20), " "), ".")
 
 
 def mixed(num_characters: int, seed: int = 0) -> list[list[str]]:
@@ -77,31 +81,18 @@ def _draw(alphabet: list[str], count: int, rng: np.random.Generator) -> np.ndarr
     return rng.choice(shuffled, count, p=weights / weights.sum())
 
 
-def _parts(pieces: object, rng: np.random.Generator, length: int) -> list[list[str]]:
+def _joined(pieces: Sequence[str], rng: np.random.Generator, counts: tuple[int, int], between: str = "") -> list[str]:
+    """Join pieces, by random counts from the first to below the second."""
     found, start = [], 0
-    pieces = list(pieces)  # type: ignore[call-overload]
     while start < len(pieces):
-        end = start + int(rng.integers(length // 2, 2 * length))
-        found.append(pieces[start:end])
+        end = start + int(rng.integers(*counts))
+        found.append(between.join(pieces[start:end]))
         start = end
     return found
 
 
-def _sentence(pieces: list[str], end: str) -> str:
-    return "".join(pieces) + end
-
-
-def _spaced(letters: np.ndarray, rng: np.random.Generator, end: str, lengths: tuple[int, int]) -> list[list[str]]:
-    words, start = [], 0
-    while start < len(letters):
-        stop = start + int(rng.integers(*lengths))
-        words.append("".join(letters[start:stop]))
-        start = stop
-    return _documents([" ".join(part) + end for part in _parts(words, rng, 10)])
-
-
-def _documents(sentences: list[str]) -> list[list[str]]:
-    return [sentences[start : start + 20] for start in range(0, len(sentences), 20)]
+def _documents(sentences: list[str], end: str) -> list[list[str]]:
+    return [[f"{it}{end}" for it in sentences[start : start + 20]] for start in range(0, len(sentences), 20)]
 
 
 _HAN = characters("gb2312", 16, 87)
