@@ -7,7 +7,6 @@ them takes ten times as long as the request. It does not retry: the work queue d
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -21,6 +20,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
+from bert_operator.cluster.json_text import read_json, write_json
 from bert_operator.cluster.server_clock import ServerClock
 
 Document = dict[str, Any]
@@ -163,7 +163,7 @@ class ApiClient:
                 raise _error_of(answer, await answer.read())
             try:
                 async for line in answer.content:
-                    yield json.loads(line)
+                    yield read_json(line)
             finally:
                 # Not released to the pool, which would first have to read an endless response.
                 answer.close()
@@ -203,7 +203,7 @@ class ApiClient:
         if token:
             headers["Authorization"] = token
         url = self._host + request.path + (f"?{urlencode(request.query)}" if request.query else "")
-        data = None if request.body is None else json.dumps(request.body).encode()
+        data = None if request.body is None else write_json(request.body)
         return await self._session.request(
             request.method,
             url,
@@ -248,7 +248,7 @@ async def load_configuration() -> Configuration:
 
 def _parse(data: bytes) -> Document:
     try:
-        document = json.loads(data)
+        document = read_json(data)
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}

@@ -6,12 +6,12 @@ nothing else. Everything is parsed defensively: objects come from other controll
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from bert_operator.api.schema.status import MAX_MESSAGE
+from bert_operator.cluster.json_text import read_json, write_json
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
 from bert_operator.timestamps import parse_time
@@ -43,7 +43,7 @@ class JobSummary(NamedTuple):
     def document(self) -> dict[str, Any]:
         """Return a fresh copy of the document."""
         assert self.content is not None, "a document that was too large to be kept is read again first"
-        document: dict[str, Any] = json.loads(self.content)
+        document: dict[str, Any] = read_json(self.content)
         return document
 
 
@@ -123,8 +123,7 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         "spec": body.get("spec", {}),
         "status": body.get("status") or {},
     }
-    # Not escaped: \uXXXX pairs take up to twelve bytes for a character.
-    content = json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+    content = write_json(kept)
     return JobSummary(
         uid=metadata.get("uid", ""),
         version=read_version(body),
