@@ -10,14 +10,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.rules import mounts
 from bert_operator.api.schema import recipes
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Stage
-from bert_operator.api.schema.section import Section
+from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import InvalidJob
 from bert_operator.names import API_VERSION, KIND
 from bert_operator.render import names
@@ -91,15 +91,21 @@ def spec_document(job: BertPretrainJob) -> Document:
 
 def _written(value: Any) -> Any:
     if isinstance(value, Section):
+        fields, kept = vars(value), _kept_nulls(type(value))
         return {
-            # A field whose default is not null keeps its null.
-            field.alias or name: _written(item)
-            for name, field in type(value).model_fields.items()
-            if (item := getattr(value, name)) is not None or field.default is not None
+            key: _written(item)
+            for name, key in keys_of(type(value)).items()
+            if (item := fields[name]) is not None or name in kept
         }
     if isinstance(value, tuple):
         return [_written(item) for item in value]
     return dict(value) if isinstance(value, dict) else value
+
+
+@cache
+def _kept_nulls(kind: type[Section]) -> frozenset[str]:
+    """Return the fields of a section whose null is written, since their default is another."""
+    return frozenset(name for name, field in kind.model_fields.items() if field.default is not None)
 
 
 def render_config_map(frozen: Frozen) -> Document:

@@ -25,7 +25,7 @@ from bert_operator.api.schema.bert_pretrain_job import (
     PretrainSpec,
     ProfileStepsSpec,
 )
-from bert_operator.api.schema.section import Section
+from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
 
 RESERVED_NAMES = (
@@ -336,11 +336,11 @@ def section_problems(job: BertPretrainJob, soundness: Soundness) -> Iterator[Pro
 def _visit(section: Section, path: Path, soundness: Soundness) -> Iterator[Problem]:
     for name, value in vars(section).items():
         if isinstance(value, Section):
-            yield from _visit(value, (*path, _alias(section, name)), soundness)
+            yield from _visit(value, (*path, keys_of(type(section))[name]), soundness)
         elif isinstance(value, tuple):
             for number, item in enumerate(value):
                 if isinstance(item, Section):
-                    yield from _visit(item, (*path, _alias(section, name), number), soundness)
+                    yield from _visit(item, (*path, keys_of(type(section))[name], number), soundness)
     # By exact type: no section inherits from another.
     for rule in SECTION_RULES.get(type(section), ()):
         if (soundness.is_complete or soundness.is_whole(path)) and not rule.holds(section):
@@ -350,7 +350,3 @@ def _visit(section: Section, path: Path, soundness: Soundness) -> Iterator[Probl
                 allowed=rule.allowed,
                 next_step=rule.next_step,
             )
-
-
-def _alias(section: Section, name: str) -> str:
-    return type(section).model_fields[name].alias or name

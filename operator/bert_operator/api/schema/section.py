@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,3 +35,9 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+
+
+@cache
+def keys_of(kind: type[Section]) -> dict[str, str]:
+    """Return by field what YAML calls it."""
+    return {name: field.alias or name for name, field in kind.model_fields.items()}
