@@ -151,7 +151,7 @@ def test_a_namespace_with_bound_pods_goes_once_they_are_gone(api: Api, namespace
     wait_until(lambda: api.get("v1/serviceaccounts", "default", passing).status == 200, 10, "its ServiceAccount")
     # The controller looks again after half of the grace period.
     api.create(pod("bound", terminationGracePeriodSeconds=1), passing).expect()
-    with FakeKubelet(api, passing).start() as kubelet:
+    with FakeKubelet(api, passing) as kubelet:
         wait_until(lambda: conditions(kubelet.pods()[0]).get("Ready") == "True", 10, "the pod to run")
         api.delete("v1/namespaces", passing).expect()
         wait_until(lambda: api.get("v1/namespaces", passing).status == 404, 20, "the namespace to go")
@@ -159,7 +159,7 @@ def test_a_namespace_with_bound_pods_goes_once_they_are_gone(api: Api, namespace
 
 def test_an_mpi_job_with_two_workers_runs_and_succeeds(api: Api, namespace: str) -> None:
     api.create(mpi_job("pair", workers=2), namespace).expect()
-    with FakeKubelet(api, namespace).start() as kubelet:
+    with FakeKubelet(api, namespace) as kubelet:
         wait_until(lambda: mpi_job_conditions(api, "pair", namespace).get("Running") == "True", 20, "Running")
         workers = kubelet.pods("training.kubeflow.org/job-role=worker")
         assert sorted(each["metadata"]["name"] for each in workers) == ["pair-worker-0", "pair-worker-1"]

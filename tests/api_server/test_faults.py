@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from cluster_api import Api, in_parallel, wait_until
-from cluster_jobs import Fates, Jobs, attempt_of
+from cluster_jobs import Jobs
 from control_plane import ControlPlane
 from flaky_proxy import Fault, FlakyProxy, Match, Request
+from kubelet import FakeKubelet, attempt_of
 from operator_process import OperatorProcess, install_operator
 
 Json = dict[str, Any]
@@ -116,7 +117,7 @@ def test_an_operator_that_is_killed_at_any_write_goes_on_where_it_was(
         proxy.add(Fault(concerns(name), modes[how], nth=number, times=1))  # type: ignore[arg-type]
         for number, name in enumerate(names, start=1)
     ]
-    with Fates(api, namespace) as kubelet, watching_for_doubles(jobs):
+    with FakeKubelet(api, namespace) as kubelet, watching_for_doubles(jobs):
         kubelet.fates[2] = kubelet.failing(1)
         in_parallel(lambda name: jobs.create(name, prepare=True, workers=workers), names)
         if how == "broken":
@@ -150,7 +151,7 @@ def test_two_operators_by_mistake_make_no_second_child(
     with (
         OperatorProcess(tmp_path, config, namespaces=[namespace], name="one") as one,
         OperatorProcess(tmp_path, config, namespaces=[namespace], name="other") as other,
-        Fates(api, namespace),
+        FakeKubelet(api, namespace),
         watching_for_doubles(jobs),
     ):
         began_s = time.monotonic()
@@ -170,7 +171,7 @@ def test_nothing_is_lost_when_the_api_server_restarts_under_load(
 ) -> None:
     config = control_plane.kubeconfig(install_operator(control_plane))
     names = [f"job-{number:02}" for number in range(30)]
-    with OperatorProcess(tmp_path, config, namespaces=[namespace]) as operator, Fates(api, namespace):
+    with OperatorProcess(tmp_path, config, namespaces=[namespace]) as operator, FakeKubelet(api, namespace):
         in_parallel(lambda name: jobs.create(name, workers=1 + int(name[-1]) % 2), names)
         wait_until(lambda: sum(bool(jobs.children(name)) for name in names) >= 5, 20, "the first children")
         control_plane.api_server.kill()
@@ -187,7 +188,7 @@ def test_watches_that_are_cut_again_and_again_lose_nothing(
     proxied: OperatorProcess, proxy: FlakyProxy, api: Api, namespace: str, jobs: Jobs
 ) -> None:
     names = [f"job-{number}" for number in range(10)]
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         in_parallel(lambda name: jobs.create(name, workers=2), names)
         cuts = 0
         for _ in range(15):
@@ -203,7 +204,7 @@ def test_watches_that_are_cut_again_and_again_lose_nothing(
 def test_what_happens_while_no_watch_is_open_and_its_version_is_forgotten_is_found_by_a_new_list(
     proxied: OperatorProcess, proxy: FlakyProxy, api: Api, namespace: str, jobs: Jobs
 ) -> None:
-    with Fates(api, namespace, {1: None}) as kubelet:
+    with FakeKubelet(api, namespace, {1: None}) as kubelet:
         for name in ("deleted", "ends"):
             jobs.create(name, workers=2)
             jobs.wait_phase(name, "Running")
@@ -241,7 +242,7 @@ def test_refusals_in_a_row_are_waited_out(
         proxy.add(Fault(concerns(name), "refuse", nth=nth, times=3, status=status, headers=headers)) for nth in (1, 3)
     ]
     lists = proxy.add(Fault(lambda request: request.method == "GET", "refuse", times=4, status=status, headers=headers))
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         proxy.cut_watches()
         began_s = time.monotonic()
         jobs.create(name)
@@ -258,7 +259,7 @@ def test_a_slow_api_server_is_waited_for(
 ) -> None:
     names = [f"slow-{number}" for number in range(10)]
     slow = proxy.add(Fault(lambda request: not request.is_watch, "delay", delay_s=0.5))
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         began_s = time.monotonic()
         in_parallel(lambda name: jobs.create(name, workers=2), names)
         statuses = wait_all(jobs, names)
@@ -272,7 +273,7 @@ def test_an_answer_that_is_no_json_ends_nothing(
 ) -> None:
     nonsense = proxy.add(Fault(lambda request: not request.is_watch, "garble", times=12))
     proxy.cut_watches()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         jobs.create("bert")
         status = jobs.wait_phase("bert", "Succeeded")
     assert nonsense.reached.is_set()
@@ -283,7 +284,7 @@ def test_watches_that_died_without_a_word_are_opened_anew(
     proxied: OperatorProcess, proxy: FlakyProxy, api: Api, namespace: str, jobs: Jobs
 ) -> None:
     jobs.create("first")
-    with Fates(api, namespace, {1: None}) as kubelet:
+    with FakeKubelet(api, namespace, {1: None}) as kubelet:
         jobs.wait_phase("first", "Running")
         muted = proxy.mute_watches()
         began_s = time.monotonic()

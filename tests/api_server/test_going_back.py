@@ -14,9 +14,9 @@ import yaml
 
 from bert_operator.api.crd import render_crd
 from cluster_api import Api
-from cluster_jobs import Jobs, attempt_of, condition, job_document
+from cluster_jobs import Jobs, condition, job_document
 from kept_release import CRD, WHEEL
-from kubelet import FakeKubelet
+from kubelet import FakeKubelet, attempt_of
 from operator_process import OperatorProcess
 
 SIGKILL = 9
@@ -38,7 +38,10 @@ def release(folder: Path, config: Path, api: Api, *, before: bool) -> Iterator[O
 
 
 class Machine(FakeKubelet):
-    """Runs pods, and loses them when a test says so."""
+    """Runs pods, and loses them when a test says so; by itself it removes what was deleted."""
+
+    def decide(self, *_: object) -> None:
+        """Do nothing with the others."""
 
     def run_newest(self, jobs: Jobs, name: str, attempt: int) -> None:
         """Run the pod of an attempt, once it is there, until the job says so."""
@@ -56,7 +59,7 @@ def test_jobs_go_on_through_an_upgrade_and_back_and_forth_again(
     api: Api, namespace: str, jobs: Jobs, operator_config: Path, tmp_path: Path, definitions: None
 ) -> None:
     machine = Machine(api, namespace)
-    machine.start(lambda *_: None)  # but for what was deleted
+    machine.start()
     try:
         with release(tmp_path / "1", operator_config, api, before=True):
             for name in ("killed", "quiet"):

@@ -11,7 +11,7 @@ import pytest
 
 from bert_operator.api.crd import render_crd
 from cluster_api import Api, wait_until
-from cluster_jobs import CLAIM, NO_SCHEDULER, Fates, Jobs, condition
+from cluster_jobs import CLAIM, NO_SCHEDULER, Jobs, condition
 from control_plane import ControlPlane, load_documents, namespace_of
 from kubelet import FakeKubelet
 from operator_process import MANIFESTS, OperatorProcess, install_operator
@@ -71,7 +71,7 @@ def test_a_quota_that_leaves_no_room(api: Api, namespace: str, jobs: Jobs, worke
     jobs.create("bert", workers=workers)
     clock = wait_blocked(jobs, "bert", "QuotaExceeded", "exceeded quota: none", "spec.resources")
     api.delete("v1/resourcequotas", "none", namespace).expect()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 
 
@@ -86,7 +86,7 @@ def test_pod_security_that_forbids_a_volume(api: Api, namespace: str, jobs: Jobs
     jobs.create("bert", output={"path": "run", "volume": share})
     clock = wait_blocked(jobs, "bert", "PodSecurityViolated", "violates PodSecurity", "nfs", "persistentVolumeClaim")
     enforce("privileged")
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 
 
@@ -149,7 +149,7 @@ def test_a_pod_that_cannot_start(
     pod = first_pod(jobs, "bert")
     happens(api, pod)
     clock = wait_blocked(jobs, "bert", reason, pod["metadata"]["name"], *words)
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 
 
@@ -157,7 +157,7 @@ def test_a_pod_that_cannot_start(
 def test_pods_for_which_no_node_is_large_enough(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", scheduling={})
     clock = wait_blocked(jobs, "bert", "Unschedulable", "bert-a1-training-", "spec.scheduling")
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 
 
@@ -176,7 +176,7 @@ def test_a_name_that_somebody_else_has_taken(api: Api, namespace: str, jobs: Job
     path = api.path_for(foreign, namespace)
     assert api.request("GET", path).expect()["metadata"]["uid"] == foreign["metadata"]["uid"], "it is not ours"
     api.request("DELETE", path, {"propagationPolicy": "Background"}).expect()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 
 
@@ -203,7 +203,7 @@ def test_a_job_that_is_not_for_this_cluster(
     # Events are written after the status.
     wait_until(lambda: "SpecInvalid" in jobs.events("bert"), 5, "the Event")
     jobs.change("bert", output={"volume": {"hostPath": None, **CLAIM}}).expect()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded")
     clock.lap("Succeeded")
     assert condition(status, "Valid")["status"] == "True"
@@ -218,7 +218,7 @@ def test_an_mpi_operator_that_does_not_run(
         clock = wait_blocked(jobs, "bert", "MPIOperatorSilent", "MPIJob bert-a1", "kubectl get deployments")
     finally:
         control_plane.mpi_operator.start()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_cleared(jobs, "bert", clock)
 
 
@@ -234,7 +234,7 @@ def test_a_cluster_without_mpi_jobs(bare_control_plane: ControlPlane, tmp_path: 
     api = bare_control_plane.api
     config = bare_control_plane.kubeconfig(install_operator(bare_control_plane))
     jobs = Jobs(api, "default")
-    with OperatorProcess(tmp_path, config) as operator, Fates(api, "default"):
+    with OperatorProcess(tmp_path, config) as operator, FakeKubelet(api, "default"):
         running = operator.pid
         jobs.create("bert", workers=2)
         clock = wait_blocked(jobs, "bert", "MPIJobAPIMissing", "mpijobs.kubeflow.org")
@@ -287,7 +287,7 @@ def test_an_operator_that_lacks_a_right_in_the_namespace(
         jobs.create("bert")
         clock = wait_blocked(jobs, "bert", "Forbidden", "cannot create resource", "granted")
         grant(api, namespace, "poor")
-        with Fates(api, namespace):
+        with FakeKubelet(api, namespace):
             wait_cleared(jobs, "bert", clock)
     finally:
         limited.kill()

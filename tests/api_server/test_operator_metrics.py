@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from cluster_api import Api, wait_until
-from cluster_jobs import Fates, Jobs
+from cluster_jobs import Jobs
 from control_plane import ControlPlane
 from flaky_proxy import Fault, FlakyProxy
+from kubelet import FakeKubelet
 from operator_process import OperatorProcess, install_operator
 
 KINDS = ("BertPretrainJob", "Event", "Job", "MPIJob", "Pod")
@@ -36,7 +37,7 @@ def make_operator(control_plane: ControlPlane, proxy: FlakyProxy, namespace: str
 def test_figures_follow_a_job_through_its_life(
     make_operator: Any, proxy: FlakyProxy, api: Api, namespace: str, jobs: Jobs
 ) -> None:
-    with make_operator() as operator, Fates(api, namespace) as kubelet:
+    with make_operator() as operator, FakeKubelet(api, namespace) as kubelet:
         kubelet.fates |= {1: kubelet.failing(1), 2: None}
         proxy.add(Fault(lambda request: request.path.endswith("/configmaps"), "refuse", times=1, status=500))
         jobs.create("bert", workers=2)
@@ -159,6 +160,6 @@ def test_it_is_not_ready_while_the_queue_does_not_move(
         assert operator.figure("queue_oldest_seconds") > 2
         held.release()
         wait_until(lambda: operator.page("/readyz") == (200, "ok\n"), 20, "the probe to pass again")
-        with Fates(api, namespace):
+        with FakeKubelet(api, namespace):
             for number in range(3):
                 jobs.wait_phase(f"job-{number}", "Succeeded")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster_api import Api, wait_until
-from cluster_jobs import Fates, Jobs, attempt_of, condition, conditions
-from kubelet import FakeKubelet
+from cluster_jobs import Jobs, condition, conditions
+from kubelet import FakeKubelet, attempt_of
 from operator_process import OperatorProcess
 
 Json = dict[str, Any]
@@ -58,7 +58,7 @@ def test_a_single_pod_job_is_created_runs_and_succeeds(api: Api, namespace: str,
 
 def test_a_job_with_two_workers_runs_as_an_mpi_job(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", workers=2)
-    with Fates(api, namespace, {1: None}) as kubelet:
+    with FakeKubelet(api, namespace, {1: None}) as kubelet:
         status = jobs.wait_phase("bert", "Running")
         assert names(jobs.children("bert")) == [("MPIJob", "bert-a1")]
         assert (status["child"]["kind"], status["child"]["name"]) == ("MPIJob", "bert-a1")
@@ -75,7 +75,7 @@ def test_a_job_with_two_workers_runs_as_an_mpi_job(api: Api, namespace: str, job
 
 def test_data_are_prepared_by_one_pod_before_the_training(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", prepare=True, workers=2)
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded")
     assert names(jobs.children("bert")) == [("Job", "bert-a1-prepare"), ("MPIJob", "bert-a2")]
     assert status["completedRuns"] == ["prepare", "training"]
@@ -90,7 +90,7 @@ def test_a_failed_attempt_is_removed_before_the_next_one_reads_the_same_configur
     jobs.create("bert")
     seen: list[list[int]] = []
     message = json.dumps({"exitCode": 1, "reason": "Diverged", "message": "loss is not a number"})
-    with Fates(api, namespace) as kubelet:
+    with FakeKubelet(api, namespace) as kubelet:
         kubelet.fates |= {1: kubelet.failing(1, message), 2: None}
         frozen = wait_until(lambda: api.get("v1/configmaps", "bert-frozen", namespace).body.get("data"), 10, "files")
         version = jobs.frozen("bert")["metadata"]["resourceVersion"]
@@ -116,7 +116,7 @@ def test_a_failed_attempt_is_removed_before_the_next_one_reads_the_same_configur
 
 def test_a_job_fails_when_its_retries_are_spent(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", runPolicy={"applicationRetries": 1})
-    with Fates(api, namespace) as kubelet:
+    with FakeKubelet(api, namespace) as kubelet:
         kubelet.fates |= {1: kubelet.failing(1), 2: kubelet.failing(1, "no such file: corpus")}
         status = jobs.wait_phase("bert", "Failed")
     assert conditions(status) == {"Failed": "ApplicationRetriesSpent"}
@@ -139,7 +139,7 @@ def test_an_end_counts_against_the_budget_of_its_cause(
     api: Api, namespace: str, jobs: Jobs, how: Json, kind: str, reason: str, code: int | None, workers: int
 ) -> None:
     jobs.create("bert", workers=workers, runPolicy={"applicationRetries": 0, "infrastructureRetries": 1})
-    with Fates(api, namespace) as kubelet:
+    with FakeKubelet(api, namespace) as kubelet:
         kubelet.fates[1] = lambda pod: kubelet.fail(pod, **how)
         status = jobs.wait_phase("bert", "Succeeded", attempt=2)
     assert failures(status) == [(1, kind, reason, code)]
@@ -148,7 +148,7 @@ def test_an_end_counts_against_the_budget_of_its_cause(
 def test_input_that_was_refused_is_never_tried_again(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", runPolicy={"applicationRetries": 5})
     message = json.dumps({"exitCode": 2, "reason": "ConfigError", "message": "dataset.path: no shards"})
-    with Fates(api, namespace) as kubelet:
+    with FakeKubelet(api, namespace) as kubelet:
         kubelet.fates[1] = kubelet.failing(2, message)
         status = jobs.wait_phase("bert", "Failed")
     assert conditions(status) == {"Failed": "InvalidInput"}
@@ -159,7 +159,7 @@ def test_input_that_was_refused_is_never_tried_again(api: Api, namespace: str, j
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_evicted_pod_counts_as_infrastructure(api: Api, namespace: str, jobs: Jobs, workers: int) -> None:
     jobs.create("bert", workers=workers, runPolicy={"applicationRetries": 0})
-    with Fates(api, namespace, {1: None}) as kubelet:
+    with FakeKubelet(api, namespace, {1: None}) as kubelet:
         jobs.wait_phase("bert", "Running")
         role = "worker" if workers > 1 else "single"
         victim = next(pod for pod in jobs.pods("bert") if pod["metadata"]["labels"]["bert-operator.dev/role"] == role)
@@ -182,7 +182,7 @@ def test_a_deleted_child_counts_as_lost_and_its_pod_is_waited_for(api: Api, name
     status = jobs.wait("bert", lambda status: condition(status, "Blocked").get("status") == "True", "a word about it")
     assert pod["metadata"]["name"] in status["message"]
     assert len(jobs.pods("bert")) == 1, "two attempts that write into the same folder"
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded", attempt=2)
     assert failures(status) == [(1, "Infrastructure", "Lost", None)]
 
@@ -209,7 +209,7 @@ def test_a_suspended_job_stops_gracefully_and_goes_on_in_another_attempt(api: Ap
     assert (jobs.children("bert"), status.get("failures", [])) == ([], [])
 
     jobs.change("bert", runPolicy={"suspend": False}).expect()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded", attempt=2)
     assert condition(status, "Stopped")["reason"] == "Resumed"
     told = jobs.events("bert")
@@ -219,13 +219,13 @@ def test_a_suspended_job_stops_gracefully_and_goes_on_in_another_attempt(api: Ap
 
 def test_a_job_that_outlives_its_ttl_is_deleted(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", runPolicy={"ttlSecondsAfterFinished": 1})
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         wait_until(lambda: jobs.is_gone("bert") and not jobs.pods("bert"), 20, "the job to be deleted")
 
 
 def test_a_job_that_is_late_fails_and_leaves_nothing_running(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", runPolicy={"activeDeadlineSeconds": 3})
-    with Fates(api, namespace, {1: None}):
+    with FakeKubelet(api, namespace, {1: None}):
         status = jobs.wait_phase("bert", "Failed")
         assert conditions(status) == {"Failed": "DeadlineExceeded"}
         wait_until(lambda: not jobs.pods("bert"), 10, "its pod to go")
@@ -243,7 +243,7 @@ def test_a_deleted_job_leaves_nothing_behind(api: Api, namespace: str, jobs: Job
     wait_until(lambda: api.get("v1/configmaps", "kube-root-ca.crt", namespace).status != 500, 5, "the API server")
     before = inventory(api, namespace)
     jobs.create("bert", workers=workers)
-    with Fates(api, namespace, {1: None}):
+    with FakeKubelet(api, namespace, {1: None}):
         jobs.wait_phase("bert", "Running")
         made = {kind for kind, _ in inventory(api, namespace) - before}
         assert made >= ({"v1/secrets", "v1/services"} if workers > 1 else {"batch/v1/jobs", "v1/configmaps"})
@@ -267,7 +267,7 @@ def test_a_job_of_the_same_name_waits_for_the_pods_of_its_namesake(api: Api, nam
     assert old["metadata"]["name"] in waiting["message"]
     assert len(jobs.pods("bert")) == 1, "two jobs that write into the same folder"
     assert jobs.children("bert") == []
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded")
     assert status["child"]["uid"] != first
     assert jobs.child("bert")["metadata"]["ownerReferences"][0]["uid"] == new
@@ -288,7 +288,7 @@ def test_a_retry_runs_the_image_that_the_first_attempt_ran(
     operator.start()
     try:
         jobs.create("bert", image=None)
-        with Fates(api, namespace, {1: None, 2: None}) as kubelet:
+        with FakeKubelet(api, namespace, {1: None, 2: None}) as kubelet:
             jobs.wait_phase("bert", "Running")
             assert image_of_the_pod() == "registry.example.com/trainer:old"
             operator.kill()
@@ -310,7 +310,7 @@ def test_a_status_that_says_nothing_new_is_not_written(
 ) -> None:
     jobs.create("running", workers=2)
     jobs.create("waiting", runPolicy={"suspend": True})
-    with Fates(api, namespace, {1: None}):
+    with FakeKubelet(api, namespace, {1: None}):
         jobs.wait_phase("running", "Running")
         jobs.wait_phase("waiting", "Stopped")
         operator.wait_resyncs(1)
@@ -321,7 +321,7 @@ def test_a_status_that_says_nothing_new_is_not_written(
 
 def test_once_started_only_the_run_policy_may_change(api: Api, namespace: str, jobs: Jobs) -> None:
     jobs.create("bert", runPolicy={"applicationRetries": 0})
-    with Fates(api, namespace, {1: None}) as kubelet:
+    with FakeKubelet(api, namespace, {1: None}) as kubelet:
         jobs.wait_phase("bert", "Running")
         refused = jobs.change("bert", seed=7)
         assert refused.status == 422
@@ -356,7 +356,7 @@ def test_a_child_that_a_queue_holds_back_is_left_to_the_queue(
     assert not any(entry["manager"] == "bert-operator" and entry["operation"] == "Apply"
                    for entry in child["metadata"]["managedFields"])  # fmt: skip
     api.patch(resource, name, suspend(False), namespace).expect()
-    with Fates(api, namespace):
+    with FakeKubelet(api, namespace):
         status = jobs.wait_phase("bert", "Succeeded")
     assert status["attempt"] == 1
     assert jobs.child("bert")["metadata"]["generation"] == generation + 1

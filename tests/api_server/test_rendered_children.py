@@ -264,7 +264,7 @@ def test_one_pod_at_most_is_found_by_the_word_launch(api: Api, restricted: str) 
     wait_for_pods(api, restricted, 3)
     assert len(names_with(api, restricted, "launch")) == 1
     assert names_with(api, restricted, "training") == []
-    with FakeKubelet(api, restricted).start():
+    with FakeKubelet(api, restricted):
         # Workers would run for ever; the launcher stays, to be read.
         wait_until(lambda: len(api.list("v1/pods", restricted)) == 1, 20, "the workers to go")
     assert len(names_with(api, restricted, "launch")) == 1

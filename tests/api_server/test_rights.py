@@ -10,8 +10,9 @@ import pytest
 
 from bert_operator.api.crd import render_crd
 from cluster_api import Api, wait_until
-from cluster_jobs import NO_SCHEDULER, Fates, Jobs
+from cluster_jobs import NO_SCHEDULER, Jobs
 from control_plane import ControlPlane, load_documents, namespace_of
+from kubelet import FakeKubelet
 from operator_process import MANIFESTS, USER, OperatorProcess, install_operator
 
 Json = dict[str, Any]
@@ -65,7 +66,7 @@ def live_full_lives(jobs: Jobs) -> None:
     """Have jobs go through everything that the operator has another request for."""
     api, namespace = jobs.api, jobs.namespace
     take_names(api, namespace)
-    with Fates(api, namespace) as kubelet:
+    with FakeKubelet(api, namespace) as kubelet:
         kubelet.fates |= {1: kubelet.failing(1), 3: kubelet.failing(1), 4: None}
         jobs.create("retried", prepare=True, workers=2, runPolicy={"ttlSecondsAfterFinished": 0})
         jobs.create("taken-job")

@@ -1,18 +1,17 @@
-"""BertPretrainJobs of one namespace, as their user sees them, and what becomes of the pods of their attempts."""
+"""BertPretrainJobs of one namespace, as their user sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 from cluster_api import Answer, Api, wait_until
-from kubelet import Action, FakeKubelet
+from kubelet import GROUP, attempt_of
 from operator_process import JOBS
 from sample_job import PHASE1, PREPARE, sample_document
 
 Json = dict[str, Any]
 
-GROUP = "bert-operator.dev"
 IMAGE = "registry.example.com/bert-trainer:1"
 PATIENCE_S = 90.0
 CLAIM = {"persistentVolumeClaim": {"claimName": "results"}}
@@ -117,11 +116,6 @@ class Jobs:
         return sorted(item["reason"] for item in found if item["involvedObject"]["kind"] == "BertPretrainJob")
 
 
-def attempt_of(document: Json) -> int:
-    """Return the attempt that a child or a pod is labelled with."""
-    return int(document["metadata"]["labels"][f"{GROUP}/attempt"])
-
-
 def condition(status: Json, kind: str) -> Json:
     """Return one condition of a status; empty where it is absent."""
     return next((item for item in status.get("conditions") or () if item["type"] == kind), {})
@@ -130,30 +124,3 @@ def condition(status: Json, kind: str) -> Json:
 def conditions(status: Json) -> dict[str, str]:
     """Return type and reason of the conditions that are True."""
     return {item["type"]: item["reason"] for item in status["conditions"] if item["status"] == "True"}
-
-
-class Fates(FakeKubelet):
-    """A kubelet that runs every pod, and ends launchers and single pods as a test says, attempt by attempt.
-
-    ``fates`` maps attempts to what is done with the pod; ``None`` lets it run on. Attempts that are not named succeed.
-    """
-
-    def __init__(self, api: Api, namespace: str, fates: Mapping[int, Action | None] | None = None) -> None:
-        super().__init__(api, namespace)
-        self.fates: dict[int, Action | None] = dict(fates or {})
-        self.ran_for_s = 0.3
-
-    def __enter__(self) -> Self:
-        """Begin to play."""
-        self.start(self._decide)
-        return self
-
-    def _decide(self, pod: Json, ran_s: float) -> Action | None:
-        if not ran_s:
-            return self.run
-        is_worker = pod["metadata"]["labels"].get(f"{GROUP}/role") == "worker"
-        return None if is_worker or ran_s < self.ran_for_s else self.fates.get(attempt_of(pod), self.succeed)
-
-    def failing(self, exit_code: int = 1, message: str = "", **how: Any) -> Action:
-        """Return the fate of a pod that fails."""
-        return lambda pod: self.fail(pod, exit_code, message=message, **how)

@@ -2,27 +2,27 @@
 
 Nothing runs. A pod is bound to a node that does not exist, and its status is patched to what a kubelet would report.
 As on a cluster, a pod that is bound and then deleted stays, with a deletionTimestamp, until its kubelet says that its
-containers are gone: ``remove_deleted``, or the thread that ``start`` starts. A pod that was never bound goes at once.
+containers are gone: ``remove_deleted``, or the thread that plays. A pod that was never bound goes at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import signal as signals
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from cluster_api import Answer, Api
+from bert_operator.timestamps import render_time
+from cluster_api import Answer, Api, path_of
 
 Json = dict[str, Any]
 Action = Callable[[Json], None]
-# Called with a pod and the seconds for which this kubelet has been running it; says what to do now, None for nothing.
-Script = Callable[[Json, float], Action | None]
 
+GROUP = "bert-operator.dev"
+NODE = "node-1"
 POLL_S = 0.1
 FINAL_PHASES = ("Succeeded", "Failed")
 
@@ -32,10 +32,19 @@ class PodGone(AssertionError):
 
 
 class FakeKubelet:
-    """The kubelet of one node that takes every pod of a namespace, or of all where none is named."""
+    """The kubelet of one node that takes every pod of a namespace, or of all where none is named.
 
-    def __init__(self, api: Api, namespace: str = "", node: str = "node-1") -> None:
-        self._api, self._namespace, self._node = api, namespace, node
+    ``with FakeKubelet(api, namespace, fates) as kubelet:`` plays on in a thread: it runs every pod, removes what was
+    deleted, and ends the pods of Jobs, attempt by attempt. ``fates`` maps attempts to what is done with their pods;
+    None lets them run on. Attempts that are not named succeed, and pods that are of none.
+    """
+
+    ran_for_s = 0.3
+    """Not at once: mpi-operator says Running only if it finds launcher and workers running together."""
+
+    def __init__(self, api: Api, namespace: str = "", fates: Mapping[int, Action | None] | None = None) -> None:
+        self._api, self._namespace = api, namespace
+        self.fates: dict[int, Action | None] = dict(fates or {})
         self._running_since_s: dict[str, float] = {}
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -47,16 +56,16 @@ class FakeKubelet:
         """Do the scheduler's part: give the pod to this node. Does nothing where it has one."""
         if pod["spec"].get("nodeName"):
             return
-        target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": _name(pod)}, "target": target}
-        answer = self._api.request("POST", f"{_path(pod)}/binding", binding)
+        answer = self._api.request("POST", path_of("v1/pods", _name(pod), _namespace(pod), "binding"), binding)
         # 409: it was bound since the pod was read, or is being deleted, which the next request shows.
         _check(answer, pod, 200, 201, 409)
 
     def run(self, pod: Json) -> None:
         """Its containers run and are ready."""
         self.bind(pod)
-        running = {"state": {"running": {"startedAt": _now()}}, "ready": True, "started": True}
+        running = {"state": {"running": {"startedAt": render_time(time.time())}}, "ready": True, "started": True}
         self._report(pod, "Running", running, ready=True)
         self._running_since_s.setdefault(pod["metadata"]["uid"], time.monotonic())
 
@@ -116,16 +125,12 @@ class FakeKubelet:
 
     # Playing along by itself.
 
-    def start(self, script: Script | None = None) -> FakeKubelet:
-        """Play on in a thread: remove what was deleted and do with the others what the script says.
-
-        Without a script every pod runs, and those of Jobs succeed half a second later.
-        """
+    def start(self) -> None:
+        """Play on in a thread."""
         assert self._thread is None, "this kubelet plays already; stop() it first"
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._play, args=(script or self.ordinary_life,), daemon=True)
+        self._thread = threading.Thread(target=self._play, daemon=True)
         self._thread.start()
-        return self
 
     def stop(self) -> None:
         """End the thread. Raises what went wrong in it."""
@@ -138,7 +143,8 @@ class FakeKubelet:
             raise problem
 
     def __enter__(self) -> Self:
-        """Return itself, so that ``with FakeKubelet(api, namespace).start():`` ends its thread."""
+        """Begin to play."""
+        self.start()
         return self
 
     def __exit__(
@@ -146,32 +152,36 @@ class FakeKubelet:
     ) -> None:
         self.stop()
 
-    def ordinary_life(self, pod: Json, ran_s: float) -> Action | None:
-        """Return what a script does that has no wishes: run, and end what has an end."""
+    def decide(self, pod: Json, ran_s: float) -> Action | None:
+        """Say what to do with a pod that this kubelet has been running for so many seconds; None: nothing."""
         if not ran_s:
             return self.run
-        # Not at once: mpi-operator says Running only if it finds launcher and workers running together.
-        return self.succeed if ran_s > 0.5 and is_pod_of_job(pod) else None
+        is_of_job = any(owner["kind"] == "Job" for owner in pod["metadata"].get("ownerReferences") or ())
+        return self.fates.get(attempt_of(pod), self.succeed) if is_of_job and ran_s >= self.ran_for_s else None
 
-    def _play(self, script: Script) -> None:
+    def failing(self, exit_code: int = 1, message: str = "", **how: Any) -> Action:
+        """Return the fate of a pod that fails."""
+        return lambda pod: self.fail(pod, exit_code, message=message, **how)
+
+    def _play(self) -> None:
         try:
             while not self._stopping.wait(POLL_S):
                 try:
                     for pod in self.pods():
-                        self._look_after(pod, script)
+                        self._look_after(pod)
                 except OSError:  # the API server is away; a kubelet waits for it as well
                     continue
         except BaseException as problem:  # handed to stop()
             self._problem = problem
 
-    def _look_after(self, pod: Json, script: Script) -> None:
+    def _look_after(self, pod: Json) -> None:
         if "deletionTimestamp" in pod["metadata"]:
             self.remove(pod)
             return
         if pod["status"].get("phase") in FINAL_PHASES or pod["spec"].get("schedulingGates"):
             return
         since_s = self._running_since_s.get(pod["metadata"]["uid"])
-        action = script(pod, 0.0 if since_s is None else time.monotonic() - since_s)
+        action = self.decide(pod, 0.0 if since_s is None else time.monotonic() - since_s)
         if action:
             with contextlib.suppress(PodGone):
                 action(pod)
@@ -221,9 +231,9 @@ class FakeKubelet:
         _check(answer, pod, 200)
 
 
-def is_pod_of_job(pod: Json) -> bool:
-    """Return whether a Job made this pod, as it makes the launcher's."""
-    return any(owner["kind"] == "Job" for owner in pod["metadata"].get("ownerReferences") or ())
+def attempt_of(document: Json) -> int:
+    """Return the attempt that a child or a pod is labelled with; 0 where it is of none."""
+    return int(document["metadata"].get("labels", {}).get(f"{GROUP}/attempt", 0))
 
 
 def _check(answer: Answer, pod: Json, *allowed: int) -> None:
@@ -233,7 +243,7 @@ def _check(answer: Answer, pod: Json, *allowed: int) -> None:
 
 
 def _ended(how: Json) -> Json:
-    times = {"startedAt": _now(), "finishedAt": _now()}
+    times = {"startedAt": render_time(time.time()), "finishedAt": render_time(time.time())}
     return {"state": {"terminated": {**how, **times}}, "ready": False, "started": False}
 
 
@@ -247,17 +257,9 @@ def _condition(kind: str, holds: bool, *, reason: str = "", message: str = "") -
     return {"type": kind, "status": str(holds), "reason": reason or None, "message": message or None}
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _name(pod: Json) -> str:
     return str(pod["metadata"]["name"])
 
 
 def _namespace(pod: Json) -> str:
     return str(pod["metadata"]["namespace"])
-
-
-def _path(pod: Json) -> str:
-    return f"/api/v1/namespaces/{_namespace(pod)}/pods/{_name(pod)}"
