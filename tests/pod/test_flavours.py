@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import flavours
-import pod_hosts
 import pods
 import ssh_hosts
 from flavours import FLAVOURS, Flavour
@@ -32,10 +31,10 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[pod_hosts.Cluster]:
+def cluster(tmp_path: Path) -> Iterator[ssh_hosts.Cluster]:
     if lacking := ssh_hosts.missing():
         pytest.skip(f"requires {lacking}")
-    with pod_hosts.started_cluster(tmp_path, 2) as started:
+    with ssh_hosts.started_cluster(tmp_path, 2) as started:
         yield started
 
 
@@ -64,7 +63,7 @@ def single(tmp_path: Path, flavour: Flavour, program: str, mpi: str | None = Non
 
 @pytest.mark.slow
 def test_ranks_run_on_both_hosts_and_leave_together(
-    flavour: Flavour, cluster: pod_hosts.Cluster, tmp_path: Path
+    flavour: Flavour, cluster: ssh_hosts.Cluster, tmp_path: Path
 ) -> None:
     own = flavour.variables()
     command = PROGRAM[:2] + (
@@ -93,7 +92,7 @@ def test_ranks_run_on_both_hosts_and_leave_together(
 
 
 @pytest.mark.slow
-def test_a_drained_host_s_rank_is_asked_to_leave(flavour: Flavour, cluster: pod_hosts.Cluster, tmp_path: Path) -> None:
+def test_a_drained_host_s_rank_is_asked_to_leave(flavour: Flavour, cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
     # As the trainer's ranks do, these agree to leave: here by a file.
     agreed = tmp_path / "agreed"
     program = pods.PATIENT.replace(
@@ -109,14 +108,14 @@ def test_a_drained_host_s_rank_is_asked_to_leave(flavour: Flavour, cluster: pod_
     ):
         launcher.wait_for("[1] rank 1 on run-worker-1")
         launcher.wait_for("rank 0 on run-worker-0")
-        pod_hosts.end_process_1(drained)
+        ssh_hosts.end_process_1(drained)
         assert launcher.end() == 3, launcher.output
         assert drained.end() == 0, drained.output
     assert read_record(tmp_path)["reason"] == "Stopped"
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_is_named(flavour: Flavour, cluster: pod_hosts.Cluster, tmp_path: Path) -> None:
+def test_a_host_that_vanishes_is_named(flavour: Flavour, cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
     own = flavour.variables()
     with (
         cluster.worker(0, **own),
@@ -132,7 +131,7 @@ def test_a_host_that_vanishes_is_named(flavour: Flavour, cluster: pod_hosts.Clus
 
 @pytest.mark.slow
 def test_two_slots_of_a_host_are_filled_before_the_next(
-    flavour: Flavour, cluster: pod_hosts.Cluster, tmp_path: Path
+    flavour: Flavour, cluster: ssh_hosts.Cluster, tmp_path: Path
 ) -> None:
     text = cluster.hostfile.read_text()
     # As mpi-operator writes it: NAME:S for all but Open MPI.
@@ -182,7 +181,7 @@ def test_another_mpi_than_the_image_s_is_refused_by_name(asked: Flavour, tmp_pat
 
 @pytest.mark.slow
 def test_a_launcher_that_keeps_all_ranks_to_itself_ends_before_they_begin(
-    cluster: pod_hosts.Cluster, tmp_path: Path
+    cluster: ssh_hosts.Cluster, tmp_path: Path
 ) -> None:
     # What Open MPI 5 does where it is given nothing but Open MPI 4's variables: it never sees the host file.
     flavour = FLAVOURS[0]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import pod_hosts
 import pods
 import ssh_hosts
 from flavours import FLAVOURS, Flavour
@@ -35,7 +34,7 @@ def test_every_mpi_trains_on_two_hosts(flavour: Flavour, tmp_path: Path) -> None
     options += ["--export", "OMP_NUM_THREADS,PYTHONPATH", "--termination-log", str(tmp_path / "record.json")]
     program = (sys.executable, "-m", "bert_trainer", "--config", str(tmp_path / "run.json"))
     with (
-        pod_hosts.started_cluster(tmp_path, 2) as cluster,
+        ssh_hosts.started_cluster(tmp_path, 2) as cluster,
         cluster.worker(0, **own),
         cluster.worker(1, **own),
         cluster.launcher(options, program, **own) as launcher,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import pod_hosts
 import pods
 import ssh_hosts
 from bert_trainer.pod.mpi import find_program
@@ -22,11 +21,11 @@ PROGRAM = (sys.executable, "-c", pods.PATIENT)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[pod_hosts.Cluster]:
+def cluster(tmp_path: Path) -> Iterator[ssh_hosts.Cluster]:
     lacking = ssh_hosts.missing() or ("" if find_program("mpirun") else "mpirun")
     if lacking:
         pytest.skip(f"requires {lacking}")
-    with pod_hosts.started_cluster(tmp_path, 2) as started:
+    with ssh_hosts.started_cluster(tmp_path, 2) as started:
         yield started
 
 
@@ -34,7 +33,7 @@ def options(tmp_path: Path) -> list[str]:
     return [*OPTIONS, "--termination-log", str(tmp_path / "record.json")]
 
 
-def test_ranks_run_in_workers_and_stop_together(cluster: pod_hosts.Cluster, tmp_path: Path) -> None:
+def test_ranks_run_in_workers_and_stop_together(cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
     secret = 'a "secret" $value'
     logs = {"BERT_LOG_FOLDER": str(tmp_path / "logs"), "BERT_ATTEMPT": "3"}
     with (
@@ -48,7 +47,7 @@ def test_ranks_run_in_workers_and_stop_together(cluster: pod_hosts.Cluster, tmp_
             launcher.wait_for("[1] rank 1 on run-worker-1 with " + repr(secret))
             launcher.process.terminate()
             assert launcher.end() == 3, launcher.output
-            pod_hosts.end_process_1(late)
+            ssh_hosts.end_process_1(late)
             assert late.end() == 0, late.output
     assert "bert-trainer/1 event=progress stage=phase1 step=6 steps=10" in launcher.lines
     record = json.loads((tmp_path / "record.json").read_text())
@@ -56,7 +55,7 @@ def test_ranks_run_in_workers_and_stop_together(cluster: pod_hosts.Cluster, tmp_
     assert "rank 1 on" in (tmp_path / "logs" / "attempt-3" / "rank-1.log").read_text()
 
 
-def test_a_worker_that_is_ended_stops_all_ranks(cluster: pod_hosts.Cluster, tmp_path: Path) -> None:
+def test_a_worker_that_is_ended_stops_all_ranks(cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
     # Rank 0, in the other worker, learns of it as the trainer does: from the ranks themselves.
     agree = pods.PATIENT.replace(
         "time.sleep(30)",
@@ -71,14 +70,14 @@ def test_a_worker_that_is_ended_stops_all_ranks(cluster: pod_hosts.Cluster, tmp_
     ):
         launcher.wait_for("[1] rank 1 on run-worker-1")
         launcher.wait_for("rank 0 on run-worker-0")
-        pod_hosts.end_process_1(evicted)
+        ssh_hosts.end_process_1(evicted)
         assert launcher.end() == 3, launcher.output
         assert evicted.end() == 0, evicted.output
     record = json.loads((tmp_path / "record.json").read_text())
     assert (record["reason"], record["exitCode"]) == ("Stopped", 3)
 
 
-def test_a_worker_that_vanishes_is_no_success(cluster: pod_hosts.Cluster, tmp_path: Path) -> None:
+def test_a_worker_that_vanishes_is_no_success(cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
     # Open MPI's own exit code is 0 then.
     with (
         cluster.worker(0),

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import pod_hosts
 import ssh_hosts
 from bert_trainer.pod.processes import find_descendants, find_ranks
 from cluster_api import wait_until
@@ -37,7 +36,7 @@ def test_what_is_killed_is_not_the_program_s_failure(tmp_path: Path, what: str) 
     options += ["--export", "OMP_NUM_THREADS,PYTHONPATH", "--termination-log", str(tmp_path / "record.json")]
     program = (sys.executable, "-m", "bert_trainer", "--config", str(tmp_path / "run.json"))
     with (
-        pod_hosts.started_cluster(tmp_path, 2) as cluster,
+        ssh_hosts.started_cluster(tmp_path, 2) as cluster,
         cluster.worker(0, **own),
         cluster.worker(1, **own) as lost,
         cluster.launcher(options, program, **own) as launcher,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import pod_hosts
 import ssh_hosts
 from bert_operator.render.run_config import render_run_config
 from bert_trainer.dataset.__main__ import main
@@ -22,11 +21,11 @@ OPTIONS = ("--ranks", "2", "--workers", "2", "--slots", "1", "--wait-seconds", "
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[pod_hosts.Cluster]:
+def cluster(tmp_path: Path) -> Iterator[ssh_hosts.Cluster]:
     lacking = ssh_hosts.missing() or ("" if find_program("mpirun") else "mpirun")
     if lacking:
         pytest.skip(f"requires {lacking}")
-    with pod_hosts.started_cluster(tmp_path, 2) as started:
+    with ssh_hosts.started_cluster(tmp_path, 2) as started:
         yield started
 
 
@@ -51,7 +50,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.timeout(120)
 def test_two_workers_make_the_bytes_of_one_and_the_launcher_reports_as_one(
-    cluster: pod_hosts.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ssh_hosts.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "text.txt"
     sentences = [f"word{n % 7} follows word{(3 * n) % 11} in a quiet sentence." for n in range(400)]

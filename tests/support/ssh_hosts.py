@@ -2,24 +2,32 @@
 
 They share the file system, as a cluster of machines with an NFS share does. Needs root, iproute2, util-linux and an
 OpenSSH server; ``missing`` says what is not there. Everything is taken down by process id and by name.
+
+``started_cluster`` makes pods of them, with names that only they know: a worker is process 1 of its own process
+namespace, and is called ``run-worker-0.run.default.svc`` as under mpi-operator.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pods
 from cluster_api import wait_until
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 DEADLINE_S = 20.0
+PORT = 2222
+SSH_VARIABLES = ("OMPI_MCA_plm_rsh_args", "HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS")
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,61 @@ def started_hosts(folder: Path, count: int) -> Iterator[Hosts]:
             _run("ip", "link", "del", _name("v", number), check=False)
             _run("ip", "netns", "del", _name("host", number), check=False)
         _run("ip", "link", "del", bridge, check=False)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Addresses, names and the key of the pods of one job."""
+
+    folder: Path
+    names: tuple[str, ...]
+    hostfile: Path
+    keys: Path
+
+    @contextlib.contextmanager
+    def worker(self, number: int, **variables: str) -> Iterator[pods.Running]:
+        """Start a worker's pod."""
+        program = [*pods.POD, "worker", "--port", str(PORT), "--key-folder", str(self.keys)]
+        namespace = ["ip", "netns", "exec", _name("host", number + 1)]
+        pod = [*namespace, "unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        script = self._script(f"hostname run-worker-{number}", program)
+        with pods.running([*pod, "sh", "-c", script], self.folder / f"worker-{number}.log", **variables) as running:
+            yield running
+
+    @contextlib.contextmanager
+    def launcher(self, options: Sequence[str], program: Sequence[str], **variables: str) -> Iterator[pods.Running]:
+        """Start the launcher's pod."""
+        words = [*pods.POD, "launcher", "--hostfile", str(self.hostfile), "--ssh-port", str(PORT), *options]
+        script = self._script("hostname run-launcher", [*words, "--", *program])
+        # As mpi-operator does: GPUs are hidden from the launcher.
+        hidden = {"NVIDIA_VISIBLE_DEVICES": "", **dict.fromkeys(SSH_VARIABLES, f"-i {self.keys / 'id_rsa'}")}
+        command = ["unshare", "--uts", "--mount", "sh", "-c", script]
+        with pods.running(command, self.folder / "launcher.log", **hidden, **variables) as running:
+            yield running
+
+    def _script(self, before: str, command: Sequence[str]) -> str:
+        hosts = shlex.quote(str(self.folder / "hosts"))
+        return f"mount --bind {hosts} /etc/hosts && {before} && exec {shlex.join(command)}"
+
+
+@contextlib.contextmanager
+def started_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
+    """Bring the network of a job up."""
+    with started_hosts(folder, workers) as hosts:
+        names = tuple(f"run-worker-{number}.run.default.svc" for number in range(workers))
+        hostfile = folder / "hostfile"
+        hostfile.write_text("".join(f"{name} slots=1\n" for name in names))
+        launcher = hosts.addresses[0].rpartition(".")[0] + ".254"
+        lines = [f"{address} {name}" for address, name in zip(hosts.addresses, names, strict=True)]
+        lines += [f"{launcher} run-launcher", "127.0.0.1 localhost"]
+        (folder / "hosts").write_text("\n".join(lines) + "\n")
+        yield Cluster(folder, names, hostfile, pods.make_keys(folder))
+
+
+def end_process_1(worker: pods.Running) -> None:
+    """Send SIGTERM to the worker's process 1, as Kubernetes does."""
+    children = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)
 
 
 def answers(address: str, port: int) -> bool:
