@@ -1,6 +1,6 @@
 """The peer of the benchmark: a client that makes the operator's writes for every job, and nothing else.
 
-Same library, same connection pool, as many requests side by side; no watching, no thinking. Names are those of
+Same library, same event loop, same connection pool, as many requests side by side; no watching, no thinking. Names are those of
 run.py's jobs. What it writes is what the operator writes for one job.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+
+import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -74,4 +76,5 @@ async def main(jobs: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(int(sys.argv[1])))
