@@ -1,7 +1,7 @@
 """The peer of the benchmark: a client that makes the operator's writes for every job, and nothing else.
 
-Same library, same event loop, same connection pool, as many requests side by side; no watching, no thinking. Names are those of
-run.py's jobs. What it writes is what the operator writes for one job.
+Same library, same event loop, same connection pool, as many requests side by side; no watching, no thinking. Names are
+those of run.py's jobs. What it writes is what the operator writes for one job.
 """
 
 from __future__ import annotations
