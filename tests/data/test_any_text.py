@@ -18,6 +18,7 @@ from bert_trainer.dataset.quality.verification import VerifyTask, verify_shard
 from bert_trainer.dataset.shards import read_shard
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.errors import InputError
+from silent import Silent
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n##s\n.\n中\nб\n##в\n"
 PLAIN = b"words word.\nword.\n\nword words words.\n\n"
@@ -43,13 +44,6 @@ line = st.one_of(
 )
 texts = st.lists(line, max_size=12).map("\n".join)
 encodings = st.sampled_from(["utf-8", "utf-8-sig", "latin-1", "utf-16", "cp1252"])
-
-
-class Silent:
-    """Takes reports and forgets them."""
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Do nothing."""
 
 
 def build(content: bytes, folder: Path, *, whole_words: bool = False) -> DatasetInfo:

@@ -20,19 +20,10 @@ from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError, TrainerError
+from silent import Silent
 
 LENGTHS = [(32, 5), (64, 10)]
 NAMES = ["held_out_0000.hdf5", "training_0000.hdf5", "training_0001.hdf5", "training_0002.hdf5"]
-
-
-class Silent:
-    """Takes reports and keeps them."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, object]] = []
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        self.records.append({"event": event, **fields})
 
 
 class Halted(TrainerError):

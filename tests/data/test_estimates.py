@@ -14,15 +14,9 @@ from bert_trainer.config.stages import PrepareStage
 from bert_trainer.dataset.build.estimates import Estimate, check_estimate, estimate_build, free_disk
 from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.errors import InputError
+from silent import Silent
 
 MEGABYTE = 1_000_000
-
-
-class Silent:
-    """Takes reports and forgets them."""
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Do nothing."""
 
 
 def estimate(text_bytes: int, **changes: object) -> Estimate:

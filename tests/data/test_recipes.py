@@ -17,6 +17,7 @@ from bert_trainer.dataset.build.recipes import corpus_name
 from bert_trainer.dataset.shards import ShardFolder, find_shard_folder, read_header, read_shard
 from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.errors import InputError
+from silent import Silent
 
 
 def build(text: Path, root: Path, *options: str) -> dict[str, object]:
@@ -223,13 +224,6 @@ def test_a_build_says_what_is_its_recipe_s(
         "recipe mlperf: masked_lm_probability 0.15, short_sequence_probability 0.1, seed 12345, num_shards 500, "
         "layout intel; not the recipe's: dupe_factor 5 (recipe: 10), num_balanced_shards 4 (recipe: 2048)"
     )
-
-
-class Silent:
-    """Takes no reports."""
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Say nothing."""
 
 
 def files_of(root: Path) -> dict[Path, tuple[bytes, int]]:

@@ -17,15 +17,9 @@ from bert_trainer.dataset.build.pipeline import build_dataset
 from bert_trainer.dataset.corpus import corpora
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, read_dataset_info
 from kept_release import DATASET, TEXT_TIME_NS
+from silent import Silent
 
 LENGTH = (32, 5)
-
-
-class Silent:
-    """Takes no reports."""
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture

@@ -23,17 +23,11 @@ from bert_trainer.dataset.tokens.wordpiece import Encoder, read_vocabulary, trai
 from bert_trainer.errors import InputError
 from bert_trainer.system.random_bits import RandomBits
 from scripts_of_the_world import arabic, chinese, japanese, korean, mixed
+from silent import Silent
 from walks import mask_many
 
 MOST = 0.005
 UNK = 1
-
-
-class Silent:
-    """Takes reports."""
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Say nothing."""
 
 
 def write(documents: list[list[str]], path: Path) -> Path:

@@ -18,6 +18,7 @@ from bert_trainer.dataset.tokens.wordpiece import read_vocabulary
 from bert_trainer.system.random_bits import RandomBits
 from confidence import FIVE_SIGMA, SkewedBits, chi_square_z, share_z
 from sampling_cases import Document, coded, coded_documents, mixed_documents, original_rows, place, shard_task
+from silent import Silent
 from walks import Pair, bits_of, samples_of, walk, walk_many
 
 
@@ -203,13 +204,6 @@ def test_rows_have_segments_zero_to_the_first_separator_and_one_to_the_second() 
         assert samples.segment_ids[row].tolist() == expected
         assert samples.input_mask[row].tolist() == [1] * len(tokens) + [0] * (64 - len(tokens))
         assert samples.input_ids[row, len(tokens) :].tolist() == [0] * (64 - len(tokens))
-
-
-class Silent:
-    """Takes reports and forgets them."""
-
-    def report(self, event: str, **fields: str | int | float | None) -> None:
-        """Do nothing."""
 
 
 def build(folder: Path, text: str, **settings: object) -> tuple[Samples, Callable[[list[int]], str]]:
