@@ -18,7 +18,7 @@ from aiohttp import web
 from bert_operator.cluster.client import ApiError
 from bert_operator.cluster.paths import path_of
 from fake_cluster import KINDS, Document, FakeCluster, merged, split
-from served import Served
+from served import Served, refusal
 
 POLL_S = 0.02
 # Kopf does not begin without them.
@@ -80,7 +80,7 @@ class ApiStandIn(Served):
         self.requests[request.method] += 1
         body = await request.read()
         if request.path in self.refuses:
-            return web.json_response(_refusal(403, "Forbidden"), status=403)
+            return web.json_response(refusal(403, "Forbidden"), status=403)
         await asyncio.sleep(self.delay_s)
         self._tick()
         date = {"Date": formatdate(self.cluster.now_s, usegmt=True)}
@@ -92,7 +92,7 @@ class ApiStandIn(Served):
         try:
             status, document = self._carry_out(request, json.loads(body) if body else {})
         except ApiError as refused:
-            status, document = refused.status, _refusal(refused.status, refused.reason)
+            status, document = refused.status, refusal(refused.status, refused.reason)
         # In UTF-8, as a real one answers: escaped, the largest characters are three times as long.
         text = json.dumps(document, ensure_ascii=False)
         return web.Response(text=text, content_type="application/json", status=status, headers=date)
@@ -119,7 +119,7 @@ class ApiStandIn(Served):
         limit, resume = request.query.get("limit"), request.query.get("continue")
         if resume and self.expires > 0:
             self.expires -= 1
-            return 410, _refusal(410, "Expired")
+            return 410, refusal(410)
         begin = int(resume or 0)
         end = begin + int(limit or len(items))
         if "PartialObjectMetadataList" in request.headers.get("Accept", ""):
@@ -200,7 +200,3 @@ def _discover(path: str) -> Document | None:
         for plural, kind in served[path[1:]]
     ]
     return {"kind": "APIResourceList", "resources": resources}
-
-
-def _refusal(code: int, reason: str) -> Document:
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "no"}

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import aiohttp
 from aiohttp import web
 
-from served import Served
+from served import Served, refusal
 
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 HOP_BY_HOP = frozenset({"connection", "host", "content-length", "transfer-encoding", "content-encoding", "keep-alive"})
@@ -151,7 +151,7 @@ class FlakyProxy(Served):
         fault = next((fault for fault in list(self.faults) if fault.takes(request)), None)
         if fault is not None and fault.how == "refuse":
             fault.reached.set()
-            return web.json_response(_status(fault.status), status=fault.status, headers=dict(fault.headers))
+            return web.json_response(refusal(fault.status), status=fault.status, headers=dict(fault.headers))
         if fault is not None and fault.how == "garble":
             fault.reached.set()
             return web.Response(text="<html>Please log in</html>", content_type="text/html")
@@ -164,7 +164,7 @@ class FlakyProxy(Served):
                 return _abort(incoming)
         if request.is_watch and self._gone > 0:
             self._gone -= 1
-            event = {"type": "ERROR", "object": _status(410)}
+            event = {"type": "ERROR", "object": refusal(410)}
             return web.Response(body=json.dumps(event).encode() + b"\n", content_type="application/json")
         try:
             return await self._forward(incoming, body, request, fault)
@@ -232,8 +232,3 @@ def _document(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _status(code: int) -> dict[str, Any]:
-    reason = {410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}.get(code, "")
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "no"}

@@ -98,29 +98,25 @@ def copy_tree(target: Path, part: str = "") -> Path:
 
 def switch_on(folder: Path, *components: str) -> None:
     """Uncomment components in a kustomization, as its comments invite people to do."""
-    file = folder / "kustomization.yaml"
-    text = file.read_text()
     for name in components:
-        text, count = re.subn(rf"^#( +- \S*components/{name})\b", r"\1", text, flags=re.MULTILINE)
-        assert count == 1, f"{file} offers no component {name}"
-    file.write_text(text)
+        _edit(folder / "kustomization.yaml", rf"^#( +- \S*components/{name})\b", r"\1", f"component {name}")
 
 
 def take_out(folder: Path, patch: str) -> None:
     """Take a patch out of a kustomization."""
-    file = folder / "kustomization.yaml"
-    text, count = re.subn(rf"^ +- path: {re.escape(patch)}\b.*\n", "", file.read_text(), flags=re.MULTILINE)
-    assert count == 1, f"{file} has no patch {patch}"
-    file.write_text(text)
+    _edit(folder / "kustomization.yaml", rf"^ +- path: {re.escape(patch)}\b.*\n", "", f"patch {patch}")
 
 
 def edit_environment(jobs: Path, **values: str) -> None:
     """Change keys of mlops.env. jobs: the copied folder."""
-    file = jobs / "base/mlops.env"
-    text = file.read_text()
     for key, value in values.items():
-        text, count = re.subn(rf"^{key}=.*$", f"{key}={value}", text, flags=re.MULTILINE)
-        assert count == 1, f"{file} has no key {key}"
+        _edit(jobs / "base/mlops.env", rf"^{key}=.*$", f"{key}={value}", f"key {key}")
+
+
+def _edit(file: Path, pattern: str, replacement: str, what: str) -> None:
+    """Replace what stands in exactly one place of a file."""
+    text, count = re.subn(pattern, replacement, file.read_text(), flags=re.MULTILINE)
+    assert count == 1, f"{file} has {count} times the {what}"
     file.write_text(text)
 
 

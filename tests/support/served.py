@@ -7,7 +7,7 @@ import json
 import threading
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from aiohttp import web
 
@@ -67,3 +67,10 @@ class Served:
             self._is_up.set()
             await self.stop.wait()
             await runner.cleanup()
+
+
+def refusal(status: int, reason: str = "") -> dict[str, Any]:
+    """Return what an API server says where it refuses. reason: by default the usual one."""
+    usual = {410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+    why = {"code": status, "reason": reason or usual.get(status, ""), "message": "no"}
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", **why}
