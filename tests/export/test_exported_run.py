@@ -147,7 +147,7 @@ def test_the_last_stage_of_a_format_has_the_formats_name() -> None:
 def test_hugging_face_and_onnx_runtime_compute_the_trained_models_logits_and_loss(
     session: Session, exports: Path, samples: Samples
 ) -> None:
-    logits_NV, pairs_B2, loss = our_outputs(session.model, samples)
+    logits_NV, pairs_B2, loss = our_outputs(session.learner.model, samples)
     inputs, labels, is_real = inputs_of(samples), padded_labels(samples), samples.input_mask.astype(bool)
     theirs = BertForPreTraining.from_pretrained(exports / "huggingface").eval()
     with torch.no_grad():
@@ -197,7 +197,7 @@ def test_fill_mask_answers_as_the_trained_model_without_a_network(
     ids = np.array([[2, 6, 7, 4, 9, 3]], dtype=np.int32)
     none = np.zeros((1, 1), dtype=np.int32)
     row = Samples(ids, np.ones_like(ids, np.int8), np.zeros_like(ids, np.int8), none, none, np.zeros(1, np.int8))
-    logits_NV, _, _ = our_outputs(session.model, row)
+    logits_NV, _, _ = our_outputs(session.learner.model, row)
     shares_V = torch.from_numpy(logits_NV[3]).softmax(-1)
     best = shares_V.topk(3)
     words = (exports / "huggingface" / "vocab.txt").read_text().split()
@@ -217,17 +217,17 @@ def test_weights_that_go_out_and_come_back_have_the_same_bits(session: Session, 
     config = run_config(tmp_path / "run", Path(session.config.dataset.folder), initial_checkpoint=start)
     again = Session.open(config, Alone(), attempt=1)
     again.close()
-    trained = dict(session.model.named_parameters())
-    for name, parameter in again.model.named_parameters():
+    trained = dict(session.learner.model.named_parameters())
+    for name, parameter in again.learner.model.named_parameters():
         assert torch.equal(parameter, trained[name]), name
-    export_model("huggingface", again.model, again.vocabulary, tmp_path / "export", lower_case=True)
+    export_model("huggingface", again.learner.model, again.data.vocabulary, tmp_path / "export", lower_case=True)
     written = (tmp_path / "export" / "model.safetensors").read_bytes()
     assert written == (exports / "huggingface" / "model.safetensors").read_bytes()
 
 
 def test_weights_under_tensorflows_names_come_back_with_the_same_bits(session: Session, exports: Path) -> None:
-    tensors, _ = read_tensorflow_checkpoint(exports / "tensorflow", session.model)
-    trained = dict(session.model.named_parameters())
+    tensors, _ = read_tensorflow_checkpoint(exports / "tensorflow", session.learner.model)
+    trained = dict(session.learner.model.named_parameters())
     assert tensors.keys() == trained.keys()
     for name, tensor in tensors.items():
         assert torch.equal(tensor, trained[name][: len(tensor)]), name
@@ -258,7 +258,8 @@ def test_the_card_says_what_was_trained_and_measured(session: Session, exports: 
     assert f"| phase2 | 32 | 24 | 5 | 120 | 0.001 | {losses['phase2']:.4f} | 110 samples in 3 shards |" in card
     assert "| held out for evaluate | 24 samples in 1 shard |" in card
     assert "| layers | 2 |" in card
-    count = sum(tensor.numel() for tensor in session.model.parameters()) - 3 * 32 - 3  # rows that only pad the table
+    count = sum(tensor.numel() for tensor in session.learner.model.parameters())
+    count -= 3 * 32 + 3  # rows that only pad the table
     assert f"| parameters | {count:,} |" in card
     frozen = hashlib.sha256((exports.parent / "run-config.json").read_bytes()).hexdigest()
     assert f"| run configuration, SHA-256 | {frozen} |" in card
@@ -369,7 +370,9 @@ def test_a_run_that_lost_its_folder_leaves_the_earlier_export(session: Session, 
 
     for form in ("huggingface", "onnx", "tensorflow"):
         with pytest.raises(FencedError):
-            export_model(form, session.model, session.vocabulary, target, lower_case=True, before_commit=lose)
+            export_model(
+                form, session.learner.model, session.data.vocabulary, target, lower_case=True, before_commit=lose
+            )
     assert (target / "model.safetensors").stat().st_mtime_ns == before
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 

@@ -33,9 +33,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return session
 
 
-def started_from(session: Session, folder: Path, load: str = "weights") -> Session:
-    start = InitialCheckpoint.model_validate({"path": str(folder), "format": "huggingface", "load": load})
-    return replace(session, config=session.config.model_copy(update={"initial_checkpoint": start}))
+def start(folder: Path, load: str = "weights") -> InitialCheckpoint:
+    return InitialCheckpoint.model_validate({"path": str(folder), "format": "huggingface", "load": load})
 
 
 def write_settings(folder: Path, text: str) -> Path:
@@ -48,10 +47,12 @@ def test_a_cased_model_that_went_on_with_another_programs_shards_is_exported_cas
     session: Session, tmp_path: Path
 ) -> None:
     cased = tmp_path / "cased"
-    export_model("huggingface", session.model, session.vocabulary, cased, lower_case=False)
-    start = {"path": str(cased), "format": "huggingface", "load": "weights"}
+    export_model("huggingface", session.learner.model, session.data.vocabulary, cased, lower_case=False)
+    begun_with = {"path": str(cased), "format": "huggingface", "load": "weights"}
     stages = [pretrain_stage(length={"steps": 3}), {"kind": "export"}]
-    train(run_config(tmp_path / "run", Path(session.config.dataset.folder), stages=stages, initial_checkpoint=start))
+    train(
+        run_config(tmp_path / "run", Path(session.config.dataset.folder), stages=stages, initial_checkpoint=begun_with)
+    )
     folder = tmp_path / "run" / "export" / "huggingface"
     assert AutoTokenizer.from_pretrained(folder).tokenize("w1 W2") == ["w1", "[UNK]"]
     assert "Text is cased." in (folder / "README.md").read_text()
@@ -72,18 +73,18 @@ def test_the_weights_that_a_run_began_with_say_it(
     session: Session, tmp_path: Path, settings: str, expected: bool
 ) -> None:
     # The vocabulary, the last to be asked, has no capital letter.
-    assert lower_case_of(started_from(session, write_settings(tmp_path, settings))) is expected
+    begun_with = start(write_settings(tmp_path, settings))
+    assert lower_case_of(session.config.stages, begun_with, session.data) is expected
 
 
 def test_weights_that_were_only_looked_at_say_nothing(session: Session, tmp_path: Path) -> None:
     folder = write_settings(tmp_path, '{"do_lower_case": false}')
-    assert lower_case_of(started_from(session, folder, load="none")) is True
+    assert lower_case_of(session.config.stages, start(folder, load="none"), session.data) is True
 
 
 def test_the_prepare_stage_has_the_first_word(session: Session, tmp_path: Path) -> None:
-    begun = started_from(session, write_settings(tmp_path, '{"do_lower_case": true}'))
-    stages = (PREPARE, *begun.config.stages)
-    assert lower_case_of(replace(begun, config=begun.config.model_copy(update={"stages": stages}))) is False
+    begun_with = start(write_settings(tmp_path, '{"do_lower_case": true}'))
+    assert lower_case_of((PREPARE, *session.config.stages), begun_with, session.data) is False
 
 
 @pytest.mark.parametrize(("words", "expected"), [(["a", "b"], True), (["a", "B"], False)])
@@ -92,4 +93,5 @@ def test_without_settings_capital_letters_in_the_vocabulary_tell(
 ) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
-    assert lower_case_of(replace(session, vocabulary=read_vocabulary(file))) is expected
+    data = replace(session.data, vocabulary=read_vocabulary(file))
+    assert lower_case_of(session.config.stages, None, data) is expected

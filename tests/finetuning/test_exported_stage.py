@@ -15,6 +15,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
@@ -72,7 +73,9 @@ def test_every_export_has_what_the_training_stage_before_it_left(run: tuple[Sess
     session, exports = run[0], run[1] / "export"
     for name, index in (("huggingface-fine", 2), ("huggingface", 5)):
         theirs = AutoModelForSequenceClassification.from_pretrained(exports / name)
-        ours, _ = load_finetuned(session, index)
+        stage = session.config.stages[index]
+        assert isinstance(stage, FinetuneStage)
+        ours, _ = load_finetuned(Path(session.config.output_folder), stage, session.learner.model)
         assert torch.equal(theirs.classifier.weight, ours.head.weight)
         assert torch.equal(theirs.bert.encoder.layer[1].output.dense.weight, ours.layers[1].ffn_out.weight)
 
@@ -155,8 +158,7 @@ def test_weights_that_were_damaged_since_are_not_exported(tmp_path: Path) -> Non
     damaged[-1] ^= 1
     weights.write_bytes(damaged)
     again = Session.open(session.config, Alone(), attempt=2)
-    stage: Any = session.config.stages[1]
     with pytest.raises(TrainerError, match="finetune/rule/best"):
-        export_and_report(again, 1, stage)
+        export_and_report(1, again.config, again.data, again.learner.model, again.writer)
     again.close()
     assert [path.name for path in (tmp_path / "run" / "export").iterdir()] == ["huggingface"], "the first one stays"

@@ -10,14 +10,14 @@ import csv
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import InputError, Stopped
+from bert_trainer.model.bert import Bert
 from bert_trainer.training.finetuning.best import load_finetuned
 from finetune_runs import assert_same_run, best, evaluated, run, without_times
 from in_process import progress_records, train
@@ -169,12 +169,11 @@ def test_two_ranks_train_what_one_does(two_seeds: Path, task: Path, tmp_path: Pa
 
 
 def test_the_best_weights_are_loaded_for_what_comes_after(two_seeds: Path, task: Path) -> None:
-    document = finetune_document(two_seeds, task, finetune_stage(task, seeds=[42, 43]))
-    session: Any = SimpleNamespace(
-        config=parse_run_config(document).model_copy(update={"output_folder": str(two_seeds)}),
-        vocabulary=SimpleNamespace(tokens=(task / "vocab.txt").read_text().splitlines()),
-    )
-    model, _ = load_finetuned(session, 0)
+    config = parse_run_config(finetune_document(two_seeds, task, finetune_stage(task, seeds=[42, 43])))
+    [stage] = config.stages
+    assert isinstance(stage, FinetuneStage)
+    pretrained = Bert(config.sizes, len((task / "vocab.txt").read_text().splitlines()))
+    model, _ = load_finetuned(two_seeds, stage, pretrained)
     assert {name: tensor.shape for name, tensor in model.named_parameters()} == {
         name: tensor.shape for name, tensor in best(two_seeds).items()
     }
@@ -186,8 +185,9 @@ def test_damaged_best_weights_are_refused(two_seeds: Path, task: Path, tmp_path:
     shutil.copytree(two_seeds, tmp_path / "out")
     path = tmp_path / "out/finetune/rule/best/model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    session: Any = SimpleNamespace(
-        config=parse_run_config(finetune_document(tmp_path / "out", task, finetune_stage(task))),
-    )
+    config = parse_run_config(finetune_document(tmp_path / "out", task, finetune_stage(task)))
+    [stage] = config.stages
+    assert isinstance(stage, FinetuneStage)
+    pretrained = Bert(config.sizes, len((task / "vocab.txt").read_text().splitlines()))
     with pytest.raises(InputError, match="its SHA-256 is not the one in result.json"):
-        load_finetuned(session, 0)
+        load_finetuned(tmp_path / "out", stage, pretrained)

@@ -138,7 +138,7 @@ def test_without_a_data_set_the_vocabulary_is_the_one_beside_the_weights(
     alone = run_document(tmp_path / "out", tmp_path / "none", stages=[stage], initial_checkpoint=start)
     session = Session.open(parse_run_config(alone), Alone(), attempt=1)
     session.close()
-    assert session.vocabulary.size == 61
+    assert session.data.vocabulary.size == 61
     (tmp_path / "start/vocab.txt").unlink()
     with pytest.raises(InputError, match=r"neither .*none/vocab.txt nor .*start/vocab.txt is there"):
         Session.open(parse_run_config({**alone, "output_folder": str(tmp_path / "again")}), Alone(), attempt=1)
@@ -146,12 +146,13 @@ def test_without_a_data_set_the_vocabulary_is_the_one_beside_the_weights(
 
 def test_pretraining_lets_go_of_its_moments_and_gradients(data: Path, tmp_path: Path) -> None:
     session = Session.open(parse_run_config(document(tmp_path / "out", data)), Alone(), attempt=1)
-    session.let_go_of_pretraining()
-    session.let_go_of_pretraining()  # again by a second stage
+    session.learner.let_go_of_training()
+    session.learner.let_go_of_training()  # again by a second stage
     session.close()
-    held = (session.parameters.gradients, session.optimizer.first_moment, session.optimizer.second_moment)
+    learner = session.learner
+    held = (learner.parameters.gradients, learner.optimizer.first_moment, learner.optimizer.second_moment)
     assert [tensor.untyped_storage().nbytes() for tensor in held] == [0, 0, 0]
-    assert session.parameters.values.abs().sum() > 0
+    assert session.learner.parameters.values.abs().sum() > 0
 
 
 def test_the_folder_of_a_run_that_has_fine_tuned_stands_for_its_pretraining(
@@ -162,7 +163,7 @@ def test_the_folder_of_a_run_that_has_fine_tuned_stands_for_its_pretraining(
     session = Session.open(parse_run_config(alone), Alone(), attempt=1)
     session.close()
     pretrained = load_file(whole / "checkpoints/phase1-00000006/model.safetensors")
-    named = session.parameters.named(session.parameters.values)
+    named = session.learner.parameters.named(session.learner.parameters.values)
     assert all(torch.equal(named[name], tensor) for name, tensor in pretrained.items())
     told = [it["message"] for it in read_metrics(tmp_path / "out") if it["event"] == "initialized"]
     assert told == [f"Started from the weights of {whole}/checkpoints/phase1-00000006"]

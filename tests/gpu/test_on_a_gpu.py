@@ -174,7 +174,7 @@ def test_a_run_follows_the_loss_curve_of_a_cpu(tmp_path: Path, monkeypatch: pyte
     curves = []
     for device in ("cpu", "cuda"):
         session = train(run_config(tmp_path / device, dataset, stages=[stage], model=model, device=device))
-        assert session.device.type == device
+        assert session.compute.device.type == device
         curves.append(losses(tmp_path / device))
     assert curves[1] == pytest.approx(curves[0], rel=2e-3)
     why_not_compiled.cache_clear()

@@ -38,7 +38,7 @@ def records(folder: Path, dataset: Path, *, ranks: int, reduction: dict[str, Any
 def test_one_rank_reports_its_memory_and_no_reduction(tmp_path: Path, dataset: Path) -> None:
     [session], found = records(tmp_path, dataset, ranks=1)
     for record in found:
-        assert record["optimizer_state_bytes"] == 2 * session.parameters.values.nbytes
+        assert record["optimizer_state_bytes"] == 2 * session.learner.parameters.values.nbytes
         assert record["memory_bytes"] > 10 * record["optimizer_state_bytes"]
         assert not [key for key in record if key.startswith("reduction")]
         assert "token_imbalance" not in record
@@ -51,7 +51,7 @@ def test_several_ranks_report_bytes_and_seconds_of_their_reduction(
     sessions, found = records(tmp_path, dataset, ranks=3, reduction={"compression": compression})
     assert len(found) == 5
     for record in found:
-        assert record["reduction_bytes"] == share * sessions[0].parameters.gradients.nbytes
+        assert record["reduction_bytes"] == share * sessions[0].learner.parameters.gradients.nbytes
         assert 0 < record["reduction_exposed_s"] <= record["reduction_s"] < record["interval_s"]
 
 

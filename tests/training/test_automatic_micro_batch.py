@@ -17,13 +17,16 @@ from safetensors.torch import load_file
 
 from bert_trainer.__main__ import main
 from bert_trainer.config.checks import parse_run_config
+from bert_trainer.config.stages import PretrainStage
 from bert_trainer.errors import InputError, OutOfDeviceMemory
+from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
 from bert_trainer.system.available_memory import available_bytes, container_bytes, total_bytes
-from bert_trainer.training import micro_batch_size
+from bert_trainer.training import micro_batch_size, micro_batch_trials
+from bert_trainer.training.device import Compute
 from bert_trainer.training.loop import run_stages, train
-from bert_trainer.training.micro_batch_size import candidate_sizes
+from bert_trainer.training.micro_batch_choice import candidate_sizes
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import pretrain_stage, run_document, write_dataset
@@ -39,7 +42,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take two passes at every size and no more: which size is best is not asserted here."""
-    monkeypatch.setattr("bert_trainer.training.micro_batch_size._ENOUGH_S", 0.02)
+    monkeypatch.setattr("bert_trainer.training.micro_batch_trials._ENOUGH_S", 0.02)
 
 
 def document(folder: Path, dataset: Path, **changes: Any) -> dict[str, Any]:
@@ -82,6 +85,12 @@ def test_trying_changes_nothing_that_is_learnt(tmp_path: Path, dataset: Path) ->
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def choose_sizes(session: Session) -> dict[int, int]:
+    return micro_batch_size.choose_micro_batch_sizes(
+        session.config, session.learner, session.compute, session.world, session.writer
+    )
+
+
 def test_a_resumed_run_keeps_the_size_whatever_would_be_measured_now(tmp_path: Path, dataset: Path) -> None:
     config = parse_run_config(document(tmp_path, dataset))
     train(config, attempt=1)
@@ -91,9 +100,9 @@ def test_a_resumed_run_keeps_the_size_whatever_would_be_measured_now(tmp_path: P
     entry["phase1"]["size"] = odd
     record.write_text(json.dumps(entry))
     session = Session.open(config, Alone(), attempt=2)
-    micro_batch_size.resolve_micro_batch_sizes(session)
+    sizes = choose_sizes(session)
     session.close()
-    assert session.micro_batch_sizes == {0: odd}
+    assert sizes == {0: odd}
     assert [event["source"] for event in found(tmp_path)] == ["measured", "recorded"]
 
 
@@ -117,7 +126,7 @@ def test_other_circumstances_are_measured_again_and_said(tmp_path: Path, dataset
     (tmp_path / micro_batch_size.CACHE_FILE).write_text("{ broken")
     config = parse_run_config(document(tmp_path, dataset))
     session = Session.open(config, Alone(), attempt=2)
-    micro_batch_size.resolve_micro_batch_sizes(session)
+    choose_sizes(session)
     session.close()
     last = found(tmp_path)[-1]
     assert last["source"] == "measured"
@@ -142,20 +151,21 @@ def open_session(folder: Path, dataset: Path, **changes: Any) -> Session:
     return Session.open(parse_run_config(document(folder, dataset, **changes)), Alone(), attempt=1)
 
 
-def try_sizes(session: Session, **settings: Any) -> micro_batch_size.Trial:
+def try_sizes(session: Session, **settings: Any) -> micro_batch_trials.Trial:
     stage = session.config.stages[0]
-    assert not isinstance(stage, str)
+    assert isinstance(stage, PretrainStage)
     try:
-        return micro_batch_size.try_sizes(session, 0, stage, ranks=1, hosts=1, **settings)  # type: ignore[arg-type]
+        trials = micro_batch_trials.Trials(session.config, session.learner, session.compute, ranks=1, hosts=1)
+        return trials.try_sizes(stage, **settings)
     finally:
         session.close()
 
 
 def test_a_size_that_would_not_fit_is_not_tried(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base_bytes, row_bytes, limit_bytes = 10**9, 12 * 10**7, 2 * 10**9
-    monkeypatch.setattr(micro_batch_size, "_used_bytes", lambda _: base_bytes)
-    monkeypatch.setattr(micro_batch_size, "_run_pass", lambda _, __, batch: base_bytes + batch.num_rows * row_bytes)
-    monkeypatch.setattr(micro_batch_size, "find_limit", lambda *_, **__: limit_bytes)
+    monkeypatch.setattr(micro_batch_trials, "_used_bytes", lambda _: base_bytes)
+    monkeypatch.setattr(micro_batch_trials, "_run_pass", lambda _, __, batch: base_bytes + batch.num_rows * row_bytes)
+    monkeypatch.setattr(micro_batch_trials, "find_limit", lambda *_, **__: limit_bytes)
     trial = try_sizes(open_session(tmp_path, dataset))
     assert [entry.size for entry in trial.measurements] == [1, 2, 4, 8]
     assert trial.measurements[-1].sequences_per_s is None
@@ -166,14 +176,14 @@ def test_a_size_that_would_not_fit_is_not_tried(tmp_path: Path, dataset: Path, m
 def test_out_of_memory_ends_the_search_and_is_no_end_of_the_run(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_pass = micro_batch_size._run_pass
+    run_pass = micro_batch_trials._run_pass
 
-    def limited(session: Session, index: int, batch: Any) -> int:
+    def limited(model: Bert, compute: Compute, batch: Any) -> int:
         if batch.num_rows > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
-        return run_pass(session, index, batch)
+        return run_pass(model, compute, batch)
 
-    monkeypatch.setattr(micro_batch_size, "_run_pass", limited)
+    monkeypatch.setattr(micro_batch_trials, "_run_pass", limited)
     trial = try_sizes(open_session(tmp_path, dataset))
     assert [(entry.size, entry.note) for entry in trial.measurements][-1] == (8, "out of memory")
     assert trial.chosen <= 4
@@ -183,7 +193,7 @@ def test_not_even_one_sequence(tmp_path: Path, dataset: Path, monkeypatch: pytes
     def never(*_: object) -> int:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(micro_batch_size, "_run_pass", never)
+    monkeypatch.setattr(micro_batch_trials, "_run_pass", never)
     with pytest.raises(OutOfDeviceMemory, match="phase1: not even one sequence of 32 tokens fits"):
         try_sizes(open_session(tmp_path, dataset))
 

@@ -23,7 +23,8 @@ from bert_trainer.output.metrics import read_metrics
 from bert_trainer.training import session
 from bert_trainer.training.data_loader import StageReader
 from bert_trainer.training.loop import run_stages, train
-from bert_trainer.training.session import Session, StageData
+from bert_trainer.training.run_data import StageData
+from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import FIRST_WORD, PREDICTIONS, SEQUENCE_LENGTH, pretrain_stage, run_document, write_dataset
 from whole_configs import whole_stage
@@ -74,7 +75,7 @@ def open_stage(folder: Path, dataset: Path, **stage: Any) -> StageData:
     found: list[Session] = []
     run_threads(1, lambda world: found.append(Session.open(config, world, attempt=1)))
     found[0].close()
-    return found[0].training_data[0]
+    return found[0].data.training[0]
 
 
 def step_of(data: StageData, step: int, *, ranks: int = 1) -> list[tuple[list[int], ...]]:

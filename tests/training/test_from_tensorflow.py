@@ -36,7 +36,11 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Sessio
 @pytest.fixture
 def checkpoint(tmp_path: Path, dataset: Path, first_run: Session) -> Path:
     export_model(
-        "tensorflow", first_run.model, read_vocabulary(dataset / "vocab.txt"), tmp_path / "written", lower_case=True
+        "tensorflow",
+        first_run.learner.model,
+        read_vocabulary(dataset / "vocab.txt"),
+        tmp_path / "written",
+        lower_case=True,
     )
     return tmp_path / "written"
 
@@ -54,8 +58,8 @@ def test_its_weights_are_bit_by_bit_those_that_were_written(
     tmp_path: Path, dataset: Path, first_run: Session, checkpoint: Path, place: str
 ) -> None:
     second = open_session(tmp_path / "second", dataset, checkpoint / place)
-    assert torch.equal(second.parameters.values, first_run.parameters.values)
-    assert not second.optimizer.first_moment.any()
+    assert torch.equal(second.learner.parameters.values, first_run.learner.parameters.values)
+    assert not second.learner.optimizer.first_moment.any()
     (told,) = [record["message"] for record in read_metrics(tmp_path / "second") if record["event"] == "initialized"]
     assert told == f"Started from the weights of {checkpoint / place}"
 

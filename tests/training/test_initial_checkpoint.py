@@ -48,11 +48,11 @@ def test_the_first_loss_is_bit_by_bit_that_of_the_run_that_wrote_the_checkpoint(
 ) -> None:
     fresh = open_session(tmp_path / "fresh", dataset, {})
     second = open_session(tmp_path / "second", dataset, start_from(written))
-    assert torch.equal(loss(second.model), loss(first_run.model))
-    assert not torch.equal(loss(second.model), loss(fresh.model))
-    assert torch.equal(second.parameters.values, first_run.parameters.values)
-    assert not second.optimizer.first_moment.any()
-    assert not second.optimizer.second_moment.any()
+    assert torch.equal(loss(second.learner.model), loss(first_run.learner.model))
+    assert not torch.equal(loss(second.learner.model), loss(fresh.learner.model))
+    assert torch.equal(second.learner.parameters.values, first_run.learner.parameters.values)
+    assert not second.learner.optimizer.first_moment.any()
+    assert not second.learner.optimizer.second_moment.any()
     assert told(tmp_path / "second") == f"Started from the weights of {written}/checkpoints/phase2-00000004"
 
 
@@ -66,10 +66,10 @@ def test_with_the_moments_it_goes_on_as_the_next_stage_would_have(
         run_config(tmp_path / "warm", dataset, stages=stages, **start_from(source, load="weights_and_optimizer"))
     )
     cold = train(run_config(tmp_path / "cold", dataset, stages=stages, **start_from(source)))
-    assert torch.equal(warm.parameters.values, first_run.parameters.values)
-    assert torch.equal(warm.optimizer.first_moment, first_run.optimizer.first_moment)
-    assert torch.equal(warm.optimizer.second_moment, first_run.optimizer.second_moment)
-    assert not torch.equal(cold.parameters.values, first_run.parameters.values)
+    assert torch.equal(warm.learner.parameters.values, first_run.learner.parameters.values)
+    assert torch.equal(warm.learner.optimizer.first_moment, first_run.learner.optimizer.first_moment)
+    assert torch.equal(warm.learner.optimizer.second_moment, first_run.learner.optimizer.second_moment)
+    assert not torch.equal(cold.learner.parameters.values, first_run.learner.parameters.values)
     assert told(tmp_path / "warm") == f"Started from the weights and moments of {source}"
 
 
@@ -80,7 +80,7 @@ def test_moments_bring_their_step_count_where_the_first_stage_goes_on_with_it(
         stage = pretrain_stage(length={"steps": 2}, optimizer_state=state, schedule={"learning_rate": 1e-3})
         start = start_from(written, load="weights_and_optimizer")
         session = train(run_config(tmp_path / state, dataset, stages=[stage], **start))
-        assert (session.optimizer.num_applied, session.optimizer.moment_steps) == (2, held)
+        assert (session.learner.optimizer.num_applied, session.learner.optimizer.moment_steps) == (2, held)
 
 
 @pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/phase2-00000002"])
@@ -97,7 +97,7 @@ def test_none_verifies_and_loads_nothing(tmp_path: Path, dataset: Path, written:
     fresh = open_session(tmp_path / "fresh", dataset, {})
     for kind, path in (("bert-trainer", written), ("huggingface", written / "export" / "huggingface")):
         second = open_session(tmp_path / kind, dataset, start_from(path, format=kind, load="none"))
-        assert torch.equal(second.parameters.values, fresh.parameters.values)
+        assert torch.equal(second.learner.parameters.values, fresh.learner.parameters.values)
         assert told(tmp_path / kind).endswith("nothing was loaded from it")
     for model in written.glob("**/model.safetensors"):
         model.write_bytes(b"damaged")
@@ -111,9 +111,9 @@ def test_a_run_that_goes_on_does_not_look_at_it(tmp_path: Path, dataset: Path, w
     second = train(run_config(tmp_path / "second", dataset, **options))
     shutil.rmtree(written)
     again = open_session(tmp_path / "second", dataset, options)
-    assert torch.equal(again.parameters.values, second.parameters.values)
-    assert again.resumed_at is not None
-    assert again.resumed_at.step == 6
+    assert torch.equal(again.learner.parameters.values, second.learner.parameters.values)
+    assert again.resumed_from is not None
+    assert again.resumed_from.position.step == 6
 
 
 @pytest.mark.parametrize("kind", ["bert-trainer", "huggingface"])
@@ -127,10 +127,10 @@ def test_every_rank_starts_with_the_same_weights(
     def rank(world: ThreadedWorld) -> tuple[torch.Tensor, torch.Tensor]:
         session = Session.open(config, world, attempt=1)
         session.close()
-        return session.parameters.values.clone(), session.optimizer.second_moment.clone()
+        return session.learner.parameters.values.clone(), session.learner.optimizer.second_moment.clone()
 
     (values, moments), (other_values, other_moments) = run_threads(2, rank)
-    assert torch.equal(values, first_run.parameters.values)
+    assert torch.equal(values, first_run.learner.parameters.values)
     assert torch.equal(values, other_values)
     assert torch.equal(moments, other_moments)
     assert bool(moments.any()) == (kind == "bert-trainer")
@@ -143,8 +143,8 @@ def test_padding_rows_may_be_more_or_fewer(
     model = {**MODEL, "vocab_pad_multiple": multiple}
     start = start_from(written, load="weights_and_optimizer")
     second = open_session(tmp_path / "second", dataset, {"model": model, **start})
-    assert second.model.mlm_bias.numel() == VOCABULARY_SIZE if multiple == 1 else 64
-    torch.testing.assert_close(loss(second.model), loss(first_run.model), rtol=1e-6, atol=0)
+    assert second.learner.model.mlm_bias.numel() == VOCABULARY_SIZE if multiple == 1 else 64
+    torch.testing.assert_close(loss(second.learner.model), loss(first_run.learner.model), rtol=1e-6, atol=0)
 
 
 def test_heads_that_the_source_lacks_stay_as_drawn_and_are_named(tmp_path: Path, dataset: Path) -> None:
@@ -152,12 +152,12 @@ def test_heads_that_the_source_lacks_stay_as_drawn_and_are_named(tmp_path: Path,
     fresh = open_session(tmp_path / "fresh", dataset, {})
     start = start_from(tmp_path / "first", load="weights_and_optimizer")
     second = open_session(tmp_path / "second", dataset, start)
-    named, wanted = (session.parameters.named(session.parameters.values) for session in (second, first))
-    drawn = fresh.parameters.named(fresh.parameters.values)
+    named, wanted = (session.learner.parameters.named(session.learner.parameters.values) for session in (second, first))
+    drawn = fresh.learner.parameters.named(fresh.learner.parameters.values)
     for name, tensor in named.items():
         assert torch.equal(tensor, wanted[name] if name in wanted else drawn[name]), name
     assert told(tmp_path / "second").endswith("; left as drawn: pooler.weight, pooler.bias, nsp.weight, nsp.bias")
-    assert not second.parameters.named(second.optimizer.first_moment)["nsp.weight"].any()
+    assert not second.learner.parameters.named(second.learner.optimizer.first_moment)["nsp.weight"].any()
 
 
 def test_heads_that_the_run_lacks_are_named(tmp_path: Path, dataset: Path, written: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_run_s_checkpoint_is_imported_as_its_export(
 def test_our_own_export_gives_the_same_loss(tmp_path: Path, dataset: Path, first_run: Session, written: Path) -> None:
     start = start_from(written / "export" / "huggingface", format="huggingface")
     second = open_session(tmp_path / "second", dataset, start)
-    assert torch.equal(loss(second.model), loss(first_run.model))
+    assert torch.equal(loss(second.learner.model), loss(first_run.learner.model))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_the_first_loss_is_what_transformers_computes(
     theirs = save_huggingface(tmp_path / "model", kind, safe=safe)
     start = start_from(tmp_path / "model", format="huggingface")
     session = open_session(tmp_path / "run", dataset, {"model": model, **start})
-    torch.testing.assert_close(loss(session.model), huggingface_loss(theirs), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(loss(session.learner.model), huggingface_loss(theirs), rtol=1e-6, atol=1e-6)
     assert told(tmp_path / "run") == f"Started from the weights of {tmp_path / 'model'}"
 
 
@@ -98,10 +98,10 @@ def test_a_bare_encoder_is_taken_and_the_heads_stay_as_drawn(tmp_path: Path, dat
     theirs = save_huggingface(tmp_path / "model", BertModel)
     fresh = open_session(tmp_path / "fresh", dataset, {})
     session = open_session(tmp_path / "run", dataset, start_from(tmp_path / "model", format="huggingface"))
-    ours = dict(session.model.named_parameters())
+    ours = dict(session.learner.model.named_parameters())
     assert torch.equal(ours["layers.1.ffn_in.weight"], theirs.encoder.layer[1].intermediate.dense.weight)
     assert torch.equal(ours["pooler.weight"], theirs.pooler.dense.weight)
-    assert torch.equal(ours["mlm_transform.weight"], fresh.model.mlm_transform.weight)
+    assert torch.equal(ours["mlm_transform.weight"], fresh.learner.model.mlm_transform.weight)
     assert told(tmp_path / "run").endswith(
         "; left as drawn: mlm_bias, mlm_transform.weight, mlm_transform.bias, mlm_norm.weight, mlm_norm.bias, "
         "nsp.weight, nsp.bias"
@@ -119,7 +119,7 @@ def test_names_of_old_conversions_are_understood(tmp_path: Path, dataset: Path) 
     old["bert.embeddings.position_ids"] = torch.arange(64)[None]
     save_file(old, tmp_path / "model" / "model.safetensors")
     session = open_session(tmp_path / "run", dataset, start_from(tmp_path / "model", format="huggingface"))
-    torch.testing.assert_close(loss(session.model), huggingface_loss(theirs), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(loss(session.learner.model), huggingface_loss(theirs), rtol=1e-6, atol=1e-6)
 
 
 def test_a_padded_table_is_taken_where_the_folder_s_vocabulary_says_which_rows_count(
@@ -132,8 +132,8 @@ def test_a_padded_table_is_taken_where_the_folder_s_vocabulary_says_which_rows_c
     shutil.copy(dataset / "vocab.txt", tmp_path / "model")
     session = open_session(tmp_path / "run", dataset, options)
     table = load_file(tmp_path / "model" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    assert torch.equal(session.model.embeddings.tokens.weight[:VOCABULARY_SIZE], table[:VOCABULARY_SIZE])
-    assert not session.model.embeddings.tokens.weight[VOCABULARY_SIZE:].any()
+    assert torch.equal(session.learner.model.embeddings.tokens.weight[:VOCABULARY_SIZE], table[:VOCABULARY_SIZE])
+    assert not session.learner.model.embeddings.tokens.weight[VOCABULARY_SIZE:].any()
 
 
 def change_tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:

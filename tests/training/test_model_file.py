@@ -51,7 +51,7 @@ def from_file(folder: Path, dataset: Path, **changes: int) -> RunConfig:
 def test_it_trains_bit_by_bit_as_with_sizes(tmp_path: Path, dataset: Path) -> None:
     by_file = train(from_file(tmp_path / "file", dataset))
     by_sizes = train(run_config(tmp_path / "sizes", dataset, stages=[pretrain_stage(length={"steps": 4})]))
-    assert torch.equal(by_file.parameters.values, by_sizes.parameters.values)
+    assert torch.equal(by_file.learner.parameters.values, by_sizes.learner.parameters.values)
 
 
 def test_a_resumed_run_does_not_notice_that_the_file_has_changed(tmp_path: Path, dataset: Path) -> None:
@@ -60,8 +60,8 @@ def test_a_resumed_run_does_not_notice_that_the_file_has_changed(tmp_path: Path,
     from_file(tmp_path / "run", dataset, layers=1)
     again = Session.open(config, Alone(), attempt=2)
     run_to_end(again)
-    assert again.resumed_at is not None
-    assert torch.equal(again.parameters.values, first.parameters.values)
+    assert again.resumed_from is not None
+    assert torch.equal(again.learner.parameters.values, first.learner.parameters.values)
 
 
 def test_a_vocabulary_of_another_size_is_refused_with_the_file_that_names_it(tmp_path: Path, dataset: Path) -> None:

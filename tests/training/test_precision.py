@@ -63,9 +63,13 @@ def test_products_are_computed_in_it_and_weights_and_moments_stay_in_fp32(
     tmp_path: Path, dataset: Path, precision: str, dtype: torch.dtype
 ) -> None:
     session = train(configuration(tmp_path, dataset, precision, steps=2))
-    with session.autocast():
-        assert session.model.mlm_transform(torch.zeros(1, 32)).dtype == dtype
-    tensors = (session.parameters.values, session.optimizer.first_moment, session.optimizer.second_moment)
+    with session.compute.autocast():
+        assert session.learner.model.mlm_transform(torch.zeros(1, 32)).dtype == dtype
+    tensors = (
+        session.learner.parameters.values,
+        session.learner.optimizer.first_moment,
+        session.learner.optimizer.second_moment,
+    )
     assert {tensor.dtype for tensor in tensors} == {torch.float32}
 
 
@@ -81,7 +85,7 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
 def test_an_overflow_changes_neither_weights_nor_moments_nor_the_schedule(tmp_path: Path, dataset: Path) -> None:
     config = configuration(tmp_path, dataset, "fp16", steps=24, checkpoint={"every_steps": 1, "keep": 24})
     session = Session.open(config, Alone(), attempt=1)
-    session.scaler.scale = 2.0**25  # an absurd scale: gradients leave fp16's range, which ends at 65,504
+    session.learner.scaler.scale = 2.0**25  # an absurd scale: gradients leave fp16's range, which ends at 65,504
     run_to_end(session)
 
     saved, records = checkpoints(tmp_path), progress_records(tmp_path)
@@ -112,7 +116,7 @@ def test_a_run_that_overflowed_learns_as_if_the_scale_had_been_right(tmp_path: P
     for scale in (2.0**12, 2.0**14):
         config = configuration(tmp_path / str(scale), dataset, "fp16", steps=10)
         session = Session.open(config, Alone(), attempt=1)
-        session.scaler.scale = scale
+        session.learner.scaler.scale = scale
         run_to_end(session)
         found.append(losses(tmp_path / str(scale)))
     assert found[0] == pytest.approx(found[1], rel=1e-4)
@@ -123,7 +127,7 @@ def test_a_model_that_has_blown_up_ends_the_run_with_a_hint(tmp_path: Path, data
     config = configuration(tmp_path, dataset, precision, steps=40)
     session = Session.open(config, Alone(), attempt=1)
     with torch.no_grad():
-        session.model.mlm_transform.bias[0] = float("nan")
+        session.learner.model.mlm_transform.bias[0] = float("nan")
     with pytest.raises(TrainerError, match="not finite") as raised:
         run_to_end(session)
     assert raised.value.exit_code == 1

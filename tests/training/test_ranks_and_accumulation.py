@@ -20,6 +20,7 @@ from bert_trainer.config.checks import parse_run_config
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.training.data_loader import num_micro_batches
 from bert_trainer.training.loop import run_stages
+from bert_trainer.training.run_writer import Rank0Writer
 from bert_trainer.training.session import Session
 from threaded_world import ThreadedWorld, run_threads
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, run_trainer, write_dataset
@@ -134,11 +135,11 @@ def test_micro_batches_are_counted_over_all_ranks() -> None:
 def test_only_rank_0_holds_the_output_folder(tmp_path: Path, dataset: Path) -> None:
     config = parse_run_config(document(tmp_path / "out", dataset, ranks=2, micro_batch_size=4))
 
-    def store_of(world: ThreadedWorld) -> CheckpointStore | None:
+    def writes(world: ThreadedWorld) -> bool:
         session = Session.open(config, world, attempt=1)
         session.close()
-        return session.writer.store if session.writer else None
+        found = isinstance(session.writer, Rank0Writer)
+        assert found == isinstance(getattr(session.writer, "store", None), CheckpointStore)
+        return found
 
-    stores = run_threads(2, store_of)
-    assert stores[0] is not None
-    assert stores[1] is None
+    assert run_threads(2, writes) == [True, False]

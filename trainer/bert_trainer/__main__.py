@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(account)  # noqa: T201 - the result
             return 0
         if arguments.verb == "autotune":
-            from bert_trainer.training.micro_batch_size import show_sizes
+            from bert_trainer.training.autotune import show_sizes
 
             print("\n".join(show_sizes(load_run_config(arguments.run_config))))  # noqa: T201 - the result
             return 0

@@ -45,6 +45,8 @@ from bert_trainer.system.atomic_files import disk_errors, is_full
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINTS_FOLDER = "checkpoints"
+"""In the output folder."""
 _REFUSED = "refused"
 
 # Errors that an intact checkpoint cannot cause. Others (a server that does not answer, missing rights) may be
@@ -69,7 +71,7 @@ class CheckpointStore:
     @property
     def root(self) -> Path:
         """Where checkpoints lie."""
-        return self.folder.path / "checkpoints"
+        return self.folder.path / CHECKPOINTS_FOLDER
 
     def path_of(self, position: Position) -> Path:
         """Return where the checkpoint of a position is, or will be."""

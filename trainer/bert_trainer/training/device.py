@@ -5,17 +5,53 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import DeviceUnusable, InputError, UnsupportedPrecision
+from bert_trainer.model.backends.choice import check_engine, choose_backend
 from bert_trainer.model.backends.cpu.capability import prepare_processor
 from bert_trainer.model.backends.gpu.capability import check_build, check_capability
 from bert_trainer.model.backends.gpu.driver import explain_missing_gpu
+from bert_trainer.model.encoder import Encoder
+from bert_trainer.model.precision import autocast
 from bert_trainer.parallel.world import World
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Where a rank computes, how precisely, and by which engine."""
+
+    device: torch.device
+    precision: str
+    """As ``RunConfig.precision``."""
+    engine: str
+    """As ``RunConfig.engine``."""
+
+    @classmethod
+    def open(cls, config: RunConfig, world: World) -> Compute:
+        """Choose the device and prepare it.
+
+        Raises:
+            InputError: as ``choose_device``; or the engine cannot compute there.
+        """
+        device = choose_device(config, world)
+        check_engine(config.engine, device, config.precision)
+        return cls(device, config.precision, config.engine)
+
+    def place(self, model: Encoder) -> None:
+        """Move a model to where it is trained, in the type of its parameters, and choose what computes it."""
+        model.to(device=self.device, dtype=torch.float64 if self.precision == "fp64" else torch.float32)
+        model.use(choose_backend(model, self.engine, self.precision))
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which forward passes run."""
+        return autocast(self.device, self.precision)
 
 
 def choose_device(config: RunConfig, world: World) -> torch.device:

@@ -6,61 +6,68 @@ synchronizing with the device. Neither decides anything.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import psutil
 import torch
-from numpy.typing import NDArray
 
 from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.config.stages import PretrainStage
 from bert_trainer.model.batch import Batch
+from bert_trainer.model.bert import Bert
 from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.parallel.reduction import ReductionTimes
-from bert_trainer.training.session import Session, StageData
+from bert_trainer.parallel.world import World
+from bert_trainer.training.learner import Learner, ModelT
+from bert_trainer.training.run_data import StageData
+from bert_trainer.training.run_writer import RunWriter
 
 
 @dataclass(slots=True)
 class StageProgress:
     """Where a pretraining stage is."""
 
-    stage_index: int
+    index: int
+    """Of the stage."""
+    stage: PretrainStage
+    data: StageData
     step: int
     sample_hash: str
     """Chained SHA-256 of all sample numbers so far: two runs that agree on it have seen the same samples in the same
-    order. On rank 0; empty elsewhere."""
+    order. On rank 0; elsewhere that of the checkpoint."""
 
-    def advance(self, session: Session, stage: PretrainStage, data: StageData) -> None:
+    @property
+    def samples(self) -> int:
+        """Sequences of the stage so far."""
+        return self.step * self.stage.global_batch_size
+
+    def advance(self, writer: RunWriter) -> None:
         """Count a step; rank 0 also hashes its sample numbers."""
-        if session.writer is not None:
-            first = self.step * stage.global_batch_size
-            numbers = data.order.sample_numbers(first, first + stage.global_batch_size)
-            self.sample_hash = chain_samples(session, stage.name, self.step, self.sample_hash, numbers)
+        first, behind = self.samples, self.samples + self.stage.global_batch_size
+        order = self.data.order
+        self.sample_hash = writer.chain_samples(
+            self.stage.name, self.step, self.sample_hash, lambda: order.sample_numbers(first, behind)
+        )
         self.step += 1
 
-    def position(self, session: Session, data: StageData, *, at_end: bool = False) -> Position:
+    def position(self, learner: Learner[Bert], *, at_end: bool = False) -> Position:
         """Return what a checkpoint records. at_end: the stage is over, whatever its length was meant to be."""
-        stage = session.config.stages[self.stage_index]
-        assert isinstance(stage, PretrainStage), "only pretraining stages have positions"
-        optimizer = session.optimizer
+        optimizer, scaler = learner.optimizer, learner.scaler
         return Position(
-            stage_index=self.stage_index,
-            stage=stage.name,
+            stage_index=self.index,
+            stage=self.stage.name,
             step=self.step,
             # A stage that met its target has as many steps as it took: so every release sees that it is finished.
-            total_steps=self.step if at_end else data.total_steps,
+            total_steps=self.step if at_end else self.data.total_steps,
             num_applied=optimizer.num_applied,
-            samples_seen=self.step * stage.global_batch_size,
+            samples_seen=self.samples,
             sample_hash=self.sample_hash,
-            loss_scale=session.scaler.scale,
-            finite_steps=session.scaler.finite_steps,
+            loss_scale=scaler.scale,
+            finite_steps=scaler.finite_steps,
             # Only where it differs: release 0.1 refuses manifests with a field that it does not know.
             moment_steps=None if optimizer.moment_steps == optimizer.num_applied else optimizer.moment_steps,
         )
@@ -72,8 +79,11 @@ class Interval:
     Tensors stay on the device until ``publish``: reading one earlier would make the host wait for the step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, learner: Learner[Bert], world: World, writer: RunWriter, *, micro_batch_size: int) -> None:
+        """Begin with a stage: reports count their time from here."""
         self.learning_rate = 0.0
+        self._learner, self._world, self._writer, self._micro_batch_size = learner, world, writer, micro_batch_size
+        self._stage_started_at_s = time.monotonic()
         self._waited_s = self._waited_before_s = 0.0
         self._clear()
 
@@ -114,20 +124,19 @@ class Interval:
         """Set how long this rank has waited for batches since the stage began."""
         self._waited_s = waited_s
 
-    def publish(
-        self,
-        session: Session,
-        stage: PretrainStage,
-        progress: StageProgress,
-        result: StepResult,
-        started_at_s: float,
-        evaluations_s: float = 0.0,
-    ) -> None:
-        """Sum over the ranks and report; collective. evaluations_s: that those still to come are expected to take."""
+    def publish(self, progress: StageProgress, result: StepResult, evaluations_s: float = 0.0) -> None:
+        """Sum over the ranks and report; collective.
+
+        Args:
+            progress: Of the stage.
+            result: Of the last step.
+            evaluations_s: What evaluations still to come are expected to take.
+        """
+        learner, world = self._learner, self._world
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
-        costs = rank_costs(session, self._reductions, session.optimizer.state_bytes)
-        totals = session.world.sum_numbers(
+        costs = rank_costs(world, learner, self._reductions)
+        totals = world.sum_numbers(
             [
                 *read_sums(self._sums),
                 self._masked,
@@ -140,55 +149,53 @@ class Interval:
         masked_lm, next_sentence, masked_correct, pairs_correct, masked, rows, tokens, cpu_s, waited_s = totals
         masked = max(masked, 1)  # rows without any prediction are allowed
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
-        total_steps = session.training_data[progress.stage_index].total_steps
-        steps_per_s = rows / stage.global_batch_size / elapsed_s
-        single_rank = session.world.size == 1
-        has_nsp = session.model.nsp is not None
-        if session.writer is not None:
-            session.writer.metrics.progress(
-                {
-                    "stage": stage.name,
-                    "step": progress.step,
-                    "steps": total_steps,
-                    "loss": masked_lm / masked + next_sentence / rows,
-                    "mlm_loss": masked_lm / masked,
-                    "nsp_loss": next_sentence / rows if has_nsp else None,
-                    "mlm_accuracy": masked_correct / masked,
-                    "nsp_accuracy": pairs_correct / rows if has_nsp else None,
-                    "learning_rate": self.learning_rate,
-                    "micro_batch_size": session.micro_batch_sizes[progress.stage_index],
-                    "gradient_norm": result.gradient_norm,
-                    "loss_scale": session.scaler.scale if session.scaler.enabled else None,
-                    "sequences_per_s": rows / elapsed_s,
-                    "real_tokens_per_s": tokens / elapsed_s,
-                    # For people to compare two runs; the checkpoint's manifest has all 64 digits.
-                    "sample_hash": progress.sample_hash[:16],
-                    "elapsed_s": now_s - started_at_s,
-                    "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
-                    "interval_s": elapsed_s,
-                    "interval_sequences": int(rows),
-                    "interval_tokens": int(tokens),
-                    "cpu_s": cpu_s,
-                    "token_imbalance": None if single_rank else self._most_tokens * session.world.size / tokens,
-                    **costs,
-                    "data_wait_share": waited_s / session.world.size / elapsed_s,
-                }
-            )
+        total_steps = progress.data.total_steps
+        steps_per_s = rows / progress.stage.global_batch_size / elapsed_s
+        has_nsp = learner.model.nsp is not None
+        self._writer.progress(
+            {
+                "stage": progress.stage.name,
+                "step": progress.step,
+                "steps": total_steps,
+                "loss": masked_lm / masked + next_sentence / rows,
+                "mlm_loss": masked_lm / masked,
+                "nsp_loss": next_sentence / rows if has_nsp else None,
+                "mlm_accuracy": masked_correct / masked,
+                "nsp_accuracy": pairs_correct / rows if has_nsp else None,
+                "learning_rate": self.learning_rate,
+                "micro_batch_size": self._micro_batch_size,
+                "gradient_norm": result.gradient_norm,
+                "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
+                "sequences_per_s": rows / elapsed_s,
+                "real_tokens_per_s": tokens / elapsed_s,
+                # For people to compare two runs; the checkpoint's manifest has all 64 digits.
+                "sample_hash": progress.sample_hash[:16],
+                "elapsed_s": now_s - self._stage_started_at_s,
+                "remaining_s": (total_steps - progress.step) / steps_per_s + evaluations_s,
+                "interval_s": elapsed_s,
+                "interval_sequences": int(rows),
+                "interval_tokens": int(tokens),
+                "cpu_s": cpu_s,
+                "token_imbalance": None if world.size == 1 else self._most_tokens * world.size / tokens,
+                **costs,
+                "data_wait_share": waited_s / world.size / elapsed_s,
+            }
+        )
         self._clear()
 
 
-def rank_costs(session: Session, reductions: Sequence[ReductionTimes], state_bytes: int) -> dict[str, float]:
+def rank_costs(world: World, learner: Learner[ModelT], reductions: Sequence[ReductionTimes]) -> dict[str, float]:
     """Return reduction times and memory of an interval over all ranks; collective.
 
     Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
     those of the rank with the largest value.
     """
-    world, steps = session.world, max(len(reductions), 1)
+    steps = max(len(reductions), 1)
     own = [
         sum(times.total_s for times in reductions) / steps,
         sum(times.exposed_s for times in reductions) / steps,
-        memory_bytes(session.device),
-        state_bytes,
+        memory_bytes(learner.device),
+        learner.optimizer.state_bytes,
     ]
     # A gather made of a sum: every rank fills its own slots and leaves zeros in the others'.
     slots = [0.0] * (len(own) * world.size)
@@ -224,12 +231,3 @@ def memory_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     resident: int = psutil.Process().memory_info().rss
     return resident
-
-
-def chain_samples(session: Session, stage: str, step: int, before: str, numbers: NDArray[np.int64]) -> str:
-    """Return the hash of a stage's samples after one more step, and write the ledger if there is one; on rank 0."""
-    assert session.writer is not None, "runs on rank 0"
-    if session.config.logging.sample_ledger:
-        with (session.writer.folder.path / "ledger.jsonl").open("a") as file:
-            file.write(json.dumps({"stage": stage, "step": step, "samples": numbers.tolist()}) + "\n")
-    return hashlib.sha256(bytes.fromhex(before) + numbers.astype("<i8").tobytes()).hexdigest()

@@ -2,47 +2,109 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from bert_trainer.checkpoints.checkpoint import Position
-from bert_trainer.checkpoints.store import CheckpointStore
-from bert_trainer.config.stages import CheckpointTimes
+from bert_trainer.config.optimization import OptimizerConfig
+from bert_trainer.config.run_config import ReductionConfig
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.encoder import Encoder
 from bert_trainer.optim.optimizer import LossScaler, Optimizer, StepResult
 from bert_trainer.parallel.flat_parameters import FlatParameters
 from bert_trainer.parallel.reduction import GradientReduction, ReductionTimes
+from bert_trainer.parallel.world import World
+from bert_trainer.parallel.zero1 import Zero1Partition
+from bert_trainer.training.device import Compute
 from bert_trainer.training.profiling import Profiler
 
 T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=Encoder)
 
 
-class Learner(Protocol):
-    """A model's parameters with what changes them."""
+@dataclass(frozen=True, slots=True)
+class LearnerState:
+    """What a checkpoint holds of a learner; whole on rank 0."""
 
-    @property
-    def model(self) -> Encoder:
-        """Its backend computes the steps."""
+    tensors: dict[str, dict[str, Tensor]]
+    """By part and name, as ``Checkpoint.load`` returns them; views of what the next step changes."""
+    owned: frozenset[str] = frozenset()
+    """Parts that were gathered for the checkpoint alone: nobody changes them, so they need no second copy."""
 
+
+@dataclass(slots=True)
+class Learner(Generic[ModelT]):
+    """A model with what changes its parameters, on one rank."""
+
+    model: ModelT
     parameters: FlatParameters
     optimizer: Optimizer
     reduction: GradientReduction
     scaler: LossScaler
+    overlap: bool
+    """Whether buckets may be reduced while the last backward pass runs."""
+
+    @classmethod
+    def of(
+        cls, model: ModelT, compute: Compute, world: World, optimizer: OptimizerConfig, reduction: ReductionConfig
+    ) -> Learner[ModelT]:
+        """Place a model and allocate its gradients and moments. world: the ranks that train it together."""
+        compute.place(model)
+        parameters = FlatParameters(model)
+        partition = Zero1Partition(parameters.num_rows, world, split=optimizer.partitioning == "zero1")
+        changes = Optimizer(optimizer, parameters, partition)
+        compressed = reduction.compression == "fp16"
+        return Learner(
+            model,
+            parameters,
+            changes,
+            GradientReduction(parameters, changes.gradients, partition, world, compressed=compressed),
+            LossScaler(enabled=compute.precision == "fp16"),
+            reduction.overlap,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.parameters.values.device
+
+    def state_views(self, moments: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """Return what a checkpoint holds, as views. moments: from ``Optimizer.gather_moments``, whole."""
+        flats = {"model": self.parameters.values, **moments}
+        return {part: self.parameters.named(flat) for part, flat in flats.items()}
+
+    def gather_state(self) -> LearnerState:
+        """Return what a checkpoint holds. Collective with ZeRO-1; without moments on the ranks that gather none."""
+        moments = self.optimizer.gather_moments() or {}
+        # ZeRO-1's moments were gathered into fresh tensors for this checkpoint alone. Without it they are the
+        # optimizer's own, which the next step updates in place.
+        owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
+        return LearnerState(self.state_views(moments), owned)
+
+    def let_go_of_training(self) -> None:
+        """Free gradients and moments of a model that no stage will train any more; weights stay."""
+        for span in self.parameters.spans:
+            span.parameter.grad = None
+        self.model.use(None)
+        # By their storage: the optimizer and the reduction hold views of them.
+        for flat in (
+            self.parameters.gradients,
+            self.optimizer.gradients,
+            self.optimizer.first_moment,
+            self.optimizer.second_moment,
+        ):
+            flat.untyped_storage().resize_(0)
 
 
 def take_step(
-    learner: Learner,
+    learner: Learner[ModelT],
     batches: Sequence[T],
     loss_of: Callable[[T], Tensor],
     learning_rate: float,
-    *,
-    overlap: bool,
     profiler: Profiler,
 ) -> tuple[StepResult, ReductionTimes]:
     """Accumulate gradients over micro-batches, reduce them once, update.
@@ -52,7 +114,6 @@ def take_step(
         batches: This rank's micro-batches, on the device; perhaps none.
         loss_of: A micro-batch's part of the step's loss: ranks add their gradients, they don't average them.
         learning_rate: Of this step.
-        overlap: Whether buckets may be reduced while the last backward pass runs.
         profiler: Times the parts.
     """
     learner.parameters.gradients.zero_()
@@ -62,7 +123,7 @@ def take_step(
                 loss = loss_of(batch)
             # Gradients are final during the last backward pass alone: only then may buckets be all-reduced while
             # backward still runs.
-            if number == len(batches) and overlap:
+            if number == len(batches) and learner.overlap:
                 learner.reduction.watch()
             with profiler.part("backward"):
                 (loss * learner.scaler.scale).backward()  # type: ignore[no-untyped-call]
@@ -74,7 +135,7 @@ def take_step(
     return result, times
 
 
-def not_finite(learner: Learner, stage: str, step: int, result: StepResult) -> TrainerError | None:
+def not_finite(learner: Learner[ModelT], stage: str, step: int, result: StepResult) -> TrainerError | None:
     """Return the error that ends a run whose gradients are not finite, if it has to end.
 
     step: counted from 1.
@@ -88,29 +149,10 @@ def not_finite(learner: Learner, stage: str, step: int, result: StepResult) -> T
     )
 
 
-def check_finite(learner: Learner, stage: str, step: int, result: StepResult) -> None:
+def check_finite(learner: Learner[ModelT], stage: str, step: int, result: StepResult) -> None:
     """Raise what ``not_finite`` returns."""
     if (error := not_finite(learner, stage, step, result)) is not None:
         raise error
-
-
-def save_interval_is_over(times: CheckpointTimes, saved_at_s: float) -> bool:
-    """Return whether this rank's clock asks for a checkpoint."""
-    return times.every_seconds is not None and time.monotonic() - saved_at_s >= times.every_seconds
-
-
-def state_by_name(learner: Learner, moments: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Return what a checkpoint holds of a learner, as views. moments: from ``Optimizer.gather_moments``, whole."""
-    flats = {"model": learner.parameters.values, **moments}
-    return {part: learner.parameters.named(flat) for part, flat in flats.items()}
-
-
-def save_state(store: CheckpointStore, learner: Learner, position: Position, moments: Mapping[str, Tensor]) -> None:
-    """Write a learner's checkpoint in the background. Rank 0 only. moments: as ``state_by_name`` takes them."""
-    # ZeRO-1's moments were gathered into fresh tensors for this checkpoint alone: they need no second copy. Without it
-    # they are the optimizer's own, which the next step updates in place.
-    owned = frozenset(moments) if learner.optimizer.partition.is_split else frozenset[str]()
-    store.save(position, state_by_name(learner, moments), owned=owned)
 
 
 @torch.no_grad()
@@ -120,7 +162,7 @@ def copy_state(path: Path, loaded: Mapping[str, Mapping[str, Tensor]], wanted: d
     Args:
         path: Of the checkpoint, for the message.
         loaded: From ``Checkpoint.load``.
-        wanted: From ``state_by_name``.
+        wanted: From ``Learner.state_views``.
 
     Raises:
         InputError: they are another model's.

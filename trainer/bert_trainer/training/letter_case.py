@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from bert_trainer.checkpoints.tokenizer_files import is_lower_case, read_lower_case
-from bert_trainer.config.stages import PrepareStage
+from bert_trainer.config.run_config import InitialCheckpoint
+from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo, find_dataset_info
 from bert_trainer.errors import InputError
-from bert_trainer.training.session import Session
+from bert_trainer.training.run_data import RunData
 
 logger = logging.getLogger(__name__)
 
 
-def lower_case_of(session: Session) -> bool:
-    """Return whether the session's tokenizer drops capitals and accents. Reads files: for rank 0.
+def lower_case_of(stages: Sequence[Stage], start: InitialCheckpoint | None, data: RunData) -> bool:
+    """Return whether a run's tokenizer drops capitals and accents. Reads files: for rank 0.
 
     What was done to the text says it first, that is the prepare stage or the data set's own description; then the
     tokenizer's settings beside the initial checkpoint; without any of them the vocabulary, which is cased if one of its
     entries has a capital letter. At the end of a training nothing here is an error.
     """
-    prepare = next((stage for stage in session.config.stages if isinstance(stage, PrepareStage)), None)
+    prepare = next((stage for stage in stages if isinstance(stage, PrepareStage)), None)
     if prepare is not None:
         return prepare.lower_case
-    dataset = dataset_of(session)
+    dataset = dataset_of(data)
     if dataset is not None:
         return dataset.settings.lower_case
-    start = session.config.initial_checkpoint
     if start is not None and start.load != "none":
         try:
             said = read_lower_case(Path(start.path))
@@ -36,14 +37,14 @@ def lower_case_of(session: Session) -> bool:
             said = None
         if said is not None:
             return said
-    return is_lower_case(session.vocabulary)
+    return is_lower_case(data.vocabulary)
 
 
-def dataset_of(session: Session) -> DatasetInfo | None:
+def dataset_of(data: RunData) -> DatasetInfo | None:
     """Return what is known of the data set that was trained on; None of shards that another program made."""
     # What was measured on comes last: it may be another's shards.
-    folders = [data.folder for data in session.evaluation_data.values()]
-    folders += [data.folder for data in session.training_data.values()]
+    folders = [measured.folder for measured in data.evaluation.values()]
+    folders += [trained.folder for trained in data.training.values()]
     try:
         found = find_dataset_info(folders[-1].paths[0].parent) if folders else None
     except InputError:

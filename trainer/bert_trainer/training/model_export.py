@@ -7,57 +7,75 @@ again. Machines and paths stay out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 
-from bert_trainer.checkpoints.checkpoint import MODEL_FILE, Checkpoint, list_checkpoints, read_checkpoint, sha256_of
+from bert_trainer.checkpoints.checkpoint import (
+    MODEL_FILE,
+    Checkpoint,
+    Environment,
+    list_checkpoints,
+    read_checkpoint,
+    sha256_of,
+)
 from bert_trainer.checkpoints.fine_tuned_card import render_fine_tuned_card
 from bert_trainer.checkpoints.model_card import Measurement, ModelFacts, Row, TrainedStage, render_card
 from bert_trainer.checkpoints.model_export import export_model
+from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
 from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.run_config import DatasetConfig, RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.metrics import Record, read_metrics
 from bert_trainer.output.run_folder import CONFIG_FILE
-from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.system.files import shown
 from bert_trainer.training.fine_tuned_facts import started_pretrained, task_facts
 from bert_trainer.training.finetuning.best import best_folder, load_finetuned
 from bert_trainer.training.letter_case import dataset_of, lower_case_of
-from bert_trainer.training.session import Session
+from bert_trainer.training.run_data import RunData, StageData
+from bert_trainer.training.run_writer import RunWriter
 
 _EXPORT_FOLDER = "export"
 _BUILTIN = "builtin:"
 
 
-def export_and_report(session: Session, index: int, stage: ExportStage) -> None:
-    """Write the model for other programs: rank 0 writes, the other ranks wait for its outcome."""
+def export_and_report(index: int, config: RunConfig, data: RunData, pretrained: Bert, writer: RunWriter) -> None:
+    """Write the model for other programs: rank 0 writes, the other ranks wait for its outcome. Collective.
+
+    Args:
+        index: Of the export stage.
+        config: The run's.
+        data: What the run was trained and measured on.
+        pretrained: As pretraining has left it.
+        writer: Of the run.
+    """
+    stage = config.stages[index]
+    assert isinstance(stage, ExportStage), "asked for export stages only"
 
     def write() -> None:
-        writer = session.writer
-        assert writer is not None, "runs on rank 0"
         # The card names the checkpoint that these weights are in.
-        writer.store.wait()
+        writer.wait()
         writer.folder.check_fence()
-        target = writer.folder.path / _EXPORT_FOLDER / export_name(session.config.stages, index)
-        exported = _trained_model(session, index, stage)
+        target = writer.folder.path / _EXPORT_FOLDER / export_name(config.stages, index)
+        exported = _trained_model(index, stage, config, data, pretrained, writer)
         export_model(
             stage.format,
             exported.model,
-            session.vocabulary,
+            data.vocabulary,
             target,
             lower_case=exported.lower_case,
             labels=exported.labels,
             card=exported.card,
             before_commit=writer.folder.check_fence,
         )
-        writer.metrics.event("exported", stage=stage.name, format=stage.format, path=str(target))
+        writer.event("exported", stage=stage.name, format=stage.format, path=str(target))
 
-    on_rank_0(session.world, write, has_trained=session.has_trained)
+    writer.on_rank_0(write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +87,30 @@ class _Exported:
     card: str
 
 
-def _trained_model(session: Session, index: int, stage: ExportStage) -> _Exported:
+def _trained_model(
+    index: int, stage: ExportStage, config: RunConfig, data: RunData, pretrained: Bert, writer: RunWriter
+) -> _Exported:
     """Return what the last training stage before an export stage has left. Rank 0 only.
 
     Raises:
         InputError: a finetune stage's weights are missing or damaged.
     """
-    stages = session.config.stages
-    before = [number for number in range(index) if isinstance(stages[number], PretrainStage | FinetuneStage)]
-    trained = stages[before[-1]] if before else None
-    records = list(read_metrics(Path(session.config.output_folder)))
+    stages, output, environment = config.stages, writer.folder.path, writer.environment
+    before = [other for other in stages[:index] if isinstance(other, PretrainStage | FinetuneStage)]
+    trained = before[-1] if before else None
+    records = list(read_metrics(output))
+    start = list(_start(config, output))
     if not isinstance(trained, FinetuneStage):
-        facts = _facts(session, index, stage, session.model, lower_case_of(session), records)
-        return _Exported(session.model, facts.lower_case, (), render_card(facts))
-    model, best = load_finetuned(session, before[-1])
-    facts = _facts(session, index, stage, model, best.lower_case, records)
-    facts = replace(facts, run=list(_fine_tuned_run(session, trained)), measurements=[])
+        lower_case = lower_case_of(stages, config.initial_checkpoint, data)
+        run = [*start, *_run(config, output), *_environment(environment)]
+        facts = _facts(index, stage, config, data, pretrained, lower_case, run, records)
+        return _Exported(pretrained, lower_case, (), render_card(facts))
+    model, best = load_finetuned(output, trained, pretrained)
+    run = [*start, *_fine_tuned_run(config, output, trained), *_environment(environment)]
+    facts = replace(_facts(index, stage, config, data, model, best.lower_case, run, records), measurements=[])
     if not started_pretrained(stages, trained):
         facts = replace(facts, stages=[])
-    task = task_facts(session.config, trained, model.head_config, best, records, session.world.size)
+    task = task_facts(config, trained, model.head_config, best, records, environment.world_size)
     return _Exported(model, best.lower_case, task.labels, render_fine_tuned_card(facts, task))
 
 
@@ -104,9 +127,16 @@ def export_name(stages: Sequence[Stage], index: int) -> str:
 
 
 def _facts(
-    session: Session, index: int, stage: ExportStage, model: Bert | TaskModel, lower_case: bool, records: list[Record]
+    index: int,
+    stage: ExportStage,
+    config: RunConfig,
+    data: RunData,
+    model: Bert | TaskModel,
+    lower_case: bool,
+    run: list[Row],
+    records: list[Record],
 ) -> ModelFacts:
-    config, dataset = session.config, dataset_of(session)
+    dataset = dataset_of(data)
     prepare = next((it for it in config.stages if isinstance(it, PrepareStage)), None)
     return ModelFacts(
         name=config.job.name,
@@ -114,17 +144,17 @@ def _facts(
         architecture=model.config.architecture,
         objective=model.config.objective,
         lower_case=lower_case,
-        sizes=list(_sizes(session, model)),
-        data_name=_data_name(session, prepare, dataset),
+        sizes=list(_sizes(model, data.vocabulary)),
+        data_name=_data_name(config.dataset, prepare, dataset),
         languages=[corpus.language for corpus in prepare.all_corpora] if prepare else [],
-        data=list(_data(session, index, dataset)),
-        stages=list(_trained(session, index, records)),
+        data=list(_data(config.stages, index, data, dataset)),
+        stages=list(_trained(config.stages[:index], data.training, records)),
         measurements=list(_measured(config.stages[:index], records)),
-        run=list(_run(session)),
+        run=run,
     )
 
 
-def _sizes(session: Session, model: Bert | TaskModel) -> Iterator[Row]:
+def _sizes(model: Bert | TaskModel, vocabulary: Vocabulary) -> Iterator[Row]:
     config = model.config
     yield "parameters", f"{sum(tensor.numel() for tensor in model.unpadded_weights().values()):,}"
     yield "layers", str(config.num_hidden_layers)
@@ -133,10 +163,10 @@ def _sizes(session: Session, model: Bert | TaskModel) -> Iterator[Row]:
     yield "feed-forward size", str(config.intermediate_size)
     yield "longest sequence", f"{config.max_position_embeddings} tokens"
     yield "activation", config.hidden_act
-    yield "vocabulary", f"{session.vocabulary.size:,} entries"
+    yield "vocabulary", f"{vocabulary.size:,} entries"
 
 
-def _data_name(session: Session, prepare: PrepareStage | None, dataset: DatasetInfo | None) -> str:
+def _data_name(config: DatasetConfig, prepare: PrepareStage | None, dataset: DatasetInfo | None) -> str:
     """Return what the text is called: last parts of paths alone, since the rest is about somebody's volume."""
     if prepare is not None:
         paths = [corpus.path.removeprefix(_BUILTIN) for corpus in prepare.all_corpora]
@@ -144,11 +174,11 @@ def _data_name(session: Session, prepare: PrepareStage | None, dataset: DatasetI
         paths = [dataset.settings.corpus_name or "", *dataset.source.removeprefix(_BUILTIN).split(", ")]
         paths = paths[:1] if paths[0] else paths[1:]
     else:
-        paths = [session.config.dataset.folder]
+        paths = [config.folder]
     return ", ".join(dict.fromkeys(PurePath(path).name for path in paths)) or "unnamed text"
 
 
-def _data(session: Session, index: int, dataset: DatasetInfo | None) -> Iterator[Row]:
+def _data(stages: Sequence[Stage], index: int, data: RunData, dataset: DatasetInfo | None) -> Iterator[Row]:
     counts = None if dataset is None else dataset.counts
     if dataset is not None:
         yield "text, SHA-256", dataset.corpus_sha256 or "unknown"
@@ -157,26 +187,28 @@ def _data(session: Session, index: int, dataset: DatasetInfo | None) -> Iterator
         yield "documents held out", f"{counts.documents_held_out:,}"
         yield "near-duplicates dropped", f"{counts.duplicates_dropped:,}"
         yield "tokens to train on", f"{counts.tokens_training:,}, each counted once"
-    for number, measured in session.evaluation_data.items():
+    for number, measured in data.evaluation.items():
         if number > index:
             break
-        stage, folder = session.config.stages[number], measured.folder
+        stage, folder = stages[number], measured.folder
         evaluation = stage.evaluation if isinstance(stage, PretrainStage) else stage
         is_part = isinstance(evaluation, Evaluation | EvaluateStage) and evaluation.data_range is not None
         name = f"{'part of training shards' if is_part else 'held out'} for {stage.name}"
         yield name, _count(measured.last - measured.first, len(folder.paths))
-    yield "vocabulary, SHA-256", session.vocabulary.sha256
+    yield "vocabulary, SHA-256", data.vocabulary.sha256
 
 
 def _count(samples: int, shards: int) -> str:
     return f"{samples:,} samples in {shards:,} shard{'' if shards == 1 else 's'}"
 
 
-def _trained(session: Session, index: int, records: list[Record]) -> Iterator[TrainedStage]:
-    for number, stage in enumerate(session.config.stages[:index]):
+def _trained(
+    earlier: Sequence[Stage], training: Mapping[int, StageData], records: list[Record]
+) -> Iterator[TrainedStage]:
+    for number, stage in enumerate(earlier):
         if not isinstance(stage, PretrainStage):
             continue
-        data = session.training_data[number]
+        data = training[number]
         # A step that was trained again after a kill is reported again: the last report counts.
         reports = [record for record in records if record["event"] == "progress" and record["stage"] == stage.name]
         last = reports[-1] if reports else {}
@@ -236,38 +268,29 @@ def _measurement(
     )
 
 
-def _run(session: Session) -> Iterator[Row]:
-    writer, config = session.writer, session.config
-    assert writer is not None, "runs on rank 0"
-    yield from _frozen(session)
-    checkpoint = _newest_checkpoint(writer.store.root)
+def _start(config: RunConfig, output: Path) -> Iterator[Row]:
+    yield "run configuration, SHA-256", sha256_of(output / CONFIG_FILE)
+    start = config.initial_checkpoint
+    if start is not None and start.load != "none":
+        yield "started from", f"{shown(PurePath(start.path).name) or 'unnamed'}, format {start.format}"
+
+
+def _run(config: RunConfig, output: Path) -> Iterator[Row]:
+    checkpoint = _newest_checkpoint(output / CHECKPOINTS_FOLDER)
     if checkpoint is not None:
         yield "checkpoint", checkpoint.path.name
         yield "checkpoint's weights, SHA-256", checkpoint.model_sha256
     yield "precision", config.precision
     yield "optimizer", config.optimizer.name
     yield "seed", str(config.seed)
-    yield from _environment(session)
 
 
-def _fine_tuned_run(session: Session, stage: FinetuneStage) -> Iterator[Row]:
-    yield from _frozen(session)
-    yield "best weights, SHA-256", sha256_of(best_folder(session, stage) / MODEL_FILE)
-    yield "precision", session.config.precision
-    yield from _environment(session)
+def _fine_tuned_run(config: RunConfig, output: Path, stage: FinetuneStage) -> Iterator[Row]:
+    yield "best weights, SHA-256", sha256_of(best_folder(output, stage) / MODEL_FILE)
+    yield "precision", config.precision
 
 
-def _frozen(session: Session) -> Iterator[Row]:
-    assert session.writer is not None, "runs on rank 0"
-    yield "run configuration, SHA-256", sha256_of(session.writer.folder.path / CONFIG_FILE)
-    start = session.config.initial_checkpoint
-    if start is not None and start.load != "none":
-        yield "started from", f"{shown(PurePath(start.path).name) or 'unnamed'}, format {start.format}"
-
-
-def _environment(session: Session) -> Iterator[Row]:
-    assert session.writer is not None, "runs on rank 0"
-    environment = session.writer.store.environment
+def _environment(environment: Environment) -> Iterator[Row]:
     yield "ranks", f"{environment.world_size:,}"
     for name, found in (("bert-pretrain-operator", _own_version()), *environment.versions.items()):
         if found not in (None, "not installed"):

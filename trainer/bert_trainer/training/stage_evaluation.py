@@ -9,15 +9,15 @@ bit-identical, a target that was met before the kill stays met.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from bert_trainer.config.stages import Evaluation, PretrainStage
 from bert_trainer.output.metrics import Record, read_metrics
-from bert_trainer.parallel.world import on_rank_0
-from bert_trainer.training.evaluation import Accuracy, evaluate
-from bert_trainer.training.session import Session, StageData
+from bert_trainer.training.evaluation import Accuracy
+from bert_trainer.training.run_data import StageData
+from bert_trainer.training.run_writer import RunWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,11 @@ class EvaluationTimes:
 class StageEvaluations:
     """The evaluations of one stage, on one rank."""
 
-    session: Session
-    index: int
     stage: PretrainStage
     times: EvaluationTimes
+    measure: Callable[[], Accuracy]
+    """Evaluates the model as it is. Collective."""
+    writer: RunWriter
     accuracies: dict[int, float]
     """Masked-LM accuracy by step, those included that an earlier attempt has reported."""
     target_met: bool = field(default=False, init=False)
@@ -76,11 +77,13 @@ class StageEvaluations:
     _last_s: float = field(default=0.0, init=False)
 
     @classmethod
-    def open(cls, session: Session, index: int, stage: PretrainStage, data: StageData) -> StageEvaluations:
+    def open(
+        cls, stage: PretrainStage, data: StageData, measure: Callable[[], Accuracy], writer: RunWriter
+    ) -> StageEvaluations:
         """Find what was evaluated before. Collective if the stage has evaluations."""
         found: dict[int, float] = {}
         if stage.evaluation is not None:
-            found = on_rank_0(session.world, lambda: _read_accuracies(session, stage), has_trained=session.has_trained)
+            found = writer.on_rank_0(lambda: accuracies_by_step(read_metrics(writer.folder.path), stage.name))
         times = EvaluationTimes(
             stage.evaluation,
             stage.global_batch_size,
@@ -88,7 +91,7 @@ class StageEvaluations:
             data.total_steps,
             at_end=stage.target is not None,
         )
-        return cls(session, index, stage, times, found)
+        return cls(stage, times, measure, writer, found)
 
     def remaining_s(self, step: int) -> float:
         """Return the seconds that the evaluations still to come will take if each takes as long as the last one."""
@@ -96,17 +99,16 @@ class StageEvaluations:
 
     def run(self, step: int) -> None:
         """Evaluate after a step and report it, unless that was done before. Collective."""
-        session, before = self.session, self.accuracies.get(step)
+        before = self.accuracies.get(step)
         if before is not None:
             self._judge(step, before)
             return
         started_at_s = time.monotonic()
-        with session.autocast():
-            accuracy = evaluate(session.model, session.evaluation_data[self.index], session.world, session.device)
+        accuracy = self.measure()
         self._last_s = time.monotonic() - started_at_s
         self.accuracies[step] = accuracy.masked_lm
         self._judge(step, accuracy.masked_lm)
-        on_rank_0(session.world, lambda: self._report(step, accuracy), has_trained=True)
+        self.writer.on_rank_0(lambda: self._report(step, accuracy))
 
     def _judge(self, step: int, accuracy: float) -> None:
         if self.stage.target is None:
@@ -124,11 +126,10 @@ class StageEvaluations:
 
     def _report(self, step: int, accuracy: Accuracy) -> None:
         """Write everything about an evaluation as one record: a kill leaves all of it or nothing."""
-        writer, target = self.session.writer, self.stage.target
-        assert writer is not None, "runs on rank 0"
+        target = self.stage.target
         # An attempt that was declared dead must not report what its successor will report as well.
-        writer.folder.check_fence()
-        writer.metrics.evaluated(
+        self.writer.folder.check_fence()
+        self.writer.evaluated(
             stage=self.stage.name,
             when="during",
             step=step,
@@ -149,11 +150,6 @@ def told_apart(accuracy: float, wanted: float) -> str:
     """Return an accuracy with four digits, or more where those would lie on the other side of what is wanted."""
     rounded = (f"{accuracy:.{digits}f}" for digits in range(4, 17))
     return next((text for text in rounded if (float(text) >= wanted) == (accuracy >= wanted)), repr(accuracy))
-
-
-def _read_accuracies(session: Session, stage: PretrainStage) -> dict[int, float]:
-    assert session.writer is not None, "runs on rank 0"
-    return accuracies_by_step(read_metrics(session.writer.folder.path), stage.name)
 
 
 def accuracies_by_step(records: Iterable[Record], stage: str) -> dict[int, float]:

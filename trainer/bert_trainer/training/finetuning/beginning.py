@@ -8,22 +8,25 @@ from __future__ import annotations
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
-from bert_trainer.parallel.world import on_rank_0
+from bert_trainer.parallel.world import World
 from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import stage_folder
-from bert_trainer.training.session import Session
+from bert_trainer.training.run_writer import RunWriter
 
 _BEGUN_FILE = "begun.json"
 _START_OVER = "start over (output.ifExists: New)"
 
 
-def check_beginning(session: Session, stage: FinetuneStage, data_sha256: str | None, *, has_begun: bool) -> int:
+def check_beginning(
+    stage: FinetuneStage, data_sha256: str | None, world: World, writer: RunWriter, *, has_begun: bool
+) -> int:
     """Compare with what the stage began with, or keep it where the stage begins. Collective.
 
     Args:
-        session: The attempt.
-        stage: Of the session.
+        stage: Of the run.
         data_sha256: Of the task (``TaskTexts``); on rank 0.
+        world: The ranks.
+        writer: Of the run.
         has_begun: Whether a checkpoint, best weights or an evaluation of the stage is there; rank 0's word counts.
 
     Returns:
@@ -34,13 +37,12 @@ def check_beginning(session: Session, stage: FinetuneStage, data_sha256: str | N
     """
 
     def check() -> int:
-        assert session.writer is not None, "runs on rank 0"
-        path = stage_folder(session, stage) / _BEGUN_FILE
+        path = stage_folder(writer.folder.path, stage) / _BEGUN_FILE
         if not has_begun:
-            session.writer.folder.check_fence()
+            writer.folder.check_fence()
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json_atomically(path, {"data_sha256": data_sha256, "ranks": session.world.size})
-            return session.world.size
+            write_json_atomically(path, {"data_sha256": data_sha256, "ranks": world.size})
+            return world.size
         if not path.exists():
             raise InputError(
                 f"{path}: is missing, but the stage has begun", hint=f"restore it from a copy, or {_START_OVER}"
@@ -57,7 +59,7 @@ def check_beginning(session: Session, stage: FinetuneStage, data_sha256: str | N
             raise InputError(f"{path}: ranks: got {before!r}; allowed: a number from 1", hint=_START_OVER)
         return before
 
-    before, now = on_rank_0(session.world, check, has_trained=session.has_trained), session.world.size
+    before, now = writer.on_rank_0(check), world.size
     if before != now and not stage.synchronize_gradients:
         raise InputError(
             f"{stage.name}: got {now} rank(s); allowed: {before}, as many as trained a model each when the stage began",

@@ -13,10 +13,11 @@ from torch import Tensor
 from bert_trainer.checkpoints.weights_folder import read_weights_folder, restore_folder, write_weights_folder
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.errors import InputError
+from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel
+from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.tasks.catalog import TASKS
 from bert_trainer.training.finetuning.task_learner import new_model
-from bert_trainer.training.session import Session
 from bert_trainer.training.start_weights import FINETUNE_FOLDER
 
 BEST_FOLDER = "best"
@@ -64,61 +65,56 @@ class Best:
             ) from error
 
 
-def stage_folder(session: Session, stage: FinetuneStage) -> Path:
-    """Return where a stage's results go."""
-    return Path(session.config.output_folder) / FINETUNE_FOLDER / stage.name
+def stage_folder(output: Path, stage: FinetuneStage) -> Path:
+    """Return where a stage's results go. output: the run's folder, here and below."""
+    return output / FINETUNE_FOLDER / stage.name
 
 
-def best_folder(session: Session, stage: FinetuneStage) -> Path:
+def best_folder(output: Path, stage: FinetuneStage) -> Path:
     """Return where the best weights are."""
-    return stage_folder(session, stage) / BEST_FOLDER
+    return stage_folder(output, stage) / BEST_FOLDER
 
 
-def keep_best(session: Session, stage: FinetuneStage, best: Best, tensors: Mapping[str, Tensor]) -> None:
-    """Put weights in the place of those that were the best so far; on rank 0."""
-    assert session.writer is not None, "runs on rank 0"
+def keep_best(folder: RunFolder, stage: FinetuneStage, best: Best, tensors: Mapping[str, Tensor]) -> None:
+    """Put weights in the place of those that were the best so far; on rank 0. folder: the run's."""
     write_weights_folder(
-        best_folder(session, stage),
-        tensors,
-        asdict(best),
-        BEST_RECORD,
-        before_commit=session.writer.folder.check_fence,
+        best_folder(folder.path, stage), tensors, asdict(best), BEST_RECORD, before_commit=folder.check_fence
     )
 
 
-def find_best(session: Session, stage: FinetuneStage) -> Best | None:
+def find_best(output: Path, stage: FinetuneStage) -> Best | None:
     """Return what is kept so far, after cleaning up behind a kill; on rank 0."""
-    folder = best_folder(session, stage)
+    folder = best_folder(output, stage)
     restore_folder(folder)
-    return read_best(session, stage)[1] if folder.exists() else None
+    return read_best(output, stage)[1] if folder.exists() else None
 
 
-def read_best(session: Session, stage: FinetuneStage) -> tuple[dict[str, Tensor], Best]:
+def read_best(output: Path, stage: FinetuneStage) -> tuple[dict[str, Tensor], Best]:
     """Return the best weights by name, and their record.
 
     Raises:
         InputError: they are missing or damaged.
     """
-    folder = best_folder(session, stage)
+    folder = best_folder(output, stage)
     tensors, document = read_weights_folder(folder, BEST_RECORD)
     return tensors, Best.of(document, folder / BEST_RECORD)
 
 
 @torch.no_grad()
-def load_finetuned(session: Session, index: int) -> tuple[TaskModel, Best]:
+def load_finetuned(output: Path, stage: FinetuneStage, pretrained: Bert) -> tuple[TaskModel, Best]:
     """Return the model that a finetune stage has left, in fp32 on the CPU, and its record; on any rank, not collective.
+
+    pretrained: has the same sizes.
 
     Raises:
         InputError: its weights are missing, damaged, or another model's.
     """
-    stage = session.config.stages[index]
-    assert isinstance(stage, FinetuneStage), "asked for finetune stages only"
-    tensors, best = read_best(session, stage)
-    model = new_model(session, stage, TASKS[stage.task].with_labels(best.labels))
+    tensors, best = read_best(output, stage)
+    model = new_model(pretrained, stage, TASKS[stage.task].with_labels(best.labels))
     parameters = dict(model.named_parameters())
     if {name: it.shape for name, it in parameters.items()} != {name: it.shape for name, it in tensors.items()}:
         raise InputError(
-            f"{best_folder(session, stage)}: its tensors are not those of {stage.task} with this run's model",
+            f"{best_folder(output, stage)}: its tensors are not those of {stage.task} with this run's model",
             hint="restore the folder from a copy, or start over (output.ifExists: New)",
         )
     for name, parameter in parameters.items():

@@ -8,7 +8,7 @@ ranks sees the same rows in the same steps.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,20 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.stages import PrepareStage
+from bert_trainer.config.stages import PrepareStage, Stage
 from bert_trainer.dataset.shards.ragged import RaggedSamples
+from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError
 from bert_trainer.model.batch import IGNORED_LABEL, Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows
-from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.tasks.catalog import Task
 from bert_trainer.tasks.examples import Split, TaskExamples, TextExample
 from bert_trainer.tasks.reading import read_examples
 from bert_trainer.tasks.rows import TaskRows, make_rows
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.finetuning.run_plan import RunPlan
-from bert_trainer.training.letter_case import lower_case_of
-from bert_trainer.training.session import Session
+from bert_trainer.training.run_writer import RunWriter
 
 Staged = Callable[[Batch], Batch]
 
@@ -82,15 +81,16 @@ class TaskBatch:
         return TaskBatch(self.batch.to(device), self.targets.to(device, non_blocking=True))
 
 
-def check_data(session: Session) -> None:
+def check_data(stages: Sequence[Stage], writer: RunWriter, *, resumed_at: int | None) -> None:
     """Read the files of all finetune stages that are left, so that a mistake is found before the first step.
+
+    resumed_at: the stage that the run goes on in; None where it begins.
 
     Raises:
         InputError: a file or a setting that depends on it is wrong. Collective.
     """
-    stages, at = session.config.stages, session.resumed_at
     # The stage that comes first reads its own files before it does anything else.
-    first = at.stage_index if at else sum(isinstance(stage, PrepareStage) for stage in stages)
+    first = resumed_at if resumed_at is not None else sum(isinstance(stage, PrepareStage) for stage in stages)
 
     def check() -> None:
         for number, stage in enumerate(stages):
@@ -98,11 +98,20 @@ def check_data(session: Session) -> None:
                 read_examples(stage.task, stage.data)
 
     if any(isinstance(stage, FinetuneStage) for stage in stages[first + 1 :]):
-        on_rank_0(session.world, check, has_trained=session.has_trained)
+        writer.on_rank_0(check)
 
 
-def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[StageRows, TaskTexts | None]:
+def open_data(
+    index: int, stage: FinetuneStage, vocabulary: Vocabulary, lower_case_of_run: Callable[[], bool], writer: RunWriter
+) -> tuple[StageRows, TaskTexts | None]:
     """Read a task and make its rows. Collective.
+
+    Args:
+        index: Of the stage.
+        stage: Names the task and its files.
+        vocabulary: Of the run.
+        lower_case_of_run: Asked on rank 0, where the stage does not say how its texts are split.
+        writer: Of the run.
 
     Returns:
         The rows, and on rank 0 the texts.
@@ -114,10 +123,10 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
 
     def read() -> StageRows:
         examples = read_examples(stage.task, stage.data)
-        lower_case = lower_case_of(session) if stage.lower_case is None else stage.lower_case
+        lower_case = lower_case_of_run() if stage.lower_case is None else stage.lower_case
 
         def rows_of(split: Split) -> TaskRows:
-            return make_rows(split, examples.task, stage, session.vocabulary, lower_case=lower_case)
+            return make_rows(split, examples.task, stage, vocabulary, lower_case=lower_case)
 
         train = rows_of(examples.train)
         if not len(train.samples):
@@ -127,7 +136,7 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
             for splits in (examples.validations, examples.tests)
         )
         texts.append(TaskTexts(examples, validations, tests, lower_case, _sha256_of(examples, train)))
-        _report_data(session, stage, examples, RunPlan.of(stage, len(train.samples)), train.num_lost_answers)
+        _report_data(writer, stage, examples, RunPlan.of(stage, len(train.samples)), train.num_lost_answers)
         return StageRows(
             task=examples.task,
             train=train.samples,
@@ -137,7 +146,7 @@ def open_data(session: Session, index: int, stage: FinetuneStage) -> tuple[Stage
             num_examples=tuple(len(split.examples) for split in (examples.train, *examples.validations)),
         )
 
-    rows = on_rank_0(session.world, read, has_trained=session.has_trained)
+    rows = writer.on_rank_0(read)
     return rows, texts[0] if texts else None
 
 
@@ -155,12 +164,11 @@ def _sha256_of(examples: TaskExamples, train: TaskRows) -> str:
 
 
 def _report_data(
-    session: Session, stage: FinetuneStage, examples: TaskExamples, plan: RunPlan, num_lost_answers: int
+    writer: RunWriter, stage: FinetuneStage, examples: TaskExamples, plan: RunPlan, num_lost_answers: int
 ) -> None:
-    assert session.writer is not None, "runs on rank 0"
     counts = [f"{len(examples.train.examples):,} examples to train on ({plan.num_rows:,} rows)"]
     counts += [f"{len(it.examples):,} in {it.name}" for it in (*examples.validations, *examples.tests)]
-    session.writer.metrics.event("task_read", stage=stage.name, message=", ".join(counts))
+    writer.event("task_read", stage=stage.name, message=", ".join(counts))
     notes = [*examples.notes]
     if num_lost_answers:
         notes.append(f"of {num_lost_answers:,} examples to train on no row holds the whole answer")
@@ -173,7 +181,7 @@ def _report_data(
         # Not refused: Azure ML's recipe warms up for 500 steps, and its largest batches make runs of 100.
         notes.append(f"the warm-up of {warmup} steps is no shorter than a run, of {plan.steps_per_run} steps")
     for note in notes:
-        session.writer.metrics.event("task_note", stage=stage.name, message=note)
+        writer.event("task_note", stage=stage.name, message=note)
 
 
 def make_task_batch(

@@ -21,8 +21,8 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.rank_by_rank import to_rank_0
-from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.tasks.catalog import Task
+from bert_trainer.training.device import Compute
 from bert_trainer.training.finetuning.best import Best, best_folder, find_best, keep_best
 from bert_trainer.training.finetuning.data import StageRows, TaskTexts, TextSplit
 from bert_trainer.training.finetuning.outputs import head_outputs
@@ -38,20 +38,21 @@ from bert_trainer.training.finetuning.results import (
 )
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.task_learner import TaskLearner
-from bert_trainer.training.session import Session
+from bert_trainer.training.run_writer import RunWriter
 
 
 @dataclass(slots=True)
 class Evaluations:
     """Measures the models of a stage, on one rank."""
 
-    session: Session
     stage: FinetuneStage
     data: StageRows
     texts: TaskTexts | None
     """On rank 0."""
     plan: RunPlan
     learner: TaskLearner
+    compute: Compute
+    writer: RunWriter
     findings: Findings
     majority: Scores
     """The baselines by the names of the metrics."""
@@ -63,28 +64,29 @@ class Evaluations:
     @classmethod
     def open(
         cls,
-        session: Session,
         stage: FinetuneStage,
         data: StageRows,
         texts: TaskTexts | None,
         plan: RunPlan,
         learner: TaskLearner,
+        compute: Compute,
+        writer: RunWriter,
     ) -> Evaluations:
         """Find what was evaluated before. Collective."""
         kept: list[Best | None] = [None]
 
         def find() -> tuple[dict[tuple[int, int], Scores], Scores]:
-            assert session.writer is not None, "runs on rank 0"
             assert texts is not None, "runs on rank 0"
-            kept[0] = find_best(session, stage)
-            records = read_metrics(session.writer.folder.path)
+            output = writer.folder.path
+            kept[0] = find_best(output, stage)
+            records = read_metrics(output)
             findings.by_step = read_findings(records, stage.name, data.task.metrics)
-            _check_kept(kept[0], findings, best_folder(session, stage))
+            _check_kept(kept[0], findings, best_folder(output, stage))
             return findings.by_step, majority_of(texts)
 
         findings = Findings(deciding_metric(stage, data.task), plan)
-        findings.by_step, majority = on_rank_0(session.world, find, has_trained=session.has_trained)
-        return cls(session, stage, data, texts, plan, learner, findings, majority, kept[0])
+        findings.by_step, majority = writer.on_rank_0(find)
+        return cls(stage, data, texts, plan, learner, compute, writer, findings, majority, kept[0])
 
     @property
     def have_found(self) -> bool:
@@ -94,7 +96,7 @@ class Evaluations:
     def runs_of(self, number: int) -> list[Run]:
         """Return the runs that go on at the same time: one, or without synchronised gradients one on every rank."""
         seed, seeds = self.stage.seeds[number], len(self.stage.seeds)
-        ranks = self.session.world.size if self.learner.is_split_by_rank else 1
+        ranks = self.learner.all_ranks.size if self.learner.is_split_by_rank else 1
         return [Run(number, rank, seed + rank * seeds) for rank in range(ranks)]
 
     def is_over(self, run: Run, up_to: int) -> bool:
@@ -116,37 +118,37 @@ class Evaluations:
         own = [self.outputs(samples) for samples in self.data.validations]
         scores = [self._score(run, own) for run in missing]
         self.last_s = time.monotonic() - began_at_s
-        new = on_rank_0(self.session.world, lambda: self._find_new_best(scores), has_trained=True)
+        new = self.writer.on_rank_0(lambda: self._find_new_best(scores))
         if new is not None:
             tensors = self.learner.values_of(missing[new].rank)
             best = self._best(missing[new], step, scores[new])
 
             def keep() -> None:
                 assert tensors is not None, "runs on rank 0"
-                keep_best(self.session, self.stage, best, tensors)
+                keep_best(self.writer.folder, self.stage, best, tensors)
                 self.kept = best
 
-            on_rank_0(self.session.world, keep, has_trained=True)
-        on_rank_0(self.session.world, lambda: self._report(missing, step, scores), has_trained=True)
+            self.writer.on_rank_0(keep)
+        self.writer.on_rank_0(lambda: self._report(missing, step, scores))
         self.findings.by_step |= {(run.rank, step): found for run, found in zip(missing, scores, strict=True)}
 
     def outputs(self, samples: RaggedSamples, *, alike: bool = False) -> Tensor:
         """Return the outputs of a split. alike: all ranks have the same weights, whatever they train."""
-        session = self.session
+        learner = self.learner
         return head_outputs(
-            session,
-            self.learner.model,
+            self.compute,
+            learner.model,
             samples,
             sequence_length=self.stage.sequence_length,
             micro_batch_size=self.stage.micro_batch_size,
-            world=session.world if alike else self.learner.world,
+            world=learner.all_ranks if alike else learner.world,
         )
 
     def _score(self, run: Run, own: Sequence[Tensor]) -> Scores:
         """Score a run's outputs on rank 0. Collective. own: this rank's, of every split."""
         outputs: list[Tensor | None] = list(own)
         if self.learner.is_split_by_rank:
-            world = self.session.world
+            world = self.learner.all_ranks
             of_rank = [to_rank_0(world, part.view(-1), run.rank) for part in own]
             outputs = [None if it is None else it.view(part.shape) for it, part in zip(of_rank, own, strict=True)]
 
@@ -159,7 +161,7 @@ class Evaluations:
                 found |= {name + suffix_of(number): value for name, value in scores.items()}
             return found
 
-        return on_rank_0(self.session.world, score, has_trained=True)
+        return self.writer.on_rank_0(score)
 
     def _find_new_best(self, scores: Sequence[Scores]) -> int | None:
         """Return which of several evaluations is the best so far; None if none is. On rank 0."""
@@ -187,16 +189,14 @@ class Evaluations:
         )
 
     def _report(self, runs: Sequence[Run], step: int, scores: Sequence[Scores]) -> None:
-        writer = self.session.writer
-        assert writer is not None, "runs on rank 0"
         # An attempt that was declared dead must not report what its successor will report as well.
-        writer.folder.check_fence()
+        self.writer.folder.check_fence()
         metric = self.findings.metric
         for run, found in zip(runs, scores, strict=True):
             epoch, is_one_of_many = epoch_of(self.plan, step), self.learner.is_split_by_rank
             who = f"seed {run.seed}" + (f", rank {run.rank}" if is_one_of_many else "")
             baseline = self.majority.get(metric)
-            writer.metrics.evaluated(
+            self.writer.evaluated(
                 stage=self.stage.name,
                 when="during",
                 seed=run.seed,

@@ -13,12 +13,12 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.parallel.world import World
-from bert_trainer.training.session import Session
+from bert_trainer.training.device import Compute
 
 
 @torch.no_grad()
 def head_outputs(
-    session: Session,
+    compute: Compute,
     model: TaskModel,
     samples: RaggedSamples,
     *,
@@ -29,7 +29,7 @@ def head_outputs(
     """Return the outputs of all rows on every rank of ``world``, fp32 on the CPU. Collective in it.
 
     Args:
-        session: Device and precision.
+        compute: Device and precision.
         model: The model.
         samples: R rows of S tokens together.
         sequence_length: Tokens; no row is longer.
@@ -44,7 +44,7 @@ def head_outputs(
     outputs = torch.zeros(len(samples.tokens) if by_token else len(samples), num_outputs)
     model.eval()
     backend = model.backend
-    with session.autocast(), backend.step_context():
+    with compute.autocast(), backend.step_context():
         for number, start in enumerate(range(0, len(samples), micro_batch_size)):
             if number % world.size != world.rank:
                 continue
@@ -54,7 +54,7 @@ def head_outputs(
             batch = backend.stage_batch(batch, sequence_length=sequence_length, micro_batch_size=micro_batch_size)
             first, count = (int(samples.token_starts[start]), len(taken.tokens)) if by_token else (start, len(taken))
             # Rows and tokens of padding are behind the real ones.
-            outputs[first : first + count] = model.logits(batch.to(session.device))[:count].float().cpu()
+            outputs[first : first + count] = model.logits(batch.to(compute.device))[:count].float().cpu()
     model.train()
     # Each element has one rank's number and zeros from all others: exact in any order of summation.
     world.all_reduce_(outputs.view(-1))

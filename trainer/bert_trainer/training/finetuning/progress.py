@@ -18,8 +18,8 @@ from bert_trainer.training.finetuning.data import StepReader
 from bert_trainer.training.finetuning.results import Run
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.task_learner import TaskLearner
-from bert_trainer.training.interval import chain_samples, rank_costs
-from bert_trainer.training.session import Session
+from bert_trainer.training.interval import rank_costs
+from bert_trainer.training.run_writer import RunWriter
 
 
 @dataclass(slots=True)
@@ -28,18 +28,19 @@ class RunProgress:
 
     index: int
     """Of the stage."""
+    stage: str
     run: Run
     step: int
     """Taken in this run."""
     sample_hash: str
     """Chained SHA-256 of the run's rows so far; on rank 0, elsewhere empty."""
 
-    def advance(self, session: Session, reader: StepReader) -> None:
+    def advance(self, writer: RunWriter, reader: StepReader) -> None:
         """Count a step; rank 0 also hashes the numbers of its rows."""
-        if session.writer is not None:
-            stage = session.config.stages[self.index].name
-            numbers, number = reader.numbers_of(self.step), self.stage_step(reader.plan)
-            self.sample_hash = chain_samples(session, stage, number, self.sample_hash, numbers)
+        step = self.step
+        self.sample_hash = writer.chain_samples(
+            self.stage, self.stage_step(reader.plan), self.sample_hash, lambda: reader.numbers_of(step)
+        )
         self.step += 1
 
     def stage_step(self, plan: RunPlan) -> int:
@@ -51,7 +52,7 @@ class RunProgress:
         optimizer, scaler = learner.optimizer, learner.scaler
         return Position(
             stage_index=self.index,
-            stage=learner.stage.name,
+            stage=self.stage,
             # A run that is stopped early jumps to the first step of the next one.
             step=(self.run.number + 1) * plan.steps_per_run if at_end else self.stage_step(plan),
             total_steps=plan.total_steps,
@@ -102,6 +103,7 @@ class RunInterval:
         progress: RunProgress,
         plan: RunPlan,
         result: StepResult | None,
+        writer: RunWriter,
         *,
         started_at_s: float,
         evaluations_s: float,
@@ -113,43 +115,43 @@ class RunInterval:
             progress: Where.
             plan: Of the stage.
             result: Of the last step; None on a rank whose own run is over.
+            writer: Of the run.
             started_at_s: When this attempt began the stage.
             evaluations_s: What evaluations still to come are expected to take.
         """
-        session = learner.session
+        world = learner.all_ranks
         now_s = time.monotonic()  # before anything that waits for the device or for other ranks
-        costs = rank_costs(session, self._reductions, learner.optimizer.state_bytes)
+        costs = rank_costs(world, learner, self._reductions)
         loss = float(torch.stack(self._losses).double().sum()) if self._losses else 0.0
         own = [loss, self._rows, self._tokens, time.process_time()]
-        loss, rows, tokens, cpu_s = session.world.sum_numbers(own)
+        loss, rows, tokens, cpu_s = world.sum_numbers(own)
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         step, single_rank = progress.stage_step(plan), learner.world.size == 1
         steps_left = plan.total_steps - step
-        if session.writer is not None:
-            session.writer.metrics.progress(
-                {
-                    "stage": learner.stage.name,
-                    "step": step,
-                    "steps": plan.total_steps,
-                    # Without synchronized gradients the figures are those of several seeds together.
-                    "seed": None if learner.is_split_by_rank else progress.run.seed,
-                    "epoch": plan.epochs_after(progress.step),
-                    "loss": loss / max(rows, 1),
-                    "learning_rate": self.learning_rate,
-                    "micro_batch_size": learner.stage.micro_batch_size,
-                    "gradient_norm": None if result is None else result.gradient_norm,
-                    "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
-                    "sequences_per_s": rows / elapsed_s,
-                    "real_tokens_per_s": tokens / elapsed_s,
-                    "sample_hash": progress.sample_hash[:16],
-                    "elapsed_s": now_s - started_at_s,
-                    "remaining_s": steps_left * elapsed_s / max(self._steps, 1) + evaluations_s,
-                    "interval_s": elapsed_s,
-                    "interval_sequences": int(rows),
-                    "interval_tokens": int(tokens),
-                    "cpu_s": cpu_s,
-                    "token_imbalance": None if single_rank else self._most_tokens * learner.world.size / tokens,
-                    **costs,
-                }
-            )
+        writer.progress(
+            {
+                "stage": progress.stage,
+                "step": step,
+                "steps": plan.total_steps,
+                # Without synchronized gradients the figures are those of several seeds together.
+                "seed": None if learner.is_split_by_rank else progress.run.seed,
+                "epoch": plan.epochs_after(progress.step),
+                "loss": loss / max(rows, 1),
+                "learning_rate": self.learning_rate,
+                "micro_batch_size": learner.stage.micro_batch_size,
+                "gradient_norm": None if result is None else result.gradient_norm,
+                "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
+                "sequences_per_s": rows / elapsed_s,
+                "real_tokens_per_s": tokens / elapsed_s,
+                "sample_hash": progress.sample_hash[:16],
+                "elapsed_s": now_s - started_at_s,
+                "remaining_s": steps_left * elapsed_s / max(self._steps, 1) + evaluations_s,
+                "interval_s": elapsed_s,
+                "interval_sequences": int(rows),
+                "interval_tokens": int(tokens),
+                "cpu_s": cpu_s,
+                "token_imbalance": None if single_rank else self._most_tokens * learner.world.size / tokens,
+                **costs,
+            }
+        )
         self._clear()

@@ -10,20 +10,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.optimization import Schedule
-from bert_trainer.config.stages import PretrainStage
+from bert_trainer.config.run_config import InitialCheckpoint
+from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.errors import TrainerError
+from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.reduction import ReductionTimes
-from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.training.data_loader import SampleOrder
+from bert_trainer.training.device import Compute
 from bert_trainer.training.finetuning.beginning import check_beginning
 from bert_trainer.training.finetuning.data import StageRows, StepReader, TaskBatch, open_data
 from bert_trainer.training.finetuning.evaluations import Evaluations
@@ -32,17 +34,20 @@ from bert_trainer.training.finetuning.results import Run
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.stage_end import end_stage, has_ended
 from bert_trainer.training.finetuning.task_learner import TaskLearner, scaled_schedule
-from bert_trainer.training.learner import not_finite, save_interval_is_over, take_step
+from bert_trainer.training.learner import Learner, not_finite, take_step
+from bert_trainer.training.letter_case import lower_case_of
+from bert_trainer.training.profiling import Profiler
+from bert_trainer.training.run_writer import RunWriter
+from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.session import Session
 from bert_trainer.training.start_weights import are_needed, keep_start
 from bert_trainer.training.stop_signal import StopSignal
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _StageState:
     """A stage while it runs, on one rank."""
 
-    session: Session
     index: int
     stage: FinetuneStage
     schedule: Schedule
@@ -51,9 +56,15 @@ class _StageState:
     plan: RunPlan
     learner: TaskLearner
     evaluations: Evaluations
+    resumed_from: Checkpoint | None
+    """In this stage; None where it begins."""
+    compute: Compute
+    writer: RunWriter
+    profiler: Profiler
+    saves: SaveTimes
+    report_every_steps: int
     stop: StopSignal
     started_at_s: float
-    saved_at_s: float
 
 
 def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSignal) -> None:
@@ -63,56 +74,76 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         Stopped: on request, at the same step on every rank, with a checkpoint of that step.
         TrainerError: whatever else ends it.
     """
-    output = Path(session.config.output_folder)
-    if on_rank_0(session.world, lambda: has_ended(output, stage.name), has_trained=session.has_trained):
+    config, world, compute, writer = session.config, session.world, session.compute, session.writer
+    if writer.on_rank_0(lambda: has_ended(writer.folder.path, stage.name)):
         return
-    _keep_start(session, index)
-    data, texts = open_data(session, index, stage)
+    pretrained, resumed_from = session.learner, session.resumed_in(index)
+    # A run that resumes in a finetune stage has read the weights from where they are kept.
+    if resumed_from is None and not any(isinstance(other, FinetuneStage) for other in config.stages[:index]):
+        _keep_start(config.stages, index, config.initial_checkpoint, pretrained, writer)
+    pretrained.let_go_of_training()
+    data, texts = open_data(
+        index,
+        stage,
+        session.data.vocabulary,
+        lambda: lower_case_of(config.stages, config.initial_checkpoint, session.data),
+        writer,
+    )
     plan = RunPlan.of(stage, len(data.train))
-    first_step = _first_step(session, index, stage, plan)
-    learner = TaskLearner.open(session, stage, data.task)
-    evaluations = Evaluations.open(session, stage, data, texts, plan, learner)
-    has_begun = _is_resumed(session, index) or evaluations.have_found
-    ranks = check_beginning(session, stage, texts.sha256 if texts else None, has_begun=has_begun)
-    now_s = time.monotonic()
+    first_step = 0 if resumed_from is None else _resumed_step(stage, plan, resumed_from.position)
+    learner = TaskLearner.open(
+        stage, data.task, pretrained.model, compute=compute, reduction=config.reduction, all_ranks=world
+    )
+    evaluations = Evaluations.open(stage, data, texts, plan, learner, compute, writer)
+    has_begun = resumed_from is not None or evaluations.have_found
+    ranks = check_beginning(stage, texts.sha256 if texts else None, world, writer, has_begun=has_begun)
     schedule = scaled_schedule(stage, ranks)
-    state = _StageState(session, index, stage, schedule, data, plan, learner, evaluations, stop, now_s, now_s)
-    _report(session, "stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
+    state = _StageState(
+        index=index,
+        stage=stage,
+        schedule=schedule,
+        data=data,
+        plan=plan,
+        learner=learner,
+        evaluations=evaluations,
+        resumed_from=resumed_from,
+        compute=compute,
+        writer=writer,
+        profiler=session.profiler,
+        # min_samples_to_start counts the samples of pretraining, which are behind.
+        saves=SaveTimes(config.checkpoint, world.rank),
+        report_every_steps=config.logging.every_steps,
+        stop=stop,
+        started_at_s=time.monotonic(),
+    )
+    writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
     if stage.learning_rate_scaling != "none":
         message = (
             f"Learning rate {schedule.learning_rate:g}: {stage.schedule.learning_rate:g} times the square root of "
-            f"{ranks} rank(s)" + ("" if ranks == session.world.size else ", as many as began the stage")
+            f"{ranks} rank(s)" + ("" if ranks == world.size else ", as many as began the stage")
         )
-        _report(session, "learning_rate", stage=stage.name, message=message)
+        writer.event("learning_rate", stage=stage.name, message=message)
     while first_step < plan.total_steps:
         number, step = divmod(first_step, plan.steps_per_run)
         _train_run(state, number, step)
         first_step = (number + 1) * plan.steps_per_run
     session.profiler.close()
     end_stage(evaluations)
-    _report(session, "stage_finished", stage=stage.name, seconds=time.monotonic() - now_s)
+    writer.event("stage_finished", stage=stage.name, seconds=time.monotonic() - state.started_at_s)
 
 
-def _keep_start(session: Session, index: int) -> None:
-    """Keep the pretrained weights once, and let go of what pretraining needs beside them."""
-    stages, writer, source = session.config.stages, session.writer, session.config.initial_checkpoint
-    is_first = not any(isinstance(stage, FinetuneStage) for stage in stages[:index])
-    # A run that resumes in a finetune stage has read them from where they are kept.
-    if writer is not None and is_first and not session.resumes_finetuning and are_needed(stages):
+def _keep_start(
+    stages: Sequence[Stage], index: int, initial: InitialCheckpoint | None, pretrained: Learner[Bert], writer: RunWriter
+) -> None:
+    """Keep the pretrained weights once, before the first finetune stage; rank 0 writes."""
+    if are_needed(stages):
         trained = [stage.name for stage in stages[:index] if isinstance(stage, PretrainStage)]
-        name = trained[-1] if trained else (source.path if source else "random weights")
-        keep_start(writer.folder.path, session.parameters, name, writer.folder.check_fence)
-    session.let_go_of_pretraining()
+        source = trained[-1] if trained else (initial.path if initial else "random weights")
+        folder = writer.folder
+        writer.write(lambda: keep_start(folder.path, pretrained.parameters, source, folder.check_fence))
 
 
-def _is_resumed(session: Session, index: int) -> bool:
-    return session.resumed_at is not None and session.resumed_at.stage_index == index
-
-
-def _first_step(session: Session, index: int, stage: FinetuneStage, plan: RunPlan) -> int:
-    at = session.resumed_at
-    if at is None or not _is_resumed(session, index):
-        return 0
+def _resumed_step(stage: FinetuneStage, plan: RunPlan, at: Position) -> int:
     if at.total_steps != plan.total_steps:
         raise TrainerError(
             f"{stage.name}: the checkpoint counts {at.total_steps} steps in this stage, now there are "
@@ -124,52 +155,54 @@ def _first_step(session: Session, index: int, stage: FinetuneStage, plan: RunPla
 
 def _train_run(state: _StageState, number: int, first_step: int) -> None:
     """Train one run, or what is left of it, on every rank at once."""
-    session, learner, plan, evaluations = state.session, state.learner, state.plan, state.evaluations
+    learner, plan, evaluations, profiler, writer = (
+        state.learner, state.plan, state.evaluations, state.profiler, state.writer
+    )  # fmt: skip
     runs = evaluations.runs_of(number)
-    own = runs[session.world.rank if learner.is_split_by_rank else 0]
+    own = runs[learner.all_ranks.rank if learner.is_split_by_rank else 0]
     sample_hash = ""
     if first_step == 0:
         learner.start(own.seed)
     else:
-        assert session.resumed_from is not None, "a run begins at 0 unless a checkpoint is in it"
-        learner.load(session.resumed_from)
-        sample_hash = session.resumed_from.position.sample_hash
-    progress = RunProgress(state.index, own, first_step, sample_hash)
+        assert state.resumed_from is not None, "a run begins at 0 unless a checkpoint is in it"
+        learner.load(state.resumed_from)
+        sample_hash = state.resumed_from.position.sample_hash
+    progress = RunProgress(state.index, state.stage.name, own, first_step, sample_hash)
     reader = _open_reader(state, own)
     interval = RunInterval()
     state.stop.listen()  # from here on there is something to save
     is_over, at_end = evaluations.is_over(own, progress.stage_step(plan)), False
     while not at_end:
-        session.profiler.start_step(state.stage.name, progress.stage_step(plan) + 1)
-        save_is_due = session.writer is not None and save_interval_is_over(session.config.checkpoint, state.saved_at_s)
-        with session.profiler.part("reduction"):
-            stops, in_time = session.world.sum_numbers([state.stop.received, save_is_due])
+        profiler.start_step(state.stage.name, progress.stage_step(plan) + 1)
+        with profiler.part("reduction"):
+            stops, in_time = learner.all_ranks.sum_numbers([state.stop.received, state.saves.interval_is_over()])
         if stops:
             _save_and_stop(state, progress)
         result = _step(state, reader, progress, interval, is_over=is_over)
-        progress.advance(session, reader)
-        session.has_trained = True
+        rows_before = plan.rows_before(progress.step)
+        progress.advance(writer, reader)
+        writer.has_trained = True
 
         step, is_last = progress.stage_step(plan), progress.step == plan.steps_per_run
-        is_reported = step % session.config.logging.every_steps == 0 or is_last
+        is_reported = step % state.report_every_steps == 0 or is_last
         if is_reported:
             _publish(state, progress, result, interval)
         at_end = is_last
         if plan.is_evaluated(progress.step):
-            with session.profiler.paused(), interval.paused():
+            with profiler.paused(), interval.paused():
                 evaluations.run(number, progress.step)
             is_over = evaluations.is_over(own, step)
             at_end = is_last or all(evaluations.is_over(run, step) for run in runs)
             if at_end and not is_reported:
                 _publish(state, progress, result, interval)
-        if at_end or _checkpoint_is_due(state, progress, in_time=bool(in_time)):
-            with session.profiler.part("checkpoint"):
-                learner.save(progress.position(learner, plan, at_end=at_end))
-            state.saved_at_s = time.monotonic()
-        session.profiler.end_step()
+        rows = plan.rows_before(progress.step)
+        if at_end or state.saves.is_due(step, rows_before, rows, in_time=bool(in_time)):
+            with profiler.part("checkpoint"):
+                writer.save(progress.position(learner, plan, at_end=at_end), learner.gather_state())
+            state.saves.restart()
+        profiler.end_step()
         # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
-        if session.writer is not None:
-            session.writer.store.raise_if_failed()
+        writer.raise_if_failed()
 
 
 def _open_reader(state: _StageState, run: Run) -> StepReader:
@@ -197,14 +230,14 @@ def _step(
     Raises:
         TrainerError: the gradients are not finite, on this rank or on another one that trains its own model.
     """
-    session, learner, plan = state.session, state.learner, state.plan
+    learner, plan, compute, world = state.learner, state.plan, state.compute, state.learner.all_ranks
     result: StepResult | None = None
     error: TrainerError | None = None
     if is_over:
         interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
     else:
-        with session.profiler.part("data"):
-            batches: Sequence[TaskBatch] = [it.to(session.device) for it in reader.read(progress.step)]
+        with state.profiler.part("data"):
+            batches: Sequence[TaskBatch] = [it.to(compute.device) for it in reader.read(progress.step)]
         rate = learning_rate(state.schedule, learner.optimizer.num_applied, plan.steps_per_run)
         start, stop = plan.rows_of(progress.step)
         # The stage's index in the high bits keeps the dropout of two stages apart.
@@ -212,21 +245,20 @@ def _step(
 
         def loss_of(task_batch: TaskBatch) -> Tensor:
             batch = task_batch.batch
-            with session.autocast():
+            with compute.autocast():
                 loss: Tensor = learner.model(batch, task_batch.targets, batch.dropout_keys(seed, dropout_step))
             interval.add(batch, loss)
             return loss / (stop - start)  # a mean over the rows of all ranks, whose gradients are added
 
-        overlap = session.config.reduction.overlap
-        result, times = take_step(learner, batches, loss_of, rate, overlap=overlap, profiler=session.profiler)
+        result, times = take_step(learner, batches, loss_of, rate, state.profiler)
         interval.add_step(reader.most_tokens, times)
         interval.learning_rate = rate
         error = not_finite(learner, state.stage.name, progress.stage_step(plan) + 1, result)
     if learner.is_split_by_rank:
         # The ranks learn of it together: one that went on alone would wait for the others for ever.
-        failed = np.zeros(session.world.size)
-        failed[session.world.rank] = error is not None
-        by_rank = session.world.sum_numbers(failed.tolist())
+        failed = np.zeros(world.size)
+        failed[world.rank] = error is not None
+        by_rank = world.sum_numbers(failed.tolist())
         if any(by_rank) and error is None:
             error = TrainerError(
                 f"{state.stage.name}: the gradients of step {progress.stage_step(plan) + 1} are not finite on rank "
@@ -245,21 +277,10 @@ def _publish(state: _StageState, progress: RunProgress, result: StepResult | Non
         progress,
         state.plan,
         result,
+        state.writer,
         started_at_s=state.started_at_s,
         evaluations_s=left * state.evaluations.last_s,
     )
-
-
-def _checkpoint_is_due(state: _StageState, progress: RunProgress, *, in_time: bool) -> bool:
-    """Return whether a periodic checkpoint is due. in_time: rank 0's clock says so."""
-    # min_samples_to_start counts the samples of pretraining, which are behind.
-    times, step = state.session.config.checkpoint, progress.stage_step(state.plan)
-    if not times.periodic:
-        return False
-    by_steps = times.every_steps is not None and step % times.every_steps == 0
-    before, after = (state.plan.rows_before(steps) for steps in (progress.step - 1, progress.step))
-    by_samples = times.every_samples is not None and before // times.every_samples < after // times.every_samples
-    return by_steps or by_samples or in_time
 
 
 def _save_and_stop(state: _StageState, progress: RunProgress) -> None:
@@ -267,16 +288,5 @@ def _save_and_stop(state: _StageState, progress: RunProgress) -> None:
     position = progress.position(state.learner, state.plan)
     # Between two runs the end of the one before is on disk, and the next one starts afresh.
     if progress.step or not progress.run.number:
-        state.learner.save(position)
-
-    def leave() -> None:
-        writer = state.session.writer
-        assert writer is not None, "runs on rank 0"
-        writer.leave(position)
-
-    on_rank_0(state.session.world, leave, has_trained=state.session.has_trained)
-
-
-def _report(session: Session, event: str, **fields: str | int | float | None) -> None:
-    if session.writer is not None:
-        session.writer.metrics.event(event, **fields)
+        state.writer.save(position, state.learner.gather_state())
+    state.writer.on_rank_0(lambda: state.writer.leave(position))

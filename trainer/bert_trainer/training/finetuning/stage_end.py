@@ -9,7 +9,6 @@ from typing import Any
 
 from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
 from bert_trainer.output.metrics import find_evaluations, read_metrics
-from bert_trainer.parallel.world import on_rank_0
 from bert_trainer.system.atomic_files import write_json_atomically
 from bert_trainer.training.finetuning.best import Best, read_best, stage_folder
 from bert_trainer.training.finetuning.data import TextSplit
@@ -26,17 +25,17 @@ def end_stage(evaluations: Evaluations) -> None:
     Raises:
         TrainerError: the best weights are damaged, or the disk is.
     """
-    session, stage, learner = evaluations.session, evaluations.stage, evaluations.learner
+    stage, learner, writer = evaluations.stage, evaluations.learner, evaluations.writer
     kept: list[Best] = []
 
     def read() -> dict[str, Any]:
-        tensors, best = read_best(session, stage)
+        tensors, best = read_best(writer.folder.path, stage)
         kept.append(best)
         return tensors
 
     # On rank 0 alone: tensors go to the others by a broadcast of their own.
     tensors: list[dict[str, Any]] = []
-    on_rank_0(session.world, lambda: tensors.append(read()), has_trained=True)
+    writer.on_rank_0(lambda: tensors.append(read()))
     learner.load_values(tensors[0] if tensors else None)
     data = evaluations.data
     outputs = [evaluations.outputs(samples, alike=True) for samples in (*data.validations, *data.tests)]
@@ -47,7 +46,7 @@ def end_stage(evaluations: Evaluations) -> None:
         _write_predictions(evaluations, [*texts.validations, *texts.tests], outputs)
         _report(evaluations, kept[0])
 
-    on_rank_0(session.world, write, has_trained=True)
+    writer.on_rank_0(write)
 
 
 def has_ended(output: Path, stage: str) -> bool:
@@ -59,8 +58,7 @@ def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs
     from bert_trainer.tasks.scoring import note_on_predictions, predict
     from bert_trainer.tasks.submissions import write_predictions
 
-    session, stage, task = evaluations.session, evaluations.stage, evaluations.data.task
-    assert session.writer is not None, "runs on rank 0"
+    stage, task, writer = evaluations.stage, evaluations.data.task, evaluations.writer
     notes: list[str | None] = []
 
     def fill(folder: Path) -> None:
@@ -70,17 +68,20 @@ def _write_predictions(evaluations: Evaluations, parts: list[TextSplit], outputs
             if number < len(evaluations.data.validations):
                 notes.append(note_on_predictions(predictions, part.split, task))
 
-    target = stage_folder(session, stage) / PREDICTIONS_FOLDER
+    target = stage_folder(writer.folder.path, stage) / PREDICTIONS_FOLDER
     restore_folder(target)
-    swap_folder(target, fill, before_commit=session.writer.folder.check_fence)
+    swap_folder(target, fill, before_commit=writer.folder.check_fence)
     for note in filter(None, notes):
-        session.writer.metrics.event("task_note", stage=stage.name, message=f"by the best weights, {note}")
+        writer.event("task_note", stage=stage.name, message=f"by the best weights, {note}")
 
 
 def _report(evaluations: Evaluations, best: Best) -> None:
-    session, stage, findings = evaluations.session, evaluations.stage, evaluations.findings
-    writer, majority = session.writer, evaluations.majority
-    assert writer is not None, "runs on rank 0"
+    stage, findings, majority, writer = (
+        evaluations.stage,
+        evaluations.findings,
+        evaluations.majority,
+        evaluations.writer,
+    )
     runs = [run for number in range(evaluations.plan.num_runs) for run in evaluations.runs_of(number)]
     found = [findings.best_of(run) for run in runs]
     mean, std = spread(-math.inf if it is None else findings.value(it[1]) for it in found)
@@ -97,8 +98,8 @@ def _report(evaluations: Evaluations, best: Best) -> None:
     }
     message = _describe(stage.name, best, mean, std, len(runs), majority.get(best.metric), is_split=is_split)
     writer.folder.check_fence()
-    write_json_atomically(stage_folder(session, stage) / RESULTS_FILE, results)
-    writer.metrics.evaluated(
+    write_json_atomically(stage_folder(writer.folder.path, stage) / RESULTS_FILE, results)
+    writer.evaluated(
         stage=stage.name,
         when="after",
         task=stage.task,

@@ -1,0 +1,70 @@
+"""Evaluate stages: accuracy on samples that were not trained on, reported against a unigram baseline."""
+
+from __future__ import annotations
+
+from bert_trainer.config.stages import EvaluateStage
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.model.bert import Bert
+from bert_trainer.output.metrics import find_evaluations, read_metrics
+from bert_trainer.parallel.world import World
+from bert_trainer.training.device import Compute
+from bert_trainer.training.evaluation import evaluate, unigram_baseline
+from bert_trainer.training.run_data import RunData
+from bert_trainer.training.run_writer import RunWriter
+
+
+def evaluate_and_report(
+    index: int,
+    stage: EvaluateStage,
+    data: RunData,
+    model: Bert,
+    *,
+    compute: Compute,
+    world: World,
+    writer: RunWriter,
+    when: str,
+) -> None:
+    """Measure a model and report it. Collective.
+
+    An attempt that goes on after a crash does not repeat what an earlier one has reported.
+
+    Args:
+        index: Of the stage.
+        stage: What is reported.
+        data: Has the stage's samples, and those that were trained on.
+        model: Measured without dropout.
+        compute: Where and how precisely.
+        world: The ranks that share the samples.
+        writer: Of the run.
+        when: ``before`` or ``after`` training.
+    """
+    if writer.on_rank_0(lambda: any(find_evaluations(read_metrics(writer.folder.path), stage.name, when))):
+        return
+    measured = data.evaluation[index]
+    with compute.autocast():
+        accuracy = evaluate(model, measured, world, compute.device)
+
+    def report() -> None:
+        # Counting the baseline reads shards.
+        baseline = unigram_baseline(_baseline_folder(data, index, stage.sequence_length), measured)
+        writer.evaluated(
+            stage=stage.name,
+            when=when,
+            mlm_accuracy=accuracy.masked_lm,
+            nsp_accuracy=accuracy.next_sentence,
+            mlm_loss=accuracy.masked_lm_loss,
+            unigram_baseline=baseline,
+            samples=accuracy.samples,
+        )
+
+    writer.write(report)
+
+
+def _baseline_folder(data: RunData, index: int, sequence_length: int) -> ShardFolder:
+    """Return what the baseline counts: the training set of this length, else of the first phase.
+
+    A job that only evaluates has none and counts the set itself.
+    """
+    trained = list(data.training.values())
+    same_length = [other for other in trained if other.sequence_length == sequence_length]
+    return next((other.folder for other in (*same_length, *trained)), data.evaluation[index].folder)

@@ -1,0 +1,193 @@
+"""What a run writes: checkpoints, metrics, its end. Rank 0 writes; on every other rank the same calls do nothing.
+
+Whether a rank writes is decided here alone, so that all ranks run the same lines. Nothing here is collective but
+``on_rank_0``; what has to be gathered first (``Learner.gather_state``) is gathered by the caller, on every rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
+from bert_trainer.checkpoints.store import CheckpointStore
+from bert_trainer.errors import Stopped, TrainerError
+from bert_trainer.output.metrics import MetricsWriter, Record
+from bert_trainer.output.progress import Reporter, Value
+from bert_trainer.output.report import write_report
+from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.output.termination import write_termination
+from bert_trainer.parallel.world import World, on_rank_0
+from bert_trainer.training.learner import LearnerState
+
+T = TypeVar("T")
+
+LEDGER_FILE = "ledger.jsonl"
+
+
+class RunWriter:
+    """Writes nothing: what every rank but 0 has. ``Rank0Writer`` has the same methods, which write."""
+
+    def __init__(self, world: World, folder: RunFolder, environment: Environment) -> None:
+        """folder: claimed by rank 0; the others only read its path."""
+        self.world = world
+        self.folder = folder
+        self.environment = environment
+        """Of this attempt, as checkpoints record it."""
+        self.has_trained = False
+        """A step was taken, by this attempt or before the checkpoint that it resumed: from there on trouble with files
+        is no mistake in the configuration."""
+
+    def on_rank_0(self, action: Callable[[], T]) -> T:
+        """Run an action on rank 0 alone and return its result on every rank. Collective.
+
+        Raises:
+            TrainerError: as ``parallel.world.on_rank_0``.
+        """
+        return on_rank_0(self.world, action, has_trained=self.has_trained)
+
+    def write(self, action: Callable[[], None]) -> None:
+        """Run an action on rank 0 while the other ranks go on. Not collective: nobody learns of its outcome."""
+
+    def event(self, event: str, **fields: Value) -> None:
+        """Append a record to ``metrics.jsonl`` and print its line."""
+
+    def progress(self, record: Record) -> None:
+        """Publish one logging interval, as ``MetricsWriter.progress``."""
+
+    def evaluated(self, **fields: Value) -> None:
+        """Publish an evaluation, as ``MetricsWriter.evaluated``."""
+
+    def chain_samples(self, stage: str, step: int, before: str, numbers: Callable[[], NDArray[np.int64]]) -> str:
+        """Return the hash of a stage's samples after one more step, and write the ledger if there is one.
+
+        Args:
+            stage: Its name.
+            step: Of the stage, counted from 0.
+            before: The hash so far; returned unchanged on other ranks than 0.
+            numbers: Called on rank 0 alone: the step's samples, in order.
+        """
+        return before
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Return the latest checkpoint that verifies."""
+        return None
+
+    def save(self, position: Position, state: LearnerState) -> None:
+        """Write a checkpoint in the background. state: from ``Learner.gather_state``, which is collective."""
+
+    def raise_if_failed(self) -> None:
+        """Raise the error of a checkpoint that could not be written in the background."""
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written; raises if it failed."""
+
+    def leave(self, position: Position) -> NoReturn:
+        """End the attempt at a position that was saved, once its checkpoint is in place; for ``on_rank_0``.
+
+        Raises:
+            Stopped: always.
+        """
+        raise AssertionError("runs on rank 0")
+
+    def finish(self) -> None:
+        """Report what was trained, once every stage is done."""
+
+    def fail(self, error: TrainerError) -> None:
+        """Record why the attempt ended."""
+
+    def close(self) -> None:
+        """Close everything, after the checkpoint that is being written is in place."""
+
+
+class Rank0Writer(RunWriter):
+    """Writes a run's output folder."""
+
+    def __init__(self, world: World, folder: RunFolder, environment: Environment, *, attempt: int) -> None:
+        """Clean up behind an attempt that was killed, then open the metrics."""
+        super().__init__(world, folder, environment)
+        config = folder.config
+        self.store = CheckpointStore(folder, environment, config.checkpoint.keep, self._announce)
+        self.store.remove_leftovers()
+        folder.remove_leftovers()
+        # Before anything is written: on a full disk, a lower keep frees space.
+        self.store.prune(self.store.keep)
+        self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+
+    def _announce(self, position: Position, path: Path) -> None:
+        self.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
+
+    def write(self, action: Callable[[], None]) -> None:  # noqa: D102 - as RunWriter's, here and below
+        action()
+
+    def event(self, event: str, **fields: Value) -> None:  # noqa: D102
+        self._metrics.event(event, **fields)
+
+    def progress(self, record: Record) -> None:  # noqa: D102
+        self._metrics.progress(record)
+
+    def evaluated(self, **fields: Value) -> None:  # noqa: D102
+        self._metrics.evaluated(**fields)
+
+    def chain_samples(  # noqa: D102
+        self, stage: str, step: int, before: str, numbers: Callable[[], NDArray[np.int64]]
+    ) -> str:
+        samples = numbers()
+        if self.folder.config.logging.sample_ledger:
+            with (self.folder.path / LEDGER_FILE).open("a") as file:
+                file.write(json.dumps({"stage": stage, "step": step, "samples": samples.tolist()}) + "\n")
+        return hashlib.sha256(bytes.fromhex(before) + samples.astype("<i8").tobytes()).hexdigest()
+
+    def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
+        return self.store.latest_valid()
+
+    def save(self, position: Position, state: LearnerState) -> None:  # noqa: D102
+        self.store.save(position, state.tensors, owned=state.owned)
+
+    def raise_if_failed(self) -> None:  # noqa: D102
+        self.store.raise_if_failed()
+
+    def wait(self) -> None:  # noqa: D102
+        self.store.wait()
+
+    def leave(self, position: Position) -> NoReturn:  # noqa: D102
+        self.store.wait()
+        message = f"{position.stage}: stopped on request at step {position.step}, a checkpoint is saved"
+        self.event("stopped", stage=position.stage, step=position.step, message=message)
+        path = self.store.path_of(position)
+        raise Stopped(message, stage=position.stage, step=position.step, checkpoint=str(path))
+
+    def finish(self) -> None:  # noqa: D102
+        config = self.folder.config
+        self.store.wait()
+        # A successor may have claimed the folder while the last checkpoint was written.
+        self.folder.check_fence()
+        write_report(config, self.folder.path, ranks=self.world.size)
+        self._metrics.repeat_results()
+        # After the report: a run that is killed in between still has its checkpoints, and finishes again.
+        if config.checkpoint.delete_after_success:
+            self.store.remove_all()
+        write_termination("Succeeded", 0, "")
+        self.event("succeeded", message=f"{config.job.name} is trained")
+
+    def fail(self, error: TrainerError) -> None:  # noqa: D102
+        self.event("failed", reason=type(error).__name__, exit_code=error.exit_code, message=str(error))
+
+    def close(self) -> None:  # noqa: D102
+        try:
+            self.store.wait()
+        finally:
+            self._metrics.close()
+
+
+def open_writer(world: World, folder: RunFolder, environment: Environment, *, attempt: int) -> RunWriter:
+    """Return this rank's writer."""
+    if world.rank == 0:
+        return Rank0Writer(world, folder, environment, attempt=attempt)
+    return RunWriter(world, folder, environment)
