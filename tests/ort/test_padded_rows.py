@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from bert_trainer.model.backends.eager import EagerBackend
+from bert_trainer.model.backends.ort import engine
+from bert_trainer.model.backends.ort.engine import OrtBackend
 from bert_trainer.model.backends.ort.keep_masks import keep_masks
 from bert_trainer.model.backends.ort.padded import PaddedEncoder, PaddedPretraining, PaddedRows
 from bert_trainer.model.batch import Batch
@@ -59,3 +63,30 @@ def test_what_stands_in_padding_changes_nothing() -> None:
     assert not torch.equal(other, padded.tokens_BT)
     encoder = PaddedEncoder(model)
     torch.testing.assert_close(encoder(other, *padded.tensors[1:]), encoder(*padded.tensors), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_its_backend_computes_passes_with_gradients_by_one_graph_for_each_use(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With the module itself in place of the graph: the losses of pretraining, and all hidden states or a few."""
+    made: list[tuple[nn.Module, str]] = []
+    monkeypatch.setattr(engine, "make_graph", lambda module, precision: made.append((module, precision)) or module)
+    model, batch = make(name, 0.1)
+    keys, some = batch.dropout_keys(1, 1), torch.tensor([3, 0])
+
+    def passes() -> list[Tensor]:
+        sums = model(batch, keys)
+        encoded = [model.encode(batch, keys), model.encode(batch, keys, some)]
+        return [sums.masked_lm, sums.next_sentence, sums.masked_lm_correct, sums.next_sentence_correct, *encoded]
+
+    plain = passes()
+    model.use(OrtBackend(model, EagerBackend(), "fp64"))
+    found = [value for _ in range(2) for value in passes()]
+    assert [(type(module), precision) for module, precision in made] == [
+        (PaddedPretraining, "fp64"), (PaddedEncoder, "fp64")
+    ]  # fmt: skip
+    for got, want in zip(found, plain * 2, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+    with torch.no_grad():
+        assert torch.equal(passes()[0], plain[0])
