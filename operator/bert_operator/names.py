@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 API_GROUP = "bert-operator.dev"
 API_VERSION = f"{API_GROUP}/v1alpha1"
@@ -17,8 +17,7 @@ MAX_JOB_NAME = 45
 ``-launcher``, and a host name ends at 63; the rest is spare for the suffixes that Kubernetes draws."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class JobRef:
+class JobRef(NamedTuple):
     """Which job; the only thing that is used as a key."""
 
     namespace: str

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def render_time(time_s: float) -> str:
     """Render seconds since 1970 as ``2025-03-01T12:00:00Z``; fractions of a second are cut."""
     # Whole seconds, as Kubernetes writes its own; two times within one second compare equal.
-    return datetime.fromtimestamp(int(time_s), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _render_second(int(time_s))
+
+
+@lru_cache(maxsize=16)
+def _render_second(second: int) -> str:
+    # Kept: almost all times that are rendered are now, several for each job.
+    return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> float:
