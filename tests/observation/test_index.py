@@ -172,6 +172,14 @@ def test_names_with_dashes_lead_to_their_own_job(name: str) -> None:
     assert [child.attempt for child in index.children(ref)] == [2]
 
 
+def test_a_child_that_is_not_called_after_its_job_is_found_before_it_has_pods() -> None:
+    index, name = Index(), "my-launcher"
+    assert name_prefix(name) != name
+    index.put_child(child_document("Job", name))
+    event = event_document("Job", f"{name_prefix(name)}-a1-training", "FailedCreate", "x")
+    assert index.put_warning(event) == JobRef(NAMESPACE, name)
+
+
 def test_the_same_name_in_another_namespace_is_another_job() -> None:
     index = Index()
     index.put_child(child_document())
