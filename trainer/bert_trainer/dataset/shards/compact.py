@@ -47,13 +47,13 @@ _BLOCKS_AT_ONCE = 256
 
 def header(path: Path, file: h5py.File) -> ShardHeader:
     """Check everything but the rows."""
-    require(path, file, [*_PER_ROW, *_FLAT])
-    for name in (*_PER_ROW, *_FLAT):
-        require_integers(path, name, file[name], 1)
-    rows = file[KEY].shape[0]
+    datasets = require(path, file, [*_PER_ROW, *_FLAT])
+    for name, dataset in datasets.items():
+        require_integers(path, name, dataset, 1)
+    rows = datasets[KEY].shape[0]
     for name in _PER_ROW:
-        require_shape(path, name, file[name], (rows,))
-    require_shape(path, "masked_lm_ids", file["masked_lm_ids"], file["masked_lm_positions"].shape)
+        require_shape(path, name, datasets[name], (rows,))
+    require_shape(path, "masked_lm_ids", datasets["masked_lm_ids"], datasets["masked_lm_positions"].shape)
     found = ShardHeader(**read_attributes(file, "compact") | {"rows": rows})
     if found.sequence_length is None or found.max_predictions is None:
         raise InputError(f"{path}: lacks the attribute sequence_length or max_predictions", hint=REBUILD)
@@ -65,8 +65,9 @@ def read(path: Path, file: h5py.File, found: ShardHeader, rows: slice, vocabular
     arrays = {}
     # All of it, whatever rows are asked for: a checksum covers a whole dataset.
     for name in (*_PER_ROW, *_FLAT):
-        arrays[name] = file[name][...]
-        _check_sum(path, name, file[name], _crc32(arrays[name]))
+        dataset = file[name]
+        arrays[name] = dataset[...]
+        _check_sum(path, name, dataset, _crc32(arrays[name]))
     samples = _samples(arrays)
     check_ragged(path, samples, found.sequence_length, found.max_predictions, vocabulary_size)
     whole = rows.indices(found.rows) == (0, found.rows, 1)

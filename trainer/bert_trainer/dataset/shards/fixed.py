@@ -54,11 +54,11 @@ MLPERF = FixedLayout("mlperf", "<i2", None)
 
 def header(path: Path, file: h5py.File) -> ShardHeader:
     """Check everything but the rows."""
-    require(path, file, list(DATASETS))
-    for name in DATASETS:
-        require_integers(path, name, file[name], 1 if name == "next_sentence_labels" else 2)
-    rows, sequence_length = file["input_ids"].shape
-    max_predictions = file["masked_lm_positions"].shape[1]
+    datasets = require(path, file, list(DATASETS))
+    for name, dataset in datasets.items():
+        require_integers(path, name, dataset, 1 if name == "next_sentence_labels" else 2)
+    rows, sequence_length = datasets["input_ids"].shape
+    max_predictions = datasets["masked_lm_positions"].shape[1]
     if max(sequence_length, max_predictions) > MAX_ROW_TOKENS:
         raise InputError(
             f"{path}: rows of {sequence_length} tokens and {max_predictions} predictions; "
@@ -67,9 +67,9 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
         )
     # The limit comes first: the shapes below decide how much memory is allocated.
     for name in DATASETS:
-        require_shape(path, name, file[name], shape(name, rows, sequence_length, max_predictions))
+        require_shape(path, name, datasets[name], shape(name, rows, sequence_length, max_predictions))
     # Nothing in the files names their layout: only NVIDIA's are chunked, and only MLPerf's have int16 ids.
-    kind = NVIDIA if file["input_ids"].chunks else MLPERF if file["input_ids"].dtype.itemsize == 2 else INTEL
+    kind = NVIDIA if datasets["input_ids"].chunks else MLPERF if datasets["input_ids"].dtype.itemsize == 2 else INTEL
     known = read_attributes(file, kind.name) | {
         "rows": rows,
         "sequence_length": sequence_length,

@@ -105,15 +105,20 @@ def read_attributes(file: h5py.File, layout: LayoutName) -> dict[str, Any]:
     }
 
 
-def require(path: Path, file: h5py.File, names: list[str]) -> None:
-    """Refuse a file in which a dataset is missing."""
-    missing = [name for name in names if not isinstance(file.get(name), h5py.Dataset)]
+def require(path: Path, file: h5py.File, names: list[str]) -> dict[str, h5py.Dataset]:
+    """Return some datasets of a file by name; refuse a file in which one is missing.
+
+    Opening one again takes as long as most checks of it.
+    """
+    datasets = {name: file.get(name) for name in names}
+    missing = [name for name, dataset in datasets.items() if not isinstance(dataset, h5py.Dataset)]
     if missing:
         found = ", ".join(sorted(file)) or "nothing"
         raise InputError(
             f"{path}: lacks the dataset(s) {', '.join(missing)}; found {found}",
             hint="take files of other programs out of the folder; shards are what 'bert-data build' writes",
         )
+    return datasets
 
 
 def require_integers(path: Path, name: str, dataset: h5py.Dataset, dimensions: int) -> None:

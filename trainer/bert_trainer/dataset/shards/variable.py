@@ -40,16 +40,16 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
     packed = "packed_input_len" in file
     vlen_types = _PACKED_VLEN_TYPES if packed else _VLEN_TYPES
     names = list(vlen_types) if packed else [*vlen_types, "next_sentence_labels"]
-    require(path, file, names)
-    stored_rows = file["input_ids"].shape[0] if file["input_ids"].ndim else 0
-    for name in names:
-        base = h5py.check_vlen_dtype(file[name].dtype)
+    datasets = require(path, file, names)
+    stored_rows = datasets["input_ids"].shape[0] if datasets["input_ids"].ndim else 0
+    for name, dataset in datasets.items():
+        base = h5py.check_vlen_dtype(dataset.dtype)
         is_vlen = name in vlen_types
-        dtype = base if is_vlen else file[name].dtype
+        dtype = base if is_vlen else dataset.dtype
         if dtype is None or np.dtype(dtype).kind not in "iu":
             wanted = "integers of variable length" if is_vlen else "integers"
-            raise InputError(f"{path}: dataset {name!r} has type {file[name].dtype}, wanted {wanted}", hint=REBUILD)
-        require_shape(path, name, file[name], (stored_rows,))
+            raise InputError(f"{path}: dataset {name!r} has type {dataset.dtype}, wanted {wanted}", hint=REBUILD)
+        require_shape(path, name, dataset, (stored_rows,))
     rows = stored_rows
     # In blocks, since a header is read in little memory however many rows the file has.
     if packed:
