@@ -51,9 +51,9 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def api(control_plane: ControlPlane) -> Api:
-    """The administrator's client."""
+    """The administrator's client, of a server that knows the kind."""
     return control_plane.api
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from bert_operator.api.crd import render_crd
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.errors import InvalidJob
 from cluster_api import Api
@@ -435,13 +434,6 @@ IN_THE_OPERATOR: dict[str, Mistake] = {
         ("got 160", "at most 125"),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Api:
-    """A server that knows the kind."""
-    control_plane.api.apply_crd(render_crd())
-    return control_plane.api
 
 
 def test_the_table_is_long_enough_to_mean_something() -> None:

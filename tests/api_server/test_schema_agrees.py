@@ -20,7 +20,6 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.section import Section
 from bert_operator.errors import InvalidJob
 from cluster_api import Answer, Api
-from control_plane import ControlPlane
 from job_documents import as_kubectl_sends_it, draw_document, wrong_fields
 from rule_cases import CONTROLLER_CASES, RULE_CASES
 from sample_job import Document, sample_document
@@ -30,13 +29,6 @@ BATCHES = [range(start, start + 500) for start in range(1_000_000, 1_003_000, 50
 NAMESPACE = "default"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Api:
-    """A server that knows the kind."""
-    control_plane.api.apply_crd(render_crd())
-    return control_plane.api
 
 
 def read(document: Document) -> BertPretrainJob | list[str]:

@@ -23,13 +23,6 @@ JOBS, NAMESPACE = "bert-operator.dev/v1alpha1/bertpretrainjobs", "default"
 KUBECTL = shutil.which("kubectl")
 
 
-@pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Api:
-    """A server that knows the kind."""
-    control_plane.api.apply_crd(render_crd())
-    return control_plane.api
-
-
 @pytest.fixture
 def job(api: Api) -> Iterator[str]:
     """A stored job that has begun, and its name."""

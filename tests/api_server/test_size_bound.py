@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-from bert_operator.api.crd import render_crd
 from bert_operator.api.rules.size_bound import MAX_BYTES, spec_size
 from cluster_api import Api
-from control_plane import ControlPlane
 from sample_job import Document, sample_document
 
 NAMESPACE = "default"
-
-
-@pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Api:
-    """A server that knows the kind."""
-    control_plane.api.apply_crd(render_crd())
-    return control_plane.api
 
 
 def of_size(total: int) -> Document:
