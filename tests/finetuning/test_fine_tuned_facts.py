@@ -47,7 +47,7 @@ def facts(*stages: dict[str, Any], ranks: int = 1, records: Any = (), **changes:
     config: RunConfig = parse_run_config(document)
     stage = config.stages[-1]
     assert isinstance(stage, FinetuneStage)
-    return task_facts(config, stage, Head("spans", 2, 0.1), BEST, records, ranks)
+    return task_facts(config.stages, stage, config.initial_checkpoint, Head("spans", 2, 0.1), BEST, records, ranks)
 
 
 def test_spans_name_their_windows_and_their_scores() -> None:

@@ -86,9 +86,8 @@ def test_trying_changes_nothing_that_is_learnt(tmp_path: Path, dataset: Path) ->
 
 
 def choose_sizes(session: Session) -> dict[int, int]:
-    return micro_batch_size.choose_micro_batch_sizes(
-        session.config, session.learner, session.compute, session.world, session.writer
-    )
+    trials = micro_batch_trials.Trials(session.config, session.learner, session.compute, ranks=1, hosts=1)
+    return micro_batch_size.choose_micro_batch_sizes(session.config.stages, trials, session.world, session.writer)
 
 
 def test_a_resumed_run_keeps_the_size_whatever_would_be_measured_now(tmp_path: Path, dataset: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from bert_trainer.checkpoints.fine_tuned_card import Runs, Score, TaskFacts
 from bert_trainer.checkpoints.model_card import Row
 from bert_trainer.config.finetuning import OWN_TABLES, SPAN_TASKS, FinetuneStage
-from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import PretrainStage, Stage
 from bert_trainer.model.task_model import Head
 from bert_trainer.output.metrics import Record, find_evaluations
@@ -20,9 +20,15 @@ from bert_trainer.training.finetuning.task_learner import scaled_schedule
 
 
 def task_facts(
-    config: RunConfig, stage: FinetuneStage, head: Head, best: Best, records: Sequence[Record], ranks: int
+    stages: Sequence[Stage],
+    stage: FinetuneStage,
+    initial: InitialCheckpoint | None,
+    head: Head,
+    best: Best,
+    records: Sequence[Record],
+    ranks: int,
 ) -> TaskFacts:
-    """Return a stage's facts. records: the run's; ranks: that it was trained on."""
+    """Return a stage's facts. stages, initial, records: the run's; ranks: that it was trained on."""
     end: Record = next(find_evaluations(reversed(records), stage.name, "after"), {})
     return TaskFacts(
         name=stage.task,
@@ -31,7 +37,7 @@ def task_facts(
         data_name=_data_name(stage, stage.data.train),
         validation_name=_data_name(stage, stage.data.validation),
         is_pair=_is_pair(stage),
-        started_from=_start(config, stage),
+        started_from=_start(stages, stage, initial),
         settings=list(_settings(stage, head, ranks)),
         data=list(_data(best)),
         scores=[Score(name, value, best.majority.get(name)) for name, value in best.metrics.items()],
@@ -70,12 +76,11 @@ def _is_pair(stage: FinetuneStage) -> bool:
     return stage.data.columns.text_pair is not None if stage.task in OWN_TABLES else has_pairs(stage.task)
 
 
-def _start(config: RunConfig, stage: FinetuneStage) -> str:
+def _start(stages: Sequence[Stage], stage: FinetuneStage, start: InitialCheckpoint | None) -> str:
     if stage.start_from == "random":
         return "random weights"
-    if started_pretrained(config.stages, stage):
+    if started_pretrained(stages, stage):
         return "the pretraining below"
-    start = config.initial_checkpoint
     if start is None:
         return "random weights"
     return f"{shown(PurePath(start.path).name) or 'unnamed weights'}, format {start.format}"

@@ -1,21 +1,14 @@
-"""A stage's progress, and the metrics of the steps between two reports.
-
-``StageProgress`` is what a checkpoint stores of a stage. ``Interval`` accumulates losses and counts without
-synchronizing with the device. Neither decides anything.
-"""
+"""The metrics of the steps between two reports, gathered without synchronizing with the device. Decides nothing."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psutil
 import torch
 
-from bert_trainer.checkpoints.checkpoint import Position
-from bert_trainer.config.stages import PretrainStage
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.losses import LossSums
@@ -23,54 +16,8 @@ from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.parallel.world import World
 from bert_trainer.training.learner import Learner, ModelT
-from bert_trainer.training.run_data import StageData
 from bert_trainer.training.run_writer import RunWriter
-
-
-@dataclass(slots=True)
-class StageProgress:
-    """Where a pretraining stage is."""
-
-    index: int
-    """Of the stage."""
-    stage: PretrainStage
-    data: StageData
-    step: int
-    sample_hash: str
-    """Chained SHA-256 of all sample numbers so far: two runs that agree on it have seen the same samples in the same
-    order. On rank 0; elsewhere that of the checkpoint."""
-
-    @property
-    def samples(self) -> int:
-        """Sequences of the stage so far."""
-        return self.step * self.stage.global_batch_size
-
-    def advance(self, writer: RunWriter) -> None:
-        """Count a step; rank 0 also hashes its sample numbers."""
-        first, behind = self.samples, self.samples + self.stage.global_batch_size
-        order = self.data.order
-        self.sample_hash = writer.chain_samples(
-            self.stage.name, self.step, self.sample_hash, lambda: order.sample_numbers(first, behind)
-        )
-        self.step += 1
-
-    def position(self, learner: Learner[Bert], *, at_end: bool = False) -> Position:
-        """Return what a checkpoint records. at_end: the stage is over, whatever its length was meant to be."""
-        optimizer, scaler = learner.optimizer, learner.scaler
-        return Position(
-            stage_index=self.index,
-            stage=self.stage.name,
-            step=self.step,
-            # A stage that met its target has as many steps as it took: so every release sees that it is finished.
-            total_steps=self.step if at_end else self.data.total_steps,
-            num_applied=optimizer.num_applied,
-            samples_seen=self.samples,
-            sample_hash=self.sample_hash,
-            loss_scale=scaler.scale,
-            finite_steps=scaler.finite_steps,
-            # Only where it differs: release 0.1 refuses manifests with a field that it does not know.
-            moment_steps=None if optimizer.moment_steps == optimizer.num_applied else optimizer.moment_steps,
-        )
+from bert_trainer.training.stage_progress import StageProgress
 
 
 class Interval:

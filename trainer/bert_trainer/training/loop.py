@@ -16,14 +16,13 @@ from functools import partial
 
 from torch import Tensor
 
-from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.config.finetuning import FinetuneStage
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, ExportStage, PrepareStage, PretrainStage, Stage
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
-from bert_trainer.optim.optimizer import Optimizer, StepResult
+from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.connection import connect
@@ -35,9 +34,10 @@ from bert_trainer.training.evaluate_stage import evaluate_and_report
 from bert_trainer.training.evaluation import Accuracy, evaluate
 from bert_trainer.training.finetuning.data import check_data
 from bert_trainer.training.finetuning.run import finetune
-from bert_trainer.training.interval import Interval, StageProgress
+from bert_trainer.training.interval import Interval
 from bert_trainer.training.learner import Learner, check_finite, take_step
 from bert_trainer.training.micro_batch_size import choose_micro_batch_sizes
+from bert_trainer.training.micro_batch_trials import Trials
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
 from bert_trainer.training.profiling import Profiler
@@ -46,6 +46,7 @@ from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.save_times import SaveTimes
 from bert_trainer.training.session import Session
 from bert_trainer.training.stage_evaluation import StageEvaluations
+from bert_trainer.training.stage_progress import StageProgress, start_or_resume
 from bert_trainer.training.stop_signal import StopSignal
 
 
@@ -81,8 +82,9 @@ def run_stages(session: Session, stop: StopSignal) -> None:
     try:
         with storage_errors(lambda: writer.has_trained), contextlib.closing(session):
             check_data(config.stages, writer, resumed_at=None if session.resumed_from is None else first)
+            trials = Trials(config, session.learner, session.compute, world.size, world.num_hosts)
             session.micro_batch_sizes.update(
-                choose_micro_batch_sizes(config, session.learner, session.compute, world, writer, first_stage=first)
+                choose_micro_batch_sizes(config.stages, trials, world, writer, first_stage=first)
             )
             for index, stage in enumerate(config.stages):
                 if index >= first:
@@ -117,7 +119,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     data, writer, profiler = session.data.training[index], session.writer, session.profiler
     size = session.micro_batch_sizes[index]
     resumed_from = session.resumed_in(index)
-    progress = _start_or_resume(learner.optimizer, index, stage, data, resumed_from.position if resumed_from else None)
+    progress = start_or_resume(learner.optimizer, index, stage, data, resumed_from.position if resumed_from else None)
     if progress is None:
         return
 
@@ -276,25 +278,6 @@ def _evaluate_stage(session: Session, index: int, stage: EvaluateStage, *, when:
         writer=session.writer,
         when=when,
     )
-
-
-def _start_or_resume(
-    optimizer: Optimizer, index: int, stage: PretrainStage, data: StageData, at: Position | None
-) -> StageProgress | None:
-    """Return where the stage begins; None if the checkpoint, which is at ``at``, is that of its end."""
-    if at is None:
-        keeps, keeps_count = stage.optimizer_state != "reset", stage.optimizer_state == "keepWithStepCount"
-        optimizer.start_stage(keep_moments=keeps, keep_step_count=keeps_count)
-        return StageProgress(index, stage, data, 0, "")
-    if at.stage_finished and (stage.target is not None or at.total_steps == data.total_steps):
-        return None  # a stage that met its target has fewer steps than its length
-    if at.total_steps != data.total_steps:
-        raise TrainerError(
-            f"{stage.name}: the checkpoint counts {at.total_steps} steps in this stage, now there are "
-            f"{data.total_steps}",
-            hint="the dataset has changed; restore it or start over (output.ifExists: New)",
-        )
-    return StageProgress(index, stage, data, at.step, at.sample_hash)
 
 
 def _save_and_stop(progress: StageProgress, learner: Learner[Bert], writer: RunWriter) -> None:

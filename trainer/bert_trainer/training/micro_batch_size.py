@@ -14,14 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, PretrainStage, Stage
-from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import AUTOTUNE_FOLDER
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
-from bert_trainer.training.device import Compute
-from bert_trainer.training.learner import Learner
 from bert_trainer.training.micro_batch_trials import Document, Trials
 from bert_trainer.training.profiling import print_table
 from bert_trainer.training.run_writer import RunWriter
@@ -40,15 +36,9 @@ def configured_micro_batch_sizes(stages: Sequence[Stage]) -> dict[int, int]:
 
 
 def choose_micro_batch_sizes(
-    config: RunConfig,
-    learner: Learner[Bert],
-    compute: Compute,
-    world: World,
-    writer: RunWriter,
-    *,
-    first_stage: int = 0,
+    stages: Sequence[Stage], trials: Trials, world: World, writer: RunWriter, *, first_stage: int = 0
 ) -> dict[int, int]:
-    """Choose a size for every ``auto`` of the stages that are left, the same on all ranks; collective.
+    """Choose a size for every ``auto`` of the stages from ``first_stage`` on, the same on all ranks; collective.
 
     Returns:
         The chosen sizes by index of the stage.
@@ -56,10 +46,9 @@ def choose_micro_batch_sizes(
     Raises:
         OutOfDeviceMemory: not even one sequence fits.
     """
-    trials = Trials(config, learner, compute, world.size, world.num_hosts)
     return {
         index: on_rank_0(world, partial(_find_size, trials, stage, writer))
-        for index, stage in enumerate(config.stages)
+        for index, stage in enumerate(stages)
         if isinstance(stage, PretrainStage) and stage.micro_batch_size == "auto" and index >= first_stage
     }
 

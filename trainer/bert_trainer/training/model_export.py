@@ -110,7 +110,9 @@ def _trained_model(
     facts = replace(_facts(index, stage, config, data, model, best.lower_case, run, records), measurements=[])
     if not started_pretrained(stages, trained):
         facts = replace(facts, stages=[])
-    task = task_facts(config, trained, model.head_config, best, records, environment.world_size)
+    task = task_facts(
+        stages, trained, config.initial_checkpoint, model.head_config, best, records, environment.world_size
+    )
     return _Exported(model, best.lower_case, task.labels, render_fine_tuned_card(facts, task))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from bert_trainer.checkpoints import initial_weights
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
 from bert_trainer.config.finetuning import FinetuneStage
-from bert_trainer.config.run_config import RunConfig
+from bert_trainer.config.run_config import InitialCheckpoint
+from bert_trainer.config.stages import Stage
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.world import World, on_rank_0
@@ -17,13 +20,19 @@ from bert_trainer.training.start_weights import are_needed, load_start
 
 
 def resume(
-    config: RunConfig, vocabulary: Vocabulary, learner: Learner[Bert], world: World, writer: RunWriter
+    stages: Sequence[Stage],
+    initial: InitialCheckpoint | None,
+    vocabulary: Vocabulary,
+    learner: Learner[Bert],
+    world: World,
+    writer: RunWriter,
 ) -> Checkpoint | None:
     """Give a learner the state that the run goes on from, the same on all ranks. Collective.
 
     Args:
-        config: The run's; its stages say whether pretraining is over.
-        vocabulary: The run's, which initial weights must fit.
+        stages: Of the run; they say whether pretraining is over where it goes on.
+        initial: The weights that it begins with; None: those of the learner.
+        vocabulary: Of the run, which initial weights must fit.
         learner: As initialized.
         world: The ranks.
         writer: Learns whether the run has trained before.
@@ -32,31 +41,31 @@ def resume(
         The checkpoint that was found; None where the run begins.
     """
     moments = learner.optimizer.moments_to_load(world.rank)
-    found = on_rank_0(world, lambda: _load_latest(config, learner, moments, writer))
+    found = on_rank_0(world, lambda: _load_latest(stages, learner, moments, writer))
     # Only a run without a checkpoint of its own looks at initial_checkpoint: a retry must not start over from it.
     if found is None:
         learner.optimizer.moment_steps = on_rank_0(
-            world, lambda: _load_initial(config, vocabulary, learner, moments, writer)
+            world, lambda: _load_initial(initial, vocabulary, learner, moments, writer)
         )
     # Rank 0 alone has read and verified it: ranks that looked for themselves might find different checkpoints.
     world.broadcast_(learner.parameters.values)
     learner.optimizer.scatter_moments(moments, world)
     writer.has_trained = found is not None
-    if found is not None and not _is_finetuning(config, found.position):
+    if found is not None and not _is_finetuning(stages, found.position):
         _set_counts(learner, found.position)
     return found
 
 
 def _load_latest(
-    config: RunConfig, learner: Learner[Bert], moments: dict[str, Tensor], writer: RunWriter
+    stages: Sequence[Stage], learner: Learner[Bert], moments: dict[str, Tensor], writer: RunWriter
 ) -> Checkpoint | None:
     checkpoint = writer.latest_checkpoint()
     if checkpoint is None:
         return None
     position = checkpoint.position
-    if not _is_finetuning(config, position):
+    if not _is_finetuning(stages, position):
         copy_state(checkpoint.path, checkpoint.load(), learner.state_views(moments))
-    elif are_needed(config.stages[position.stage_index + position.stage_finished :]):
+    elif are_needed(stages[position.stage_index + position.stage_finished :]):
         # The checkpoint's tensors are those of the task's model, which the stage itself loads.
         load_start(writer.folder.path, learner.parameters)
     _announce(checkpoint, writer, on_gpu=learner.device.type != "cpu")
@@ -64,14 +73,17 @@ def _load_latest(
 
 
 def _load_initial(
-    config: RunConfig, vocabulary: Vocabulary, learner: Learner[Bert], moments: dict[str, Tensor], writer: RunWriter
+    start: InitialCheckpoint | None,
+    vocabulary: Vocabulary,
+    learner: Learner[Bert],
+    moments: dict[str, Tensor],
+    writer: RunWriter,
 ) -> int:
-    """Load the initial weights that the configuration names, if any.
+    """Load the initial weights that a run names, if any.
 
     Returns:
         How many updates the loaded moments have accumulated, for bias correction.
     """
-    start = config.initial_checkpoint
     if start is None:
         return 0
     message, moment_steps = initial_weights.load(start, learner.model, vocabulary, learner.parameters, moments)
@@ -88,9 +100,9 @@ def _announce(checkpoint: Checkpoint, writer: RunWriter, *, on_gpu: bool) -> Non
     writer.event("resumed", stage=position.stage, step=position.step, path=str(checkpoint.path), message=message)
 
 
-def _is_finetuning(config: RunConfig, position: Position) -> bool:
+def _is_finetuning(stages: Sequence[Stage], position: Position) -> bool:
     """Return whether a run goes on in a finetune stage, or behind one: pretraining is over then."""
-    return isinstance(config.stages[position.stage_index], FinetuneStage)
+    return isinstance(stages[position.stage_index], FinetuneStage)
 
 
 def _set_counts(learner: Learner[Bert], position: Position) -> None:

@@ -69,7 +69,7 @@ class Session:
             data=data,
             learner=learner,
             writer=writer,
-            resumed_from=resume(config, data.vocabulary, learner, world, writer),
+            resumed_from=resume(config.stages, config.initial_checkpoint, data.vocabulary, learner, world, writer),
             profiler=_open_profiler(config, world, compute, writer),
             micro_batch_sizes=configured_micro_batch_sizes(config.stages),
         )
