@@ -16,7 +16,11 @@ class SaveTimes:
     rank: int
     min_samples: int = 0
     """Sequences of the stage before which none is due."""
-    _saved_at_s: float = field(default_factory=time.monotonic, init=False)
+    _saved_at_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count the interval from here, where a stage begins."""
+        self.restart()
 
     def interval_is_over(self) -> bool:
         """Return whether the clock asks for a checkpoint: rank 0's alone, since ranks' clocks differ."""

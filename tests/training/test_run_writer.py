@@ -1,0 +1,95 @@
+"""What a run writes comes from rank 0: the writer of the others has the same methods, and none of them does anything.
+
+Inputs: a claimed folder and two threads as ranks. Only the folder is looked at.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.checkpoints.checkpoint import Position
+from bert_trainer.errors import TrainerError
+from bert_trainer.parallel.world import PeerFailed
+from bert_trainer.training.learner import LearnerState
+from bert_trainer.training.run_writer import LEDGER_FILE, Rank0Writer, RunWriter
+from bert_trainer.training.session import Session
+from threaded_world import ThreadedWorld, run_threads
+from tiny_run import run_config, write_dataset
+
+HERE = Position(
+    stage_index=0, stage="phase1", step=1, total_steps=6, num_applied=1, samples_seen=16, sample_hash="",
+    loss_scale=1.0, finite_steps=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> list[RunWriter]:
+    """Return those of two ranks, the second one's first use after everything of the first is closed."""
+    logging = {"every_steps": 1, "tensorboard": False, "sample_ledger": True}
+    world = {"ranks": 2, "hosts": 1}
+    config = run_config(tmp_path / "out", write_dataset(tmp_path / "data"), world=world, logging=logging)
+
+    def open_and_close(world: ThreadedWorld) -> RunWriter:
+        session = Session.open(config, world, attempt=1)
+        session.close()
+        return session.writer
+
+    return run_threads(2, open_and_close)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def methods(kind: type) -> dict[str, inspect.Signature]:
+    found = {name: it for name, it in vars(kind).items() if inspect.isfunction(it) and not name.startswith("_")}
+    return {name: inspect.signature(it) for name, it in found.items()}
+
+
+def test_rank_0_does_something_where_the_others_do_nothing() -> None:
+    nothing = methods(RunWriter)
+    del nothing["on_rank_0"]  # collective: the same on every rank
+    assert methods(Rank0Writer) == nothing
+
+
+def test_the_other_ranks_write_nothing(writers: list[RunWriter]) -> None:
+    first, second = writers
+    assert (type(first), type(second)) == (Rank0Writer, RunWriter)
+    before = contents(second.folder.path)
+
+    def fail() -> None:
+        raise AssertionError("ran on rank 1")
+
+    second.write(fail)
+    second.event("said", message="nobody hears it")
+    second.progress({"stage": "phase1", "step": 1, "steps": 6})
+    second.evaluated(stage="phase1", when="after")
+    second.save(HERE, LearnerState({}))
+    second.fail(TrainerError("nobody learns of it"))
+    second.finish()
+    second.wait()
+    second.raise_if_failed()
+    second.close()
+    assert second.latest_checkpoint() is None
+    assert second.chain_samples("phase1", 0, "00", fail) == "00"  # type: ignore[arg-type]
+    assert contents(second.folder.path) == before
+    assert LEDGER_FILE not in before
+
+
+def test_a_failure_on_rank_0_ends_every_rank(tmp_path: Path) -> None:
+    config = run_config(tmp_path / "out", write_dataset(tmp_path / "data"), world={"ranks": 2, "hosts": 1})
+
+    def refuse() -> None:
+        raise TrainerError("refused on rank 0")
+
+    def act(world: ThreadedWorld) -> str:
+        session = Session.open(config, world, attempt=1)
+        session.close()
+        with pytest.raises(TrainerError) as raised:
+            session.writer.on_rank_0(refuse)
+        return type(raised.value).__name__
+
+    assert run_threads(2, act) == [TrainerError.__name__, PeerFailed.__name__]
