@@ -116,7 +116,7 @@ def test_a_run_looks_once_and_asks_one_backend_for_everything(tmp_path: Path, mo
     monkeypatch.setitem(choice._FINDERS, "cpu", find)
     session = train(run_config(tmp_path / "own", dataset, stages=stages))
     (own,) = found
-    assert session.model.backend is own
+    assert session.learner.model.backend is own
     assert own.asked == {
         "pass, context: step": 3 * 2 + 2 * 4,
         "stage_batch of 8": 3 * 2,

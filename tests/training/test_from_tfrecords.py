@@ -57,5 +57,5 @@ def test_records_train_the_bits_that_their_conversion_trains(tmp_path: Path) -> 
     names = ("mlm_loss", "nsp_loss", "gradient_norm")
     figures = [[record[name] for name in names] for record in found]
     assert figures == [[record[name] for name in names] for record in progress_records(tmp_path / "other")]
-    assert torch.equal(one.parameters.values, other.parameters.values)
+    assert torch.equal(one.learner.parameters.values, other.learner.parameters.values)
     assert (tmp_path / "one" / "ledger.jsonl").read_text() == (tmp_path / "other" / "ledger.jsonl").read_text()
