@@ -30,6 +30,8 @@ Document = dict[str, Any]
 RUN_CONFIG_KEY = "run-config.json"
 SPEC_KEY = "spec.json"
 
+_FOR_HASHES: Document = {"sort_keys": True, "separators": (",", ":")}
+"""How documents are written to be hashed. Hashes are compared with those of other releases."""
 _MAY_DIFFER = frozenset({"contract_version", "delete_after_success"})
 """Keys of run configurations that depend on the release, or on runPolicy, which may change."""
 
@@ -76,7 +78,8 @@ def _freeze_as_it_is(job: BertPretrainJob, spec: JobSpec) -> Frozen:
 
 
 def _hash_of(spec: Document) -> str:
-    return names.content_hash({key: value for key, value in spec.items() if key != "runPolicy"})
+    text = json.dumps({key: value for key, value in spec.items() if key != "runPolicy"}, **_FOR_HASHES)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def spec_document(job: BertPretrainJob) -> Document:
@@ -162,7 +165,7 @@ def data_hash(config_map: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a ConfigMap's content: data and binaryData, independent of the order of keys."""
     # binaryData as well: what stands there is mounted into the pods like the rest.
     content = [config_map.get(field) or {} for field in ("data", "binaryData")]
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(content, **_FOR_HASHES)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
-from typing import Any
 
 from bert_operator.names import API_GROUP, MAX_JOB_NAME
 
@@ -62,9 +59,3 @@ def labels(job: str, run: str, attempt: int) -> dict[str, str]:
         RUN_LABEL: run,
         ATTEMPT_LABEL: str(attempt),
     }
-
-
-def content_hash(document: Mapping[str, Any]) -> str:
-    """Return the first 16 hexadecimal digits of a document's SHA-256."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
