@@ -78,7 +78,8 @@ class ApiClient:
 
     def __init__(self, configuration: Configuration) -> None:
         """Take a configuration as ``load_configuration`` returns it."""
-        # The official client reads certificates; requests go past it, who asks on the way what we never want.
+        # The official client reads certificates. Requests go past it: it would look for retries, patches of other kinds
+        # and the parts of an address each time.
         tls = RESTClientObject(configuration).ssl_context
         # No limit: watches keep a connection each for minutes, and MAX_REQUESTS bounds everything else.
         # While all shared a pool of 32, the watches of eight namespaces left requests no connection, and the operator
