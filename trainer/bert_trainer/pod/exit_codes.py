@@ -40,6 +40,8 @@ class Evidence:
     """The signal that ended the rank that failed first."""
     rank_exit_code: int | None = None
     """That rank's exit code, as its ``bert-pod rank`` reported it; None if a signal ended it."""
+    has_hung: bool = False
+    """A rank was ended because it made no progress."""
     lost_worker: bool = False
     """The launcher reports a lost worker. Open MPI 5.0.11 exits with 0 then, others with 137 or 255."""
     lost_peer: bool = False
@@ -72,6 +74,8 @@ def decide_exit_code(code: int, evidence: Evidence) -> int:
         # Rank 0 reports this once everything is saved. Which rank leaves first after that, and with which code
         # mpirun then ends, is chance.
         return EXIT_STOPPED
+    if evidence.has_hung and code != 0:
+        return EXIT_INFRASTRUCTURE
     # Which of several codes mpirun passes on differs by MPI. bert-pod rank reports each one exactly.
     if evidence.failed_by_signal is not None:
         code = _SIGNAL_BASE + evidence.failed_by_signal
@@ -101,7 +105,12 @@ def decide_exit_code(code: int, evidence: Evidence) -> int:
 
 
 def build_record(
-    exit_code: int, log: LauncherLog, failure: FirstFailure | None, rank_record: Mapping[str, Any] | None
+    exit_code: int,
+    log: LauncherLog,
+    failure: FirstFailure | None,
+    rank_record: Mapping[str, Any] | None,
+    *,
+    hang: str | None = None,
 ) -> dict[str, Any]:
     """Return the termination record: the keys of ``output/termination.py``, and ``firstFailure``.
 
@@ -111,8 +120,11 @@ def build_record(
         failure: The rank that failed first, if it is known.
         rank_record: What a rank in this pod wrote itself. It is used if it agrees with the exit code about success:
             the program may have been killed after it wrote that it succeeded.
+        hang: Which ranks made no progress, if that ended the run.
     """
-    if rank_record is not None and (rank_record.get("exitCode") == 0) == (exit_code == 0):
+    if hang is not None and exit_code == EXIT_INFRASTRUCTURE:
+        record = {"reason": "Hung", "stage": log.stage, "step": log.step, "checkpoint": log.checkpoint, "message": hang}
+    elif rank_record is not None and (rank_record.get("exitCode") == 0) == (exit_code == 0):
         record = {key: rank_record.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
     else:
         reason, message = _explain(exit_code, log, failure)

@@ -159,15 +159,18 @@ def _run(
     forwarder.finish()
     # After the last lines, which may be announcements.
     monitor.check()
-    reported = monitor.rendezvous.failures
+    reported, has_hung = monitor.rendezvous.failures, monitor.rendezvous.has_hung
     failure = find_first_failure(
         reported, log, hosts=hosts, slots=job.slots, banner_names_killed=launcher.banner_names_killed
     )
+    if has_hung:
+        failure = monitor.rendezvous.hung_rank
     evidence = Evidence(
         combines_codes=launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,
         # Exact only where the rank itself reported it: a banner's code may be that of a rank which failed later.
         rank_exit_code=failure.exit_code if failure in reported else None,
+        has_hung=has_hung,
         lost_worker=log.has_lost_worker,
         lost_peer=log.has_lost_peer,
         ended_midway=log.ended_midway,
@@ -178,7 +181,8 @@ def _run(
     )
     code = decide_exit_code(code, evidence)
     # None: ranks run in other pods, so there is no record of theirs here.
-    write_record(job.termination_log, build_record(code, log, failure, None))
+    hang = monitor.rendezvous.describe_hang() if has_hung else None
+    write_record(job.termination_log, build_record(code, log, failure, None, hang=hang))
     return code
 
 

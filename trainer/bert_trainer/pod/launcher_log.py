@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bert_trainer.errors import EXIT_STOPPED, NAMED, PEER_ENDED
-from bert_trainer.output.progress import PREFIX, parse_line
+from bert_trainer.output.progress import PREFIX, Value, format_line, parse_line
 from bert_trainer.pod.mpi import short_name
 from bert_trainer.pod.rank_output import Line
 
@@ -105,6 +105,10 @@ class RecordSource:
         if self.job is None:
             return fields.get("attempt", self.attempt) == self.attempt
         return (fields.get("job"), fields.get("attempt")) == (self.job, self.attempt)
+
+    def render_record(self, event: str, **fields: Value) -> str:
+        """Return a record of this attempt."""
+        return format_line({"event": event, **fields, "job": self.job, "attempt": self.attempt})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from bert_trainer.errors import InputError, TrainerError, WrongTopology
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, TrainerError, WrongTopology
 from bert_trainer.output.termination import report_error
 from bert_trainer.pod.binding import Binding, choose_processors
+from bert_trainer.pod.hang_watch import HangWatch, read_action
 from bert_trainer.pod.processes import die_with_parent
 from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
 from bert_trainer.pod.transport_check import check_transports
@@ -136,6 +137,7 @@ def run_rank(
 
 
 def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    watch = HangWatch(read_action(environment), environment)
     # Signals that arrive before the child exists are kept for it.
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -148,17 +150,25 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
 
     for number in _FORWARDED_SIGNALS:
         signal.signal(number, forward)
-    # close_fds=False: the program talks to the launcher through an inherited descriptor. process_group: some launchers
-    # signal the whole group of what they started, and the program would be asked twice. die_with_parent: launchers
-    # kill only what they started, and the program must not outlive it.
+    # close_fds=False: the program talks to the launcher and to the watch through inherited descriptors. process_group:
+    # some launchers signal the whole group of what they started, and the program would be asked twice. die_with_parent:
+    # launchers kill only what they started, and the program must not outlive it.
     child = subprocess.Popen(
-        program, env=dict(environment), close_fds=False, process_group=0, preexec_fn=die_with_parent
+        program,
+        env={**environment, **watch.environment},
+        close_fds=False,
+        process_group=0,
+        preexec_fn=die_with_parent,
     )
+    watch.start(child.pid)
     for received in early:
         child.send_signal(received)
     code = child.wait()
-    sys.stdout.write(render_rank_end(os.environ, code) + "\n")
+    watch.stop()
+    sys.stdout.write(render_rank_end(os.environ, code, has_hung=watch.has_ended_rank) + "\n")
     sys.stdout.flush()
+    if watch.has_ended_rank:
+        return EXIT_INFRASTRUCTURE
     if code < 0:
         # End by the same signal, so that the launcher's banner names it; without a second core file.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

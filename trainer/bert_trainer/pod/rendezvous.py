@@ -1,18 +1,21 @@
 """Rendezvous: every rank announces its host before its program starts, and the launcher counts them.
 
 mpirun reports neither where ranks run nor how each of them ended, and if it misses its host file it may start all of
-them in the launcher's own pod. Hence lines of our own, ``bert-pod/1 event=rank`` and ``event=rank_ended``, which
-``bert-pod rank`` prints on a rank's output and which are taken out of the log.
+them in the launcher's own pod. Hence lines of our own, ``bert-pod/1 event=rank``, ``event=rank_hung`` and
+``event=rank_ended``, which ``bert-pod rank`` prints on a rank's output and which are taken out of the log.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bert_trainer.errors import EXIT_STOPPED, WrongWorld
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, EXIT_STOPPED, WrongWorld
+from bert_trainer.pod.hang_watch import Hang, find_culprits
 from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog
 from bert_trainer.pod.processes import StopForwarder
 from bert_trainer.pod.rank_output import Line
@@ -20,9 +23,11 @@ from bert_trainer.system.mpi_variables import read_rank, read_size
 
 # Numbers and names are bounded: a program may print such lines as well, and int() refuses thousands of digits.
 _RANK_STARTED = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
-_RANK_ENDED = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})")
+_RANK_ENDED = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})( hung)?")
 # How long a launcher has to notice by itself that a rank failed.
 _LAUNCHER_NOTICE_S = 5.0
+# How long after the first rank without progress the others' watchers may tell of theirs; before that one is ended.
+_COLLECT_S = 3.0
 
 
 @dataclass(slots=True)
@@ -34,6 +39,10 @@ class Rendezvous:
     _size: int | None = None
     failures: list[FirstFailure] = field(default_factory=list)
     """Ranks that were reported to have failed, in this order."""
+    hangs: dict[int, Hang] = field(default_factory=dict)
+    """Ranks that make no progress, as of their latest report."""
+    has_hung: bool = False
+    """A rank was ended because it had hung."""
     _host_of: dict[int, str] = field(default_factory=dict)
 
     def take(self, text: str) -> bool:
@@ -42,7 +51,11 @@ class Rendezvous:
             self._size = int(match[2])
             self._host_of[int(match[1])] = match[3]
         elif match := _RANK_ENDED.fullmatch(text):
+            self.has_hung = self.has_hung or match[3] is not None
             self._add_end(int(match[1]), int(match[2]))
+        elif (hang := Hang.parse(text)) is not None and hang.rank < self.ranks:
+            self.hangs[hang.rank] = hang
+            return True
         return match is not None
 
     def _add_end(self, rank: int, code: int) -> None:
@@ -50,6 +63,26 @@ class Rendezvous:
         if code not in (0, EXIT_STOPPED) and len(self.failures) < self.ranks:
             kind = {"signal": -code} if code < 0 else {"exit_code": code}
             self.failures.append(FirstFailure(rank=rank, host=self._host_of.get(rank), **kind))
+
+    @property
+    def hung_rank(self) -> FirstFailure | None:
+        """The first of the ranks for which the others wait; None if no rank has hung."""
+        if not self.hangs:
+            return None
+        rank = find_culprits(self.hangs, self.ranks)[0]
+        return FirstFailure(rank=rank, host=self._host_of.get(rank))
+
+    def describe_hang(self) -> str:
+        """Return which ranks hold up the run, and since when, in a sentence."""
+        culprits = find_culprits(self.hangs, self.ranks)
+        hosts = {rank: f" on {self._host_of[rank]}" if rank in self._host_of else "" for rank in culprits}
+        names = join_names(f"rank {rank}{host}" for rank, host in hosts.items())
+        told = [self.hangs[rank] for rank in culprits if rank in self.hangs]
+        message = (told or list(self.hangs.values()))[0].describe()
+        if not told:
+            message = f"nothing is heard of it, while other ranks made {message}"
+        waiting = len(self.hangs) - len(told)
+        return f"{names}: {message}" + (f"; ranks that wait for it: {waiting}" if waiting and told else "")
 
     @property
     def is_complete(self) -> bool:
@@ -108,9 +141,14 @@ class LaunchMonitor:
 
     def take(self, line: Line) -> bool:
         """Take a line; return whether it belongs into the log."""
+        hangs = len(self.rendezvous.hangs)
         if not self.rendezvous.take(line.text):
             self.log.note(line)
             return True
+        if not hangs and self.rendezvous.hangs:
+            timer = threading.Timer(_COLLECT_S, self._report_hang)
+            timer.daemon = True
+            timer.start()
         if self._problem is None and (problem := self.rendezvous.problem):
             self._problem = problem
             self.stop.end_child()
@@ -122,6 +160,12 @@ class LaunchMonitor:
             self.report(self.rendezvous.describe())
             self.report = None
         return False
+
+    def _report_hang(self) -> None:
+        log, message = self.log, self.rendezvous.describe_hang()
+        # As a record, which the operator reads, and in this process's own name: rank 0 may be the one that has hung.
+        sys.stdout.write(log.source.render_record("hung", stage=log.stage, step=log.step, message=message) + "\n")
+        sys.stdout.flush()
 
     def check(self) -> None:
         """Raise ``WrongWorld`` if the launcher was ended because it started other ranks."""
@@ -138,9 +182,16 @@ def render_announcement(environment: Mapping[str, str], host: str) -> str:
     return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
 
 
-def render_rank_end(environment: Mapping[str, str], return_code: int) -> str:
-    """Return the line that reports the end of a rank. return_code: -n for signal n."""
-    return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={return_code}"
+def render_rank_end(environment: Mapping[str, str], return_code: int, *, has_hung: bool = False) -> str:
+    """Return the line that reports the end of a rank.
+
+    Args:
+        environment: For the number of the rank.
+        return_code: -n for signal n.
+        has_hung: It was ended because it made no progress.
+    """
+    end = f"{EXIT_INFRASTRUCTURE} hung" if has_hung else return_code
+    return f"bert-pod/1 event=rank_ended rank={read_rank(environment)} code={end}"
 
 
 def join_names(hosts: Iterable[str], limit: int = 8) -> str:

@@ -46,8 +46,7 @@ def run_single(job: Job) -> int:
     """
     with StopForwarder() as stop, temporary_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
-        # Without a launcher bert-pod rank becomes the program (exec), whose end is then the child's own.
-        command = rank_command(job.program, job.declared, job.binding, reports_end=launcher is not None)
+        command = rank_command(job.program, job.declared, job.binding, reports_end=True)
         if launcher is not None:
             command = render_local_command(
                 launcher,
@@ -79,11 +78,14 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         if launcher
         else _only_failure(code, host)
     )
+    if has_hung := monitor.rendezvous.has_hung:
+        failure = monitor.rendezvous.hung_rank
     # All ranks share this pod, so there is no worker to lose.
     evidence = Evidence(
         combines_codes=launcher is not None and launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,
         rank_exit_code=failure.exit_code if failure in reported else None,
+        has_hung=has_hung,
         lost_peer=launcher is not None and log.has_lost_peer,
         reported_stop=log.has_stopped(code, stop_requested=stop.count > 0),
         rank_0_exit_code=log.rank_0_exit_code,
@@ -91,7 +93,8 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         never_started=stop.ended_before_start or not monitor.has_started,
     )
     code = decide_exit_code(code, evidence)
-    write_record(job.termination_log, build_record(code, log, failure, read_rank_record(rank_record)))
+    hang = monitor.rendezvous.describe_hang() if has_hung else None
+    write_record(job.termination_log, build_record(code, log, failure, read_rank_record(rank_record), hang=hang))
     return code
 
 

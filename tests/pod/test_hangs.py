@@ -1,0 +1,173 @@
+"""Ranks that make no progress: found by their watchers, named by the launcher, ended or only reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pods
+from bert_trainer.errors import InputError
+from bert_trainer.pod.exit_codes import Evidence, decide_exit_code
+from bert_trainer.pod.hang_watch import Hang, find_culprits
+from bert_trainer.pod.mpi import find_program
+from bert_trainer.pod.processes import find_descendants
+from bert_trainer.pod.rendezvous import Rendezvous
+from bert_trainer.system.heartbeat import Beat, Pace, read_limits
+
+needs_mpi = pytest.mark.skipif(find_program("mpirun") is None, reason="requires mpirun; make setup installs it")
+
+# Takes steps of 20 ms with a barrier in each, as ranks do; HANG is what one of them does after ten.
+STEPS = """
+import os, sys, threading, time
+from bert_trainer.system import heartbeat
+from bert_trainer.system.mpi_variables import read_rank, read_size
+rank, size = read_rank(os.environ), read_size(os.environ)
+if size > 1:
+    from mpi4py import MPI
+    barrier = MPI.COMM_WORLD.Barrier
+else:
+    barrier = lambda: None
+heartbeat.begin()
+beat = heartbeat.watched()
+with beat.stage("phase1"):
+    for step in range(1, 10**9):
+        time.sleep(0.02)
+        if step == 10 and rank == size - 1:
+            print("here", flush=True)
+            HANG
+        with beat.waiting():
+            barrier()
+        beat.step()
+        if step == 200:
+            break
+print("done", flush=True)
+"""
+LIMITS = {"BERT_HANG_LIMITS_S": "2,20", "BERT_ATTEMPT": "1"}
+
+
+def command(tmp_path: Path, ranks: int, hang: str) -> list[str]:
+    options = ["single", "--ranks", str(ranks), "--termination-log", str(tmp_path / "record.json")]
+    return [*pods.POD, *options, "--", sys.executable, "-c", STEPS.replace("HANG", hang)]
+
+
+def ended(tmp_path: Path, ranks: int, hang: str, **variables: str) -> tuple[int, str, dict[str, object]]:
+    with pods.running(command(tmp_path, ranks, hang), tmp_path / "log", **(LIMITS | variables)) as pod:
+        code = pod.end()
+        return code, pod.output, json.loads((tmp_path / "record.json").read_text())
+
+
+@pytest.mark.parametrize("hang", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"], ids=["waits", "stopped"])
+def test_a_rank_without_progress_is_ended_as_infrastructure(tmp_path: Path, hang: str) -> None:
+    code, output, record = ended(tmp_path, 1, hang)
+    assert (code, record["reason"]) == (4, "Hung"), output
+    assert str(record["message"]).startswith("rank 0"), record
+    assert ("process is stopped" in str(record["message"])) == ("kill" in hang)
+    if "kill" not in hang:
+        assert '  File "<string>", line' in output, "the stack of the main thread"
+    assert "event=hung" in output
+
+
+@needs_mpi
+@pytest.mark.parametrize("hang", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"], ids=["waits", "stopped"])
+def test_the_rank_that_holds_up_the_others_is_named(tmp_path: Path, hang: str) -> None:
+    code, output, record = ended(tmp_path, 2, hang)
+    assert (code, record["reason"]) == (4, "Hung"), output
+    assert str(record["message"]).startswith("rank 1"), record
+    failure = record["firstFailure"]
+    assert isinstance(failure, dict)
+    assert failure["rank"] == 1
+    assert output.count("most recent call first") == (1 if "kill" in hang else 2), "stacks of all ranks that can"
+
+
+def test_a_hang_that_is_only_reported_goes_on(tmp_path: Path) -> None:
+    code, output, record = ended(tmp_path, 1, "time.sleep(6)", BERT_ON_HANG="Notify")
+    assert (code, record["reason"]) == (0, "Succeeded"), output
+    assert output.count("event=hung") == 1
+
+
+def test_a_stop_that_is_withdrawn_in_time_is_none(tmp_path: Path) -> None:
+    with pods.running(command(tmp_path, 1, "pass"), tmp_path / "log", **LIMITS) as pod:
+        pod.wait_for("here")
+        rank = max(find_descendants(pod.process.pid))  # bert-pod, its bert-pod rank, and the program
+        os.kill(rank, signal.SIGSTOP)
+        time.sleep(1.0)  # what is tried: half the limit
+        os.kill(rank, signal.SIGCONT)
+        assert pod.end() == 0
+        assert "event=hung" not in pod.output
+
+
+def test_a_program_without_heartbeat_is_never_ended(tmp_path: Path) -> None:
+    words = [*pods.POD, "single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
+    program = "import time; print('up', flush=True); time.sleep(5)"
+    with pods.running([*words, "--", sys.executable, "-c", program], tmp_path / "log", **LIMITS) as pod:
+        assert pod.end() == 0
+
+
+def test_the_limit_is_five_times_the_longest_step_within_its_bounds() -> None:
+    pace = Pace((120.0, 1800.0))
+    limits = []
+    for seconds in (500.0, 1.0, 1.0, 1.0, 1.0, 1.0, 30.0, 2.0, 400.0):
+        pace.add(seconds)
+        limits.append(pace.limit_s)
+    # Five steps warm up, whatever they take; then 120 s at least, 5 x 30 s, and 1,800 s at most.
+    assert limits == [1800.0] * 5 + [120.0, 150.0, 150.0, 1800.0]
+    pace.start()
+    assert pace.limit_s == 1800.0
+
+
+@pytest.mark.parametrize("text", ["120", "a,b", "10,5", "0,5", "-1,5", "nan,5", "5,inf"])
+def test_limits_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="BERT_HANG_LIMITS_S"):
+        read_limits({"BERT_HANG_LIMITS_S": text})
+
+
+def test_a_beat_survives_its_way() -> None:
+    beat = Beat(at_s=12.5, limit_s=120.0, steps=7, is_waiting=True, activity="phase1")
+    assert Beat.unpack(beat.pack()) == beat
+    assert Beat.unpack(bytes(len(beat.pack()))) is None
+    assert Beat.unpack(b"") is None
+
+
+def hang(rank: int, *, state: str = "S", waiting: bool = True) -> Hang:
+    return Hang(rank, steps=55, silent_s=130, limit_s=120, state=state, is_waiting=waiting, activity="phase 1")
+
+
+def test_a_watcher_s_line_is_read_back() -> None:
+    told = hang(3, state="T")
+    assert Hang.parse(told.render()) == Hang(3, 55, 130, 120, "T", is_waiting=True, activity="phase_1")
+    assert Hang.parse(told.render() + " more") is None
+
+
+@pytest.mark.parametrize(
+    ("told", "culprits"),
+    [
+        ([hang(0), hang(1, state="T"), hang(2, waiting=False)], [1]),
+        ([hang(0), hang(1, waiting=False), hang(2)], [1]),
+        ([hang(0), hang(2)], [1]),
+        ([hang(0), hang(1), hang(2)], [0, 1, 2]),
+    ],
+    ids=["stopped", "busy", "silent", "all wait"],
+)
+def test_culprits_are_those_for_whom_the_others_wait(told: list[Hang], culprits: list[int]) -> None:
+    assert find_culprits({one.rank: one for one in told}, 3) == culprits
+
+
+def test_a_host_of_which_nothing_is_heard_is_named() -> None:
+    rendezvous = Rendezvous(2, 2)
+    for line in ("rank=0 size=2 host=w-0", "rank=1 size=2 host=w-1"):
+        rendezvous.take(f"bert-pod/1 event=rank {line}")
+    assert rendezvous.take(hang(0).render())
+    assert rendezvous.describe_hang().startswith("rank 1 on w-1: nothing is heard of it")
+    assert rendezvous.hung_rank is not None
+    assert rendezvous.hung_rank.host == "w-1"
+
+
+def test_a_hang_outweighs_how_the_launcher_ended() -> None:
+    assert decide_exit_code(137, Evidence(has_hung=True, failed_by_signal=9)) == 4
+    assert decide_exit_code(0, Evidence(has_hung=True)) == 0

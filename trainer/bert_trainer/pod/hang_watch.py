@@ -1,0 +1,189 @@
+"""Watches the heartbeat of one rank: where it stops, asks for stacks, tells the launcher, and ends the rank.
+
+The watcher is the rank's parent and needs nothing of it: a stopped process, one whose interpreter is locked up in a
+library and one that waits in the kernel are seen alike. All ranks of a run make progress together, so all watchers
+notice within seconds; which rank holds up the others the launcher concludes from their lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from bert_trainer.errors import InputError
+from bert_trainer.pod.processes import signal_process
+from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, SIZE_BYTES, STACKS_SIGNAL, Beat
+from bert_trainer.system.mpi_variables import read_rank
+
+ACTION_VARIABLE = "BERT_ON_HANG"
+Action = Literal["Restart", "Notify"]
+
+_POLL_S = 1.0
+# Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
+_STACKS_S = 5.0
+_PY_SPY_S = 10.0
+_STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting in the kernel", "Z": "ended"}
+_LINE = re.compile(
+    r"bert-pod/1 event=rank_hung rank=(\d{1,9}) steps=(\d{1,15}) silent_s=(\d{1,9}) limit_s=(\d{1,9}) "
+    r"state=([A-Za-z?]) waiting=([01]) activity=(\S{1,60})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """One rank without progress, as its watcher tells the launcher."""
+
+    rank: int
+    steps: int
+    """Optimizer steps that its process has taken."""
+    silent_s: int
+    limit_s: int
+    state: str
+    """Of the process, a letter of proc_pid_stat(5)."""
+    is_waiting: bool
+    """It only waits for other ranks."""
+    activity: str
+
+    def render(self) -> str:
+        """Return its line for the launcher."""
+        activity = re.sub(r"\s", "_", self.activity) or "?"
+        return (
+            f"bert-pod/1 event=rank_hung rank={self.rank} steps={self.steps} silent_s={self.silent_s} "
+            f"limit_s={self.limit_s} state={self.state} waiting={int(self.is_waiting)} activity={activity}"
+        )
+
+    @classmethod
+    def parse(cls, line: str) -> Self | None:
+        """Return what a line says; None for any other line."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return None
+        numbers = (int(match[number]) for number in range(1, 5))
+        return cls(*numbers, state=match[5], is_waiting=match[6] == "1", activity=match[7])
+
+    def describe(self) -> str:
+        """Return a sentence without its subject."""
+        state = f"; its process is {_STATES[self.state]}" if self.state in _STATES else ""
+        return (
+            f"no progress in {self.activity} for {self.silent_s} s, more than {self.limit_s} s, after {self.steps} "
+            f"steps of this attempt{state}"
+        )
+
+
+def find_culprits(hangs: Mapping[int, Hang], ranks: int) -> list[int]:
+    """Return the ranks that hold up the others; all that have hung, if they wait for each other.
+
+    Args:
+        hangs: What the watchers of ranks have told, by rank.
+        ranks: How many there are. Those without a word are on a machine that is gone or frozen, watcher and all.
+    """
+    stopped = [rank for rank, hang in hangs.items() if hang.state in _STATES]
+    silent = [rank for rank in range(ranks) if rank not in hangs]
+    busy = [rank for rank, hang in hangs.items() if not hang.is_waiting]
+    return sorted(stopped or busy or silent or hangs)
+
+
+def read_action(environment: Mapping[str, str]) -> Action:
+    """Return what a hang leads to.
+
+    Raises:
+        InputError: the variable holds something else.
+    """
+    match environment.get(ACTION_VARIABLE) or "Restart":
+        case "Restart":
+            return "Restart"
+        case "Notify":
+            return "Notify"
+        case other:
+            raise InputError(f"{ACTION_VARIABLE}: got {other!r}; allowed: Restart, Notify")
+
+
+class HangWatch:
+    """Watches one rank, from ``start`` to ``stop``."""
+
+    def __init__(self, action: Action, environment: Mapping[str, str]) -> None:
+        """environment: this process's own, for the number of the rank."""
+        self._action, self._rank = action, read_rank(environment)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._descriptor = os.memfd_create("heartbeat", 0)  # no MFD_CLOEXEC: the rank inherits it
+        os.ftruncate(self._descriptor, SIZE_BYTES)
+        self.has_ended_rank = False
+        """The rank was ended because it had hung."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the rank's environment must hold; it must inherit the descriptor."""
+        return {DESCRIPTOR_VARIABLE: str(self._descriptor)}
+
+    @property
+    def descriptor(self) -> int:
+        """The shared memory, which the rank has to inherit."""
+        return self._descriptor
+
+    def start(self, process: int) -> None:
+        """Watch a process, in a thread."""
+        self._thread = threading.Thread(target=self._watch, args=(process,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch: the rank has ended."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._descriptor)
+
+    def _watch(self, process: int) -> None:
+        notified = before = None
+        while not self._ended.wait(_POLL_S):
+            beat = Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
+            # Seen twice the same: one that is being written while it is read is no evidence.
+            is_settled, before = beat is not None and beat == before, beat
+            if beat is None or not is_settled or beat == notified:
+                continue
+            silent_s = time.monotonic() - beat.at_s
+            if silent_s > beat.limit_s:
+                self._handle(process, beat, silent_s)
+                notified = beat
+
+    def _handle(self, process: int, beat: Beat, silent_s: float) -> None:
+        state = read_state(process)
+        hang = Hang(self._rank, beat.steps, int(silent_s), int(beat.limit_s), state, beat.is_waiting, beat.activity)
+        sys.stdout.write(hang.render() + "\n")
+        sys.stdout.flush()
+        signal_process(process, STACKS_SIGNAL)
+        if program := shutil.which("py-spy"):
+            _write_native_stacks(program, process)
+        if self._action == "Notify" or self._ended.wait(_STACKS_S):
+            return
+        self.has_ended_rank = True
+        signal_process(process, signal.SIGKILL)
+
+
+def _write_native_stacks(program: str, process: int) -> None:
+    """Write stacks with C frames: py-spy needs no cooperation, but the right to trace (CAP_SYS_PTRACE)."""
+    try:
+        subprocess.run(
+            [program, "dump", "--nonblocking", "--native", "--pid", str(process)],
+            stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=subprocess.STDOUT, timeout=_PY_SPY_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        sys.stderr.write(f"bert-pod: {program}: no native stacks ({type(error).__name__})\n")
+
+
+def read_state(process: int) -> str:
+    """Return the state of a process as a letter, ``?`` if it cannot be read."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"

@@ -1,0 +1,216 @@
+"""A rank's heartbeat: when it made progress last, at what, and for how long it may make none.
+
+``bert-pod rank`` starts a rank with a descriptor of shared memory (memfd_create(2)), named by ``BERT_HEARTBEAT``; the
+trainer writes there after each step, and ``pod.hang_watch`` reads. The clock is CLOCK_MONOTONIC, which all processes of
+a machine share. Without the variable, as under a plain ``mpirun bert-train``, nobody watches and nothing is written.
+
+A rank has hung when it made no progress for longer than 5 times the longest step of its stage, yet for no less than the
+lower and no longer than the upper limit (NVRx's fault tolerance, too, takes 5 times the longest observed). The first
+steps of a stage compile kernels and fill caches, and activities without steps have no pace to learn: for them the
+upper limit counts. One per process, like its signal handlers: code anywhere tells of its progress without being handed
+anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Self
+
+from bert_trainer.errors import InputError
+
+DESCRIPTOR_VARIABLE = "BERT_HEARTBEAT"
+LIMITS_VARIABLE = "BERT_HANG_LIMITS_S"
+"""Lower and upper limit in seconds, ``120,1800``."""
+STACKS_SIGNAL = signal.SIGUSR2
+"""A trainer that gets it writes the stacks of all its threads to standard error and goes on."""
+
+DEFAULT_LIMITS_S = (120.0, 1800.0)
+_FACTOR = 5.0
+_WARM_UP_STEPS = 5
+
+# When (s), limit (s), steps in this process, whether it waits for other ranks, activity.
+_FORMAT = struct.Struct("<ddQ?47s")
+SIZE_BYTES = _FORMAT.size
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a rank has written last."""
+
+    at_s: float
+    """On the monotonic clock."""
+    limit_s: float
+    """How long it may go on without another beat."""
+    steps: int
+    """Optimizer steps that this process has taken."""
+    is_waiting: bool
+    """It waits for other ranks, so that not it but one of them holds the run up."""
+    activity: str
+
+    def pack(self) -> bytes:
+        """Return it as ``unpack`` reads it."""
+        activity = self.activity.encode(errors="replace")[:47]
+        return _FORMAT.pack(self.at_s, self.limit_s, self.steps, self.is_waiting, activity)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self | None:
+        """Return what was written; None if nothing was."""
+        if len(data) != SIZE_BYTES:
+            return None
+        at_s, limit_s, steps, is_waiting, activity = _FORMAT.unpack(data)
+        return cls(at_s, limit_s, steps, is_waiting, activity.rstrip(b"\0").decode(errors="replace")) if at_s else None
+
+
+class Pace:
+    """Learns how long steps take, and says how long one may."""
+
+    def __init__(self, limits_s: tuple[float, float]) -> None:
+        """limits_s: the lower and the upper one."""
+        self._shortest_s, self._longest_s = limits_s
+        self.start()
+
+    def start(self) -> None:
+        """Forget what was learnt: a stage begins."""
+        self._steps, self._slowest_s = 0, 0.0
+
+    def add(self, seconds: float) -> None:
+        """Add a step."""
+        self._steps += 1
+        if self._steps > _WARM_UP_STEPS:
+            self._slowest_s = max(self._slowest_s, seconds)
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which a step has hung."""
+        if self._steps <= _WARM_UP_STEPS:
+            return self._longest_s
+        return min(max(_FACTOR * self._slowest_s, self._shortest_s), self._longest_s)
+
+    @property
+    def upper_limit_s(self) -> float:
+        """Seconds after which anything else has hung."""
+        return self._longest_s
+
+
+class Heartbeat:
+    """Writes beats. Never raises once it is made: what only watches must not end a run."""
+
+    def __init__(self, descriptor: int | None, limits_s: tuple[float, float]) -> None:
+        """descriptor: shared memory; None: nobody watches."""
+        self._descriptor, self._pace = descriptor, Pace(limits_s)
+        self._activity, self._steps, self._is_waiting = "starting", 0, False
+        self._at_s = time.monotonic()
+        self._limit_s = self._pace.upper_limit_s
+
+    def step(self) -> None:
+        """Tell that an optimizer step is done."""
+        now_s = time.monotonic()
+        self._pace.add(now_s - self._at_s)
+        self._steps += 1
+        self._limit_s = self._pace.limit_s
+        self._write(now_s)
+
+    def alive(self) -> None:
+        """Tell of progress in an activity that has no steps, or of a part of one."""
+        self._write(time.monotonic())
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Steps of a stage are taken inside: their pace is learnt anew."""
+        self._pace.start()
+        with self._during(name, self._pace.limit_s):
+            yield
+
+    @contextlib.contextmanager
+    def activity(self, name: str) -> Iterator[None]:
+        """Something without steps happens inside; its time is not that of a step."""
+        with self._during(name, self._pace.upper_limit_s):
+            yield
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Other ranks are waited for inside. No progress by itself."""
+        self._is_waiting = True
+        self._write(self._at_s)
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+            self._write(self._at_s)
+
+    @contextlib.contextmanager
+    def _during(self, name: str, limit_s: float) -> Iterator[None]:
+        before = self._activity, self._limit_s
+        self._activity, self._limit_s = name, limit_s
+        self.alive()
+        try:
+            yield
+        finally:
+            self._activity, self._limit_s = before
+            self.alive()
+
+    def _write(self, at_s: float) -> None:
+        self._at_s = at_s
+        if self._descriptor is not None:
+            beat = Beat(at_s, self._limit_s, self._steps, self._is_waiting, self._activity)
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, beat.pack(), 0)
+
+
+_process = Heartbeat(None, DEFAULT_LIMITS_S)
+
+
+def watched() -> Heartbeat:
+    """Return this process's heartbeat."""
+    return _process
+
+
+def begin(environment: MutableMapping[str, str] | None = None) -> None:
+    """Start to tell of progress, if somebody watches, and write stacks on request. Once per process, at its start.
+
+    Raises:
+        InputError: the limits are none.
+    """
+    global _process
+    environment = os.environ if environment is None else environment
+    limits_s = read_limits(environment)
+    # Not for processes that this one starts: their progress is not the run's.
+    descriptor = environment.pop(DESCRIPTOR_VARIABLE, "")
+    if not descriptor.isdecimal():
+        return
+    try:
+        os.fstat(int(descriptor))
+        os.set_inheritable(int(descriptor), False)
+    except OSError:
+        return
+    # Before the first beat: whoever sees one may send the signal, which would end a process without handler.
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    _process = Heartbeat(int(descriptor), limits_s)
+    _process.alive()
+
+
+def read_limits(environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the lower and the upper limit in seconds.
+
+    Raises:
+        InputError: the variable holds something else.
+    """
+    text = environment.get(LIMITS_VARIABLE)
+    if not text:
+        return DEFAULT_LIMITS_S
+    try:
+        shortest_s, longest_s = map(float, text.split(","))
+    except ValueError:
+        shortest_s, longest_s = 0.0, 0.0
+    if not 0 < shortest_s <= longest_s < 1e9:
+        raise InputError(
+            f"{LIMITS_VARIABLE}: got {text!r}; allowed: two numbers of seconds, the lower limit first, such as 120,1800"
+        )
+    return shortest_s, longest_s
