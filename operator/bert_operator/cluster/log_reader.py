@@ -3,6 +3,10 @@
 Rank 0 writes one progress record per logging interval; the newest one with the job's uid and attempt counts. Raw lines
 are never kept. The API server proxies logs from kubelets, so one that hangs delays only its own job: logs are read
 concurrently. A record that cannot be parsed is counted and ignored.
+
+A launcher of today's images also promises a record every so often (``event=alive``). One that breaks its promise is
+frozen: that is counted from log to log that could be read, so that an API server or a kubelet that does not answer is
+never taken for it.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from bert_operator.api.schema.status import StageResult
@@ -36,6 +41,9 @@ _INLINE_WAIT_S = 0.25
 """How long a worker of the queue waits for a log before it turns to another job; a healthy kubelet needs less."""
 # Bounds of one read: tracebacks and NCCL's log may stand between the last records, and a line may be of any length.
 _LINES, _BYTES = "60", "65536"
+# Times that a launcher may take for what it promises: half a minute in which its node swaps is no reason to end it.
+_PATIENCE = 5
+_SHORTEST_PROMISE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +63,16 @@ class LatestRecords:
     checkpoint: ProgressRecord | None = None
     results: tuple[StageResult, ...] = ()
     """The newest evaluation of each stage."""
+    hang: ProgressRecord | None = None
+    """That ranks make no progress; None once one of them does."""
+    silent_s: int | None = None
+    """For how long the launcher had written nothing when it was found to be frozen; None while it keeps its promise."""
     job: str | None = field(default=None, compare=False)
     """Uid of the job that they are about."""
     refused: frozenset[int] = field(default=frozenset(), compare=False)
     """Hashes of lines that start like records and are none: the same tail is read again, and counts once."""
+    promise: ProgressRecord | None = field(default=None, compare=False)
+    """How often the launcher writes something at least; None: it promises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,10 @@ class _Known:
     reading: int
     attempt: int
     records: LatestRecords
+    tail: int
+    """Hash of the log's last lines."""
+    changed_at_s: float
+    """When a reading first found them, on the loop's clock."""
 
     def is_newer(self, uid: str, reading: int, attempt: int) -> bool:
         """Return whether this is newer than a log that arrives now: concurrent readings finish in any order."""
@@ -180,7 +198,12 @@ class LogReader:
             return
         before = known.records if known is not None and known.uid == job.uid else LatestRecords()
         after = read_latest_records(text, job.uid, pod.attempt, before, job.stages)
-        self._known[ref] = _Known(job.uid, reading, pod.attempt, after)
+        now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
+        is_same = known is not None and known.uid == job.uid and known.tail == tail
+        changed_at_s = known.changed_at_s if known is not None and is_same else now_s
+        if now_s - changed_at_s > _patience_s(after.promise):
+            after = replace(after, silent_s=before.silent_s or int(now_s - changed_at_s))
+        self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
             _log.info("%s: ignored %d unreadable progress records in the log of pod %s", ref, refused, pod.name)
@@ -197,6 +220,7 @@ def read_latest_records(
     out the job's own. None: none are left out.
     """
     progress, checkpoint, refused = before.progress, before.checkpoint, set()
+    hang, promise = (it if it and it.attempt == attempt else None for it in (before.hang, before.promise))
     results: list[StageResult] = []
     for line in text.split("\n"):
         record = parse_progress_line(line)
@@ -206,10 +230,27 @@ def read_latest_records(
         # Ranks may print the log of another job, and a resumed run that of its predecessor.
         if record is None or (record.job, record.attempt) != (uid, attempt):
             continue
+        if record.event == "alive":
+            promise = record
+            continue
+        hang = record if record.event == "hung" else None
         if record.event in ("checkpoint", "resumed"):
             checkpoint = record
         elif record.event in ("progress", "stage_started"):
             progress = record
         elif (result := read_result(record)) is not None:
             results.append(result)
-    return LatestRecords(progress, checkpoint, add_results(before.results, results, stages), uid, frozenset(refused))
+    return LatestRecords(
+        progress=progress,
+        checkpoint=checkpoint,
+        results=add_results(before.results, results, stages),
+        hang=hang,
+        job=uid,
+        refused=frozenset(refused),
+        promise=promise,
+    )
+
+
+def _patience_s(promise: ProgressRecord | None) -> float:
+    every_s = promise.number("every_s") if promise is not None else None
+    return math.inf if every_s is None else _PATIENCE * max(every_s, _SHORTEST_PROMISE_S)

@@ -238,8 +238,8 @@ class Reconciler:
         refusal = self._children.refusal(job.ref, summary.uid)
         latest = self._log_records.latest(job.ref)
         # Only of this very job: one that had its name before may have left records.
-        records = latest.progress, latest.checkpoint
-        progress, checkpoint = (record if record and record.job == summary.uid else None for record in records)
+        records = latest.progress, latest.checkpoint, latest.hang
+        progress, checkpoint, hang = (record if record and record.job == summary.uid else None for record in records)
         return Observed(
             status=status,
             children=tuple(self._observe_child(job, child) for child in self._children.own(job.ref, summary)),
@@ -247,6 +247,8 @@ class Reconciler:
             progress=progress,
             checkpoint=checkpoint,
             results=latest.results if latest.job == summary.uid else (),
+            hang=hang,
+            silent_s=latest.silent_s if latest.job == summary.uid else None,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
         )

@@ -22,6 +22,7 @@ from bert_operator.api.schema.cluster import (
 from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
+from bert_operator.render.hangs import hang_environment
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.shared_memory import USUAL_GIB
 from bert_operator.state.runs import ChildSpec
@@ -164,6 +165,7 @@ def environment(frozen: Frozen, child: ChildSpec, role: str) -> list[Document]:
         "HOME": {"value": users.home_of(users.user_of(spec, role))},
         # Own programs may print progress without a flush; through a pipe it would come in blocks of 8 KiB.
         "PYTHONUNBUFFERED": {"value": "1"},
+        **{name: {"value": value} for name, value in hang_environment(spec.run_policy).items()},
         **{name: {"value": value} for name, value in processor_environment(spec).items()},
     }
     for name, value in (

@@ -83,6 +83,10 @@ class Observed:
     """The newest record of a checkpoint, if that is not ``progress``."""
     results: tuple[StageResult, ...] = ()
     """The evaluations that were read, the newest of each stage."""
+    hang: ProgressRecord | None = None
+    """That ranks of the newest attempt make no progress; None once one of them does."""
+    silent_s: int | None = None
+    """For how long the newest attempt's launcher, or single pod, has broken its promise to write something."""
     blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None

@@ -76,6 +76,10 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
+    frozen = [child for child in active if _is_frozen(child, job, observed)]
+    failed = {child: _as_failed(child, observed) for child in frozen}
+    observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
+    active = [child for child in active if child not in frozen]
     # The status outlives the cache: a child whose outcome it has is over, even if a late watch still shows it running.
     active = [child for child in active if not _is_over(child, observed.status)]
     facts = _gather(job, observed, now_s)
@@ -87,7 +91,10 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
         facts = replace(facts, attempt=step.create.attempt, run=step.create.run, started=True)
     new = status.describe(observed.status, facts, step.verdict, generation=job.metadata.generation, now_s=now_s)
     left_s = _seconds_to_live(job, new, now_s) if new.phase in TERMINAL_PHASES else step.requeue_after_s
-    return Plan(status=new, stop=step.stop, remove=step.remove, create=step.create, requeue_after_s=left_s)
+    # At once, and not when the next attempt is due: workers whose launcher is frozen may go on.
+    left = [child for child in frozen if child.ref not in [other.ref for other in step.remove]]
+    stop = (*step.stop, *_not_stopping(left))
+    return Plan(status=new, stop=stop, remove=step.remove, create=step.create, requeue_after_s=left_s)
 
 
 def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
@@ -143,6 +150,24 @@ def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
     last = failures[-1]
     message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
     return Blocker(reason=BlockerReason.STORAGE_FAILED, message=message)
+
+
+def _is_frozen(child: Child, job: BertPretrainJob, observed: Observed) -> bool:
+    """Return whether no end of a child will ever be reported, because its launcher is frozen."""
+    newest = max(other.attempt for other in observed.children)
+    is_silent = observed.silent_s is not None and child.state == "Running" and child.attempt == newest
+    return is_silent and job.spec.run_policy.on_hang != "Notify"
+
+
+def _as_failed(child: Child, observed: Observed) -> Child:
+    return replace(child, state="Failed", reason=FailureReason.HUNG.value, message=_describe_silence(observed))
+
+
+def _describe_silence(observed: Observed) -> str:
+    return (
+        f"The log is silent for {observed.silent_s} s, longer than the launcher promises: its pod is stopped or frozen, "
+        "or its node is"
+    )
 
 
 def _without_future(previous: JobStatus, now_s: float) -> JobStatus:
@@ -226,8 +251,18 @@ def _supervise(
         is_retry = observed.status.reason == Reason.RETRYING_AT_ONCE
         verdict = Verdict(phase="Pending", reason=Reason.RETRYING_AT_ONCE if is_retry else Reason.WAITING_TO_START)
     else:
-        verdict = Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
+        verdict = _running(observed, newest)
     return _Step(verdict=verdict, stop=_not_stopping(older), requeue_after_s=_earliest(left_s, late_in_s))
+
+
+def _running(observed: Observed, newest: Child) -> Verdict:
+    """Return that the newest child runs, and what is known against it."""
+    hang = observed.hang
+    if hang is not None and hang.attempt == newest.attempt:
+        return Verdict(phase="Running", reason=Reason.NO_PROGRESS, message=hang.text("message") or "")
+    if observed.silent_s is not None:
+        return Verdict(phase="Running", reason=Reason.NO_PROGRESS, message=_describe_silence(observed))
+    return Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
 
 
 def _still_running(newest: Child, previous: JobStatus) -> Child:

@@ -39,6 +39,7 @@ from bert_trainer.pod.processes import StopForwarder, check_user, run_child, tem
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
 from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous, join_names
+from bert_trainer.pod.signs_of_life import signs_of_life
 
 Probe = Callable[[], str | None]
 """Returns None if a host answers, else why not."""
@@ -155,7 +156,8 @@ def _run(
     log = LauncherLog(read_record_source(job.program, os.environ))
     monitor = LaunchMonitor(log, Rendezvous(job.ranks, job.workers), stop, report)
     forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ), monitor.take)
-    code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
+    with signs_of_life(log.source, forwarder, os.environ):
+        code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     # After the last lines, which may be announcements.
     monitor.check()

@@ -11,6 +11,7 @@ import contextlib
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
@@ -92,6 +93,8 @@ class OutputForwarder:
         self._files = files
         self._handle_line = handle_line
         self._lock = threading.Lock()
+        self.forwarded_at_s = time.monotonic()
+        """When the log got its latest line."""
 
     def take(self, stream: Stream, piece: str) -> None:
         """Add output as it comes; from two threads, one per stream."""
@@ -109,6 +112,7 @@ class OutputForwarder:
         for line in lines:
             if not self._handle_line(line):
                 continue
+            self.forwarded_at_s = time.monotonic()
             shown = line.text if line.rank in (0, None) else f"[{line.rank}] {line.text}"
             target = sys.stdout if stream == "stdout" else sys.stderr
             with contextlib.suppress(OSError):  # the reader of the log is gone, the run goes on

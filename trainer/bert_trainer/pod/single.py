@@ -23,6 +23,7 @@ from bert_trainer.pod.processes import StopForwarder, run_child, temporary_folde
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
 from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
+from bert_trainer.pod.signs_of_life import signs_of_life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     rank_record = folder / "termination.json"
     # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
     environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
-    code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
+    with signs_of_life(log.source, forwarder, os.environ):
+        code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     monitor.check()
     host = socket.gethostname()

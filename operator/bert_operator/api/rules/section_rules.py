@@ -18,12 +18,14 @@ from bert_operator.api.rules.section_rule import COMPLETED_BY_PROFILES, SectionR
 from bert_operator.api.rules.soundness import Soundness
 from bert_operator.api.schema import cluster, evaluation, scheduling
 from bert_operator.api.schema.bert_pretrain_job import (
+    DEFAULT_HANG_SECONDS,
     MAX_PROFILED_STEPS,
     BertPretrainJob,
     InitialCheckpointSpec,
     OutputSpec,
     PretrainSpec,
     ProfileStepsSpec,
+    RunPolicy,
 )
 from bert_operator.api.schema.section import Section, keys_of
 from bert_operator.errors import ABSENT, Path, Problem, render_path, render_value
@@ -79,6 +81,11 @@ _VALUES = SectionRule(
     next_step="add the values, or choose another operator",
     got=lambda section: f"{len(section.values)} with operator {section.operator}",
 )
+
+
+def _hang_limit(policy: RunPolicy, number: int) -> int:
+    given = (policy.hang_min_seconds, policy.hang_max_seconds)[number]
+    return DEFAULT_HANG_SECONDS[number] if given is None else given
 
 
 def _under(path: str, folders: tuple[str, ...]) -> bool:
@@ -302,6 +309,17 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
                 allowed="a start below the end, both as shares from 0 to 1",
                 next_step="leave the field out for all samples",
                 got=lambda part: f"{part.start:g} to {part.end:g}",
+            ),
+        ),
+        RunPolicy: (
+            SectionRule(
+                holds=lambda policy: _hang_limit(policy, 0) <= _hang_limit(policy, 1),
+                cel=f"(has(self.hangMinSeconds) ? self.hangMinSeconds : {DEFAULT_HANG_SECONDS[0]}) <= "
+                f"(has(self.hangMaxSeconds) ? self.hangMaxSeconds : {DEFAULT_HANG_SECONDS[1]})",
+                field="hangMaxSeconds",
+                allowed=f"hangMinSeconds, {DEFAULT_HANG_SECONDS[0]} if it is empty, or more",
+                next_step="set hangMinSeconds lower, or hangMaxSeconds higher",
+                got=lambda policy: f"{_hang_limit(policy, 1)} with hangMinSeconds {_hang_limit(policy, 0)}",
             ),
         ),
         ProfileStepsSpec: (

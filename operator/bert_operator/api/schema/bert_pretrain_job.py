@@ -292,6 +292,10 @@ class OutputSpec(Section):
     and start over. Retries of the same job always resume."""
 
 
+DEFAULT_HANG_SECONDS = (120, 1800)
+"""Lower and upper limit."""
+
+
 class RunPolicy(Section):
     """When the operator starts, retries, stops and cleans up the job. May be changed while the job runs."""
 
@@ -310,6 +314,16 @@ class RunPolicy(Section):
     queue does not count. Empty: no limit."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] = 120
     """Grace period in seconds for a pod to write its checkpoint before it is killed."""
+    on_hang: Literal["Restart", "Notify"] | None = None
+    """What becomes of an attempt of which a rank makes no progress for 5 times the longest step of its stage.
+    ``Restart``, the default: it is ended as a failure of infrastructure and resumes from the latest checkpoint.
+    ``Notify``: it goes on. Either way the log gets the stacks of all ranks, and log and status the rank that holds up
+    the others. Evaluation, export, the first steps of a stage and other work without a pace may take
+    hangMaxSeconds."""
+    hang_min_seconds: Annotated[int, Field(ge=10, le=86_400)] | None = None
+    """Seconds without progress that are no hang, however short the steps are. Default: 120."""
+    hang_max_seconds: Annotated[int, Field(ge=10, le=604_800)] | None = None
+    """Seconds without progress that are a hang, however long the steps are. Default: 1800."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315_360_000)] | None = None
     """Seconds after which a finished job and its pods are deleted; files on volumes are kept. Empty: never."""
     checkpoints_after_success: Literal["Keep", "Delete"] = "Keep"

@@ -42,6 +42,10 @@ class Reason(_Described):
     )
     WAITING_TO_START = "WaitingToStart", "The child of this attempt is created and does not run yet."
     CHILD_RUNNING = "ChildRunning", "The child of this attempt is running."
+    NO_PROGRESS = (
+        "NoProgress",
+        "A rank of this attempt makes no progress; the message names it. With runPolicy.onHang: Notify it goes on.",
+    )
     QUEUED = "Queued", "A queue holds the child back; it starts when its turn comes."
     REMOVING_PREVIOUS = (
         "RemovingPrevious",
@@ -203,6 +207,11 @@ class FailureReason(_Described):
         "first step it counts as infrastructure.",
     )
     EXITED = "Exited", "The child exited with another code than 0, 2, 3 and 4."
+    HUNG = (
+        "Hung",
+        "A rank made no progress for 5 times the longest step of its stage, or the launcher is silent. The message "
+        "names it, and the log holds the stacks of all ranks that could write them. See runPolicy.onHang.",
+    )
     KILLED = "Killed", "A process of the child was killed or lost: a signal, exit code 4, or a worker pod that failed."
     STOPPED_UNASKED = (
         "StoppedUnasked",
