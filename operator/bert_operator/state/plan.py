@@ -165,8 +165,8 @@ def _as_failed(child: Child, observed: Observed) -> Child:
 
 def _describe_silence(observed: Observed) -> str:
     return (
-        f"The log is silent for {observed.silent_s} s, longer than the launcher promises: its pod is stopped or frozen, "
-        "or its node is"
+        f"The log is silent for {observed.silent_s} s, longer than the launcher promises: its pod or its node is "
+        "stopped or frozen"
     )
 
 

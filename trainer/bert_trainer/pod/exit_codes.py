@@ -122,6 +122,7 @@ def build_record(
             the program may have been killed after it wrote that it succeeded.
         hang: Which ranks made no progress, if that ended the run.
     """
+    record: dict[str, Any]
     if hang is not None and exit_code == EXIT_INFRASTRUCTURE:
         record = {"reason": "Hung", "stage": log.stage, "step": log.step, "checkpoint": log.checkpoint, "message": hang}
     elif rank_record is not None and (rank_record.get("exitCode") == 0) == (exit_code == 0):

@@ -68,8 +68,8 @@ class Hang:
         match = _LINE.fullmatch(line)
         if match is None:
             return None
-        numbers = (int(match[number]) for number in range(1, 5))
-        return cls(*numbers, state=match[5], is_waiting=match[6] == "1", activity=match[7])
+        rank, steps, silent_s, limit_s = (int(match[number]) for number in range(1, 5))
+        return cls(rank, steps, silent_s, limit_s, state=match[5], is_waiting=match[6] == "1", activity=match[7])
 
     def describe(self) -> str:
         """Return a sentence without its subject."""
