@@ -247,7 +247,8 @@ class LocalExecutor:
 
     def _report(self, step: Plan) -> None:
         """Report what is new, before it is carried out."""
-        new_failures = step.status.failures[len(self._status.failures) :]
+        known = {failure.attempt for failure in self._status.failures}
+        new_failures = [failure for failure in step.status.failures if failure.attempt not in known]
         for failure in new_failures:
             end = f"signal {failure.signal}" if failure.signal is not None else f"exit code {failure.exit_code}"
             self._display.note(f"Attempt {failure.attempt} ({failure.run}) failed with {end}")

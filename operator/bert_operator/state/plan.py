@@ -7,12 +7,13 @@ carried out, the next plan is empty, so it may be called at any time and any num
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Reason
-from bert_operator.api.schema.status import TERMINAL_PHASES, ChildRef, Failure, FailureKind, JobStatus
+from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
@@ -103,13 +104,15 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
     # Failures of earlier attempts are only in the status: their children are removed before the next attempt.
     children = sorted(observed.children, key=lambda child: child.attempt)
     failures = {failure.attempt: failure for failure in previous.failures}
+    record = observed.checkpoint or observed.progress
+    checkpoint = status.newest_checkpoint(previous, record)
     for child in children:
         has_trained = _has_trained(child, observed, failures)
         kind = _failure_kind(child, was_asked=_was_asked(child, observed), has_trained=has_trained)
         if kind is not None and child.attempt not in failures:
-            failures[child.attempt] = _failure(child, kind, now_s)
+            failures[child.attempt] = _failure(child, kind, checkpoint, now_s)
     if _is_lost(observed, set(failures)):
-        failures[previous.attempt] = _lost(previous, now_s)
+        failures[previous.attempt] = _lost(previous, checkpoint, now_s)
     done = [child.run for child in children if child.state == "Succeeded"]
     newest = children[-1] if children else None
     # An older child than the status knows is a leftover, as after a conflict between two operators.
@@ -123,7 +126,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         completed_runs=tuple(dict.fromkeys([*previous.completed_runs, *done])),
         failures=all_failures,
         progress=observed.progress,
-        checkpoint=observed.checkpoint or observed.progress,
+        checkpoint=record,
         results=add_results(previous.results, observed.results, [stage.name for stage in job.spec.stages]),
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
@@ -308,18 +311,25 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
     if any(failure.kind == "InvalidInput" for failure in failures):
         return Verdict(phase="Failed", reason=Reason.INVALID_INPUT, message=message)
     policy = job.spec.run_policy
-    for kind, retries, reason in (
-        ("Application", policy.application_retries, Reason.APPLICATION_RETRIES_SPENT),
-        ("Infrastructure", policy.infrastructure_retries, Reason.INFRASTRUCTURE_RETRIES_SPENT),
-    ):
-        if sum(failure.kind == kind for failure in failures) > retries:
-            return Verdict(phase="Failed", reason=reason, message=message)
+    if sum(failure.kind == "Application" for failure in failures) > policy.application_retries:
+        return Verdict(phase="Failed", reason=Reason.APPLICATION_RETRIES_SPENT, message=message)
+    in_vain = sum(failure.kind == "Infrastructure" for failure in _since_checkpoint(failures))
+    if in_vain > policy.infrastructure_retries:
+        message = f"{in_vain} attempts in a row ended without a new checkpoint. {message}"
+        return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     return None
+
+
+def _since_checkpoint(failures: list[Failure]) -> list[Failure]:
+    """Return the failures since the newest checkpoint: what was saved in between is progress, however often it dies."""
+    return list(itertools.takewhile(lambda failure: failure.checkpoint == failures[-1].checkpoint, reversed(failures)))[
+        ::-1
+    ]
 
 
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
     """Create the next attempt at a run, or wait: for the back-off, or until the previous child is gone."""
-    failures = [failure for failure in facts.failures if failure.run == run.name]
+    failures = _since_checkpoint([failure for failure in facts.failures if failure.run == run.name])
     # From the failure on, not from now: a restart of the operator must not prolong the wait.
     wait_s = _back_off(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:
@@ -435,7 +445,7 @@ def _failure_kind(child: Child, *, was_asked: bool, has_trained: bool) -> Failur
     return "Application"
 
 
-def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
+def _failure(child: Child, kind: FailureKind, checkpoint: CheckpointStatus | None, now_s: float) -> Failure:
     if kind == "InvalidInput":
         reason = FailureReason.REFUSED_INPUT
     elif child.state == "Stopped":
@@ -452,6 +462,7 @@ def _failure(child: Child, kind: FailureKind, now_s: float) -> Failure:
         exit_code=child.exit_code,
         signal=child.signal,
         message=child.message,
+        checkpoint=checkpoint,
         finished_at=render_time(now_s if child.finished_at_s is None else child.finished_at_s),
     )
 
@@ -466,13 +477,14 @@ def _is_lost(observed: Observed, failed: set[int]) -> bool:
     return previous.attempt > 0 and _was_seen(observed) and not (present or accounted or expected)
 
 
-def _lost(previous: JobStatus, now_s: float) -> Failure:
+def _lost(previous: JobStatus, checkpoint: CheckpointStatus | None, now_s: float) -> Failure:
     return Failure(
         run=previous.run or TRAINING_RUN,
         attempt=previous.attempt,
         kind="Infrastructure",
         reason=FailureReason.LOST.value,
         message=FailureReason.LOST.sentence,
+        checkpoint=checkpoint,
         finished_at=render_time(now_s),
     )
 

@@ -92,7 +92,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         logs=_logs(facts),
         completed_runs=facts.completed_runs,
         progress=_progress(previous, facts, now),
-        checkpoint=_checkpoint(previous, facts),
+        checkpoint=newest_checkpoint(previous, facts.checkpoint),
         results=facts.results,
         conditions=_conditions(previous, facts, verdict, blocker, generation, now),
         failures=_failures(facts.failures),
@@ -219,8 +219,8 @@ def _finished(progress: Progress) -> Progress:
     )
 
 
-def _checkpoint(previous: JobStatus, facts: Facts) -> CheckpointStatus | None:
-    record = facts.checkpoint
+def newest_checkpoint(previous: JobStatus, record: ProgressRecord | None) -> CheckpointStatus | None:
+    """Return the newest checkpoint of a job: that of the newest record, if it is about one, else the last known."""
     if record is None or record.event not in ("checkpoint", "resumed") or record.stage is None:
         return previous.checkpoint
     step = record.count("step")
@@ -273,6 +273,7 @@ def _conditions(
         conditions.set(ConditionType.PREPARED, True, Reason.DATASET_COMPLETE)
     runs = verdict.reason in (
         Reason.CHILD_RUNNING,
+        Reason.NO_PROGRESS,
         Reason.STOPPING_ON_REQUEST,
         Reason.STOPPING_AT_DEADLINE,
         Reason.STOPPING_DUPLICATES,

@@ -305,8 +305,9 @@ class RunPolicy(Section):
     """Retries after the program itself failed (exit code 1). Default: 1, since what fails twice fails always. Data
     preparation and training have budgets of their own."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 3
-    """Retries after a process was killed, its machine was lost, or storage failed after the first step. Bad input (exit
-    code 2) is never retried."""
+    """Retries in a row after a process was killed or hung, its machine was lost, or storage failed after the first
+    step. A new checkpoint begins the count again: a job that dies once a day goes on. Bad input (exit code 2) is never
+    retried."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """Seconds after which the job is stopped with a checkpoint and marked as failed. Empty: no limit."""
     start_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None

@@ -82,7 +82,8 @@ class Reason(_Described):
     )
     INFRASTRUCTURE_RETRIES_SPENT = (
         "InfrastructureRetriesSpent",
-        "Processes were killed or lost more often than runPolicy.infrastructureRetries allows.",
+        "Processes were killed or lost more often in a row, without a new checkpoint in between, than "
+        "runPolicy.infrastructureRetries allows.",
     )
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The job was not done after runPolicy.activeDeadlineSeconds."
     START_DEADLINE_EXCEEDED = (

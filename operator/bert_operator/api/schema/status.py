@@ -29,7 +29,7 @@ MAX_RESULTS = 32
 MAX_METRICS = 16
 """Of one result."""
 MAX_FAILURES = 512
-"""More than all retry budgets together allow."""
+"""The newest are kept: a job that makes progress between its failures may have any number of them."""
 
 OLDEST_OPERATOR = "0.2.0"
 """Oldest release that can continue a job whose status this release has written, and would report it alike. Raise it
@@ -91,6 +91,15 @@ class Condition(_Part):
     """Generation of the spec that this is about."""
 
 
+class CheckpointStatus(_Part):
+    """The newest checkpoint that was reported."""
+
+    stage: Quoted
+    """Stage in which it was written."""
+    step: Annotated[int, Field(ge=0)]
+    """Optimizer step of that stage."""
+
+
 class Failure(_Part):
     """How one attempt failed."""
 
@@ -112,6 +121,8 @@ class Failure(_Part):
     """Number of the signal that ended it."""
     message: Message = ""
     """A sentence for people."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest checkpoint by then. Failures with the same one follow each other without progress."""
     finished_at: Time
     """RFC 3339."""
 
@@ -182,15 +193,6 @@ class StageResult(_Part):
     message: Annotated[str, BeforeValidator(_fit(256)), Field(max_length=256)] | None = None
     """What became of the target, once that is decided: the step that met it, or the best one when the stage reached its
     length. Of a finetune stage: the figures in a sentence."""
-
-
-class CheckpointStatus(_Part):
-    """The newest checkpoint that was reported."""
-
-    stage: Quoted
-    """Stage in which it was written."""
-    step: Annotated[int, Field(ge=0)]
-    """Optimizer step of that stage."""
 
 
 class JobStatus(_Part):

@@ -1,0 +1,68 @@
+"""Retry budgets: what counts against them, and that a new checkpoint begins the count again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bert_operator.api.schema.conditions import Reason
+from bert_operator.api.schema.status import JobStatus
+from bert_operator.state.observed import Observed
+from bert_operator.state.plan import Plan, plan
+from bert_operator.state.progress import ProgressRecord, parse_progress_line
+from plan_inputs import NOW_S, TRAINING_ONLY, child
+
+DAY_S = 86_400.0
+
+
+def checkpoint(step: int, attempt: int) -> ProgressRecord:
+    record = parse_progress_line(f"bert-trainer/1 event=checkpoint stage=phase1 step={step} job=uid attempt={attempt}")
+    assert record is not None
+    return record
+
+
+def fail(before: JobStatus, attempt: int, now_s: float, step: int | None = None, **how: Any) -> Plan:
+    """Let an attempt fail; step: that of the newest checkpoint."""
+    written = before.model_copy(update={"attempt": attempt, "run": "training", "phase": "Running"})
+    how = {"exit_code": 137, "signal": 9, **how}
+    failed = child(attempt, finished_at_s=now_s, **how)
+    record = None if step is None else checkpoint(step, attempt)
+    return plan(TRAINING_ONLY, Observed(status=written, children=(failed,), checkpoint=record), now_s)
+
+
+def test_a_job_that_is_killed_once_a_day_goes_on() -> None:
+    status = JobStatus()
+    for day in range(1, 41):
+        step = fail(status, day, NOW_S + day * DAY_S, step=100 * day)
+        status = step.status
+        assert status.phase == "Pending", status
+        assert status.reason == Reason.RETRYING_AT_ONCE, "each failure is the first since the newest checkpoint"
+    assert len(status.failures) == 40
+    newest = status.failures[-1].checkpoint
+    assert newest is not None
+    assert newest.step == 4000
+
+
+def test_attempts_without_a_new_checkpoint_end_the_job() -> None:
+    retries = TRAINING_ONLY.spec.run_policy.infrastructure_retries
+    status = fail(JobStatus(), 1, NOW_S, step=100).status
+    for attempt in range(2, retries + 2):
+        status = fail(status, attempt, NOW_S + attempt, step=200).status
+        assert status.phase == "Pending"
+    status = fail(status, retries + 2, NOW_S + 60, step=200).status
+    assert (status.phase, status.reason) == ("Failed", Reason.INFRASTRUCTURE_RETRIES_SPENT)
+    assert status.message is not None
+    assert status.message.startswith(f"{retries + 1} attempts in a row ended without a new checkpoint")
+
+
+def test_a_checkpoint_that_only_an_earlier_attempt_reported_still_counts() -> None:
+    status = fail(JobStatus(), 1, NOW_S, step=100).status
+    status = fail(status, 2, NOW_S + 60).status
+    assert [failure.checkpoint for failure in status.failures] == [status.checkpoint] * 2
+
+
+def test_a_program_that_fails_by_itself_has_one_budget_for_good() -> None:
+    how = {"exit_code": 1, "signal": None}
+    status = fail(JobStatus(), 1, NOW_S, step=100, **how).status
+    assert status.phase == "Pending"
+    status = fail(status, 2, NOW_S + 60, step=200, **how).status
+    assert (status.phase, status.reason) == ("Failed", Reason.APPLICATION_RETRIES_SPENT)
