@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -111,9 +111,15 @@ def read_action(environment: Mapping[str, str]) -> Action:
 class HangWatch:
     """Watches one rank, from ``start`` to ``stop``."""
 
-    def __init__(self, action: Action, environment: Mapping[str, str]) -> None:
-        """environment: this process's own, for the number of the rank."""
-        self._action, self._rank = action, read_rank(environment)
+    def __init__(self, action: Action, environment: Mapping[str, str], write: Callable[[str], None]) -> None:
+        """Watch nothing yet.
+
+        Args:
+            action: What follows when the rank has hung.
+            environment: This process's own, for the number of the rank.
+            write: Takes lines for the launcher.
+        """
+        self._action, self._rank, self._write = action, read_rank(environment), write
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._descriptor = os.memfd_create("heartbeat", 0)  # no MFD_CLOEXEC: the rank inherits it
@@ -159,8 +165,7 @@ class HangWatch:
     def _handle(self, process: int, beat: Beat, silent_s: float) -> None:
         state = read_state(process)
         hang = Hang(self._rank, beat.steps, int(silent_s), int(beat.limit_s), state, beat.is_waiting, beat.activity)
-        sys.stdout.write(hang.render() + "\n")
-        sys.stdout.flush()
+        self._write(hang.render())
         signal_process(process, STACKS_SIGNAL)
         if program := shutil.which("py-spy"):
             _write_native_stacks(program, process)

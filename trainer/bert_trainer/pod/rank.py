@@ -24,6 +24,7 @@ from bert_trainer.output.termination import report_error
 from bert_trainer.pod.binding import Binding, choose_processors
 from bert_trainer.pod.hang_watch import HangWatch, read_action
 from bert_trainer.pod.processes import die_with_parent
+from bert_trainer.pod.rank_pipes import RankPipes
 from bert_trainer.pod.rendezvous import render_announcement, render_rank_end
 from bert_trainer.pod.transport_check import check_transports
 from bert_trainer.pod.transports import describe_transports, read_transports
@@ -137,7 +138,8 @@ def run_rank(
 
 
 def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    watch = HangWatch(read_action(environment), environment)
+    pipes = RankPipes()
+    watch = HangWatch(read_action(environment), environment, pipes.write)
     # Signals that arrive before the child exists are kept for it.
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -156,17 +158,22 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
     child = subprocess.Popen(
         program,
         env={**environment, **watch.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         close_fds=False,
         process_group=0,
         preexec_fn=die_with_parent,
     )
+    assert child.stdout is not None, "a pipe was asked for"
+    assert child.stderr is not None, "a pipe was asked for"
+    pipes.forward(child.stdout, child.stderr)
     watch.start(child.pid)
     for received in early:
         child.send_signal(received)
     code = child.wait()
     watch.stop()
-    sys.stdout.write(render_rank_end(os.environ, code, has_hung=watch.has_ended_rank) + "\n")
-    sys.stdout.flush()
+    pipes.finish()
+    pipes.write(render_rank_end(os.environ, code, has_hung=watch.has_ended_rank))
     if watch.has_ended_rank:
         return EXIT_INFRASTRUCTURE
     if code < 0:
