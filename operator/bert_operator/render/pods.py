@@ -354,7 +354,7 @@ def _scheduling(role: _Role) -> Document:
     tolerations = scheduling.tolerations if role.own.tolerations is None else role.own.tolerations
     document: Document = {
         "nodeSelector": dict(selector),
-        "affinity": None if scheduling.affinity is None else _dump(scheduling.affinity),
+        "affinity": _affinity(role),
         "tolerations": [_dump(toleration) for toleration in tolerations],
         "priorityClassName": scheduling.priority_class_name,
         "schedulerName": scheduling.scheduler_name,
@@ -371,6 +371,26 @@ def _scheduling(role: _Role) -> Document:
             for constraint in scheduling.topology_spread_constraints
         ]
     return {key: value for key, value in document.items() if value}
+
+
+def _affinity(role: _Role) -> Document:
+    """Return the job's affinity, and that nodes which let earlier attempts down come last."""
+    given = role.spec.scheduling.affinity
+    document = {} if given is None else _dump(given)
+    if not role.child.avoided_nodes:
+        return document
+    # A preference for any other node, not a rule: on a small cluster a bad node is better than none. By metadata.name,
+    # of which a term takes one value; the label kubernetes.io/hostname may be another name.
+    terms = [
+        {
+            "weight": 100,
+            "preference": {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]},
+        }
+        for node in role.child.avoided_nodes
+    ]
+    of_nodes = document.get("nodeAffinity", {})
+    preferred = [*of_nodes.get("preferredDuringSchedulingIgnoredDuringExecution", ()), *terms]
+    return document | {"nodeAffinity": of_nodes | {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
 def _dump(section: Any) -> Document:

@@ -16,6 +16,7 @@ from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Re
 from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
+from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
@@ -344,7 +345,8 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     is_at_once = len(failures) == 1 and _back_off(failures) == 0.0
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
-    child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks)
+    avoided = find_bad_nodes(facts.failures)
+    child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks, avoided_nodes=avoided)
     return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, requeue_after_s=left_s)
 
 

@@ -44,6 +44,8 @@ class ChildSpec:
     attempt: int
     stages: tuple[str, ...]
     ranks: int
+    avoided_nodes: tuple[str, ...] = ()
+    """Its pods go elsewhere if they can."""
 
 
 def run_placement(spec: JobSpec, run: str) -> RunPlacement:

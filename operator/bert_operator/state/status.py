@@ -25,6 +25,7 @@ from bert_operator.api.schema.status import (
     StageResult,
 )
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
+from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.observed import Blocker
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, render_time
@@ -96,6 +97,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         results=facts.results,
         conditions=_conditions(previous, facts, verdict, blocker, generation, now),
         failures=_failures(facts.failures),
+        avoided_nodes=find_bad_nodes(facts.failures),
         start_time=start_time,
         completion_time=completion_time,
     )

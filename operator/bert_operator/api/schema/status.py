@@ -30,6 +30,8 @@ MAX_METRICS = 16
 """Of one result."""
 MAX_FAILURES = 512
 """The newest are kept: a job that makes progress between its failures may have any number of them."""
+MAX_AVOIDED_NODES = 16
+"""With more bad nodes than that, it is not the nodes."""
 
 OLDEST_OPERATOR = "0.2.0"
 """Oldest release that can continue a job whose status this release has written, and would report it alike. Raise it
@@ -232,6 +234,8 @@ class JobStatus(_Part):
     """Statements about the job, in Kubernetes' standard form."""
     failures: Annotated[tuple[Failure, ...], Field(max_length=MAX_FAILURES)] = ()
     """Failed attempts, oldest first."""
+    avoided_nodes: Annotated[tuple[Name, ...], Field(max_length=MAX_AVOIDED_NODES)] = ()
+    """Nodes that further attempts avoid where others are free, since pods on them failed first twice or more."""
     start_time: Time | None = None
     """When the first child was created, RFC 3339; the deadline counts from here."""
     completion_time: Time | None = None

@@ -1,0 +1,35 @@
+"""Which nodes the next attempt should avoid: those on which attempts failed again and again. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from bert_operator.api.schema.conditions import FailureReason
+from bert_operator.api.schema.status import MAX_AVOIDED_NODES, Failure
+
+_FAILURES = 2
+"""One says nothing about a node."""
+# What would have happened on any node.
+_OF_NO_NODE = frozenset(
+    {
+        FailureReason.EVICTED,
+        FailureReason.DISRUPTED,
+        FailureReason.STOPPED_UNASKED,
+        FailureReason.OUT_OF_MEMORY,
+        FailureReason.STORAGE_FAILED,
+        FailureReason.LOST,
+    }
+)
+
+
+def find_bad_nodes(failures: Iterable[Failure]) -> tuple[str, ...]:
+    """Return the nodes whose pods failed first in at least two attempts, the newest last."""
+    blamed = [
+        failure.node
+        for failure in failures
+        if failure.node is not None and failure.kind == "Infrastructure" and failure.reason not in _OF_NO_NODE
+    ]
+    often = [node for node, count in Counter(blamed).items() if count >= _FAILURES]
+    newest_last = sorted(often, key=lambda node: len(blamed) - blamed[::-1].index(node))
+    return tuple(newest_last[-MAX_AVOIDED_NODES:])
