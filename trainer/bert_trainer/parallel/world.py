@@ -134,6 +134,15 @@ def all_reduce_buckets_(world: World, flat: Tensor) -> None:
         pending.wait()
 
 
+def gather_numbers(world: World, own: Sequence[float]) -> list[list[float]]:
+    """Return every rank's numbers, by rank; each brings as many."""
+    # A gather made of a sum: every rank fills its own slots and leaves zeros in the others'.
+    slots = [0.0] * (len(own) * world.size)
+    slots[world.rank * len(own) : (world.rank + 1) * len(own)] = own
+    summed = world.sum_numbers(slots)
+    return [summed[at : at + len(own)] for at in range(0, len(summed), len(own))]
+
+
 def broadcast_pickled(world: World, value: T) -> T:
     """Return rank 0's value on every rank, by two broadcasts of tensors."""
     payload = pickle.dumps(value) if world.rank == 0 else b""

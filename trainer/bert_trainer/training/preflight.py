@@ -1,0 +1,134 @@
+"""Checks between set-up and the first step, by all ranks: what would otherwise fail hours later, or only be slow.
+
+Shards that one host sees otherwise than rank 0, and no room for two checkpoints, end the run with a name; clocks that
+differ and the speed of the network between ranks are measured and go into the report. Costs well under a second: no
+shard is read, only what the file system says of each.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bert_trainer.dataset.shards import ShardFolder
+from bert_trainer.errors import InputError, StorageFailed
+from bert_trainer.parallel.world import BUCKET_ELEMENTS, World, gather_numbers, on_rank_0
+
+CHECKPOINTS_ON_DISK = 2
+"""A new one is complete before an old one is deleted."""
+_CLOCK_SKEW_S = 5.0
+_ROUNDS = 5
+_ABSENT = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was measured."""
+
+    latency_s: float
+    """Of an all-reduce of one number, the median."""
+    bandwidth_bytes_per_s: float
+    """Of an all-reduce of one bucket: its bytes over the median time."""
+    clock_skew_s: float
+    """Between the clocks of the ranks that differ most."""
+
+
+def check_before_training(
+    world: World,
+    device: torch.device,
+    *,
+    folder: Path,
+    shards: Iterable[ShardFolder],
+    checkpoint_bytes: int,
+    existing_bytes: int,
+) -> Preflight:
+    """Run all checks; collective.
+
+    Args:
+        world: The ranks.
+        device: This rank's.
+        folder: Where the run writes; looked at by rank 0.
+        shards: What this run reads.
+        checkpoint_bytes: Of one checkpoint.
+        existing_bytes: Of checkpoints that are there already and will be replaced.
+
+    Raises:
+        InputError: a host sees other shards than rank 0.
+        StorageFailed: there is no room for two checkpoints.
+    """
+    on_rank_0(world, lambda: check_room(folder, checkpoint_bytes, existing_bytes))
+    check_same_shards(world, shards)
+    return measure(world, device)
+
+
+def check_room(folder: Path, checkpoint_bytes: int, existing_bytes: int) -> None:
+    """Check that two checkpoints fit; those that are there count as room, since they are replaced.
+
+    Raises:
+        StorageFailed: they don't.
+    """
+    needed = CHECKPOINTS_ON_DISK * checkpoint_bytes
+    free = shutil.disk_usage(folder).free
+    if free + existing_bytes < needed:
+        raise StorageFailed(
+            f"{folder}: {free / 1e9:.2f} GB are free; two checkpoints take {needed / 1e9:.2f} GB, and one is complete "
+            "before an older one is deleted",
+            hint="free space, or use a larger volume for output",
+        )
+
+
+def check_same_shards(world: World, shards: Iterable[ShardFolder]) -> None:
+    """Check that every host sees rank 0's shards, by names and sizes; collective.
+
+    Raises:
+        InputError: one does not; every rank raises it, with the first such rank's path.
+    """
+    paths = [path for folder in shards for path in folder.paths]
+    mine = [_describe(path) for path in paths]
+    theirs = world.broadcast_object(mine)
+    wrong = next((place for place, (own, other) in enumerate(zip(mine, theirs, strict=True)) if own != other), _ABSENT)
+    found = [int(place) for (place,) in gather_numbers(world, [wrong])]
+    for rank, place in enumerate(found):
+        if place >= 0:
+            raise InputError(
+                f"{paths[place]}: rank {rank} sees another file than rank 0, or none",
+                hint="mount the same data set on every node, read-only, and wait until copies of it are complete",
+            )
+
+
+def _describe(path: Path) -> int:
+    try:
+        status = path.stat()
+    except OSError:
+        return -1
+    return status.st_size if os.access(path, os.R_OK) else -2
+
+
+def measure(world: World, device: torch.device) -> Preflight:
+    """Measure latency and bandwidth of all-reduces, and how far the ranks' clocks are apart; collective."""
+    # All leave the barrier together, to within its latency, and then look at their clocks.
+    world.sum_numbers([0.0])
+    clocks = [clock_s for (clock_s,) in gather_numbers(world, [time.time()])]
+    if world.size == 1:
+        return Preflight(0.0, 0.0, 0.0)
+    bucket = torch.zeros(BUCKET_ELEMENTS, device=device)
+    latencies_s, times_s = [], []
+    for _ in range(_ROUNDS):
+        began_at_s = time.perf_counter()
+        world.sum_numbers([0.0])
+        latencies_s.append(time.perf_counter() - began_at_s)
+        began_at_s = time.perf_counter()
+        world.all_reduce_(bucket)
+        times_s.append(time.perf_counter() - began_at_s)
+    median_s = sorted(times_s)[_ROUNDS // 2]
+    return Preflight(
+        latency_s=sorted(latencies_s)[_ROUNDS // 2],
+        bandwidth_bytes_per_s=bucket.numel() * bucket.element_size() / median_s,
+        clock_skew_s=max(clocks) - min(clocks),
+    )
