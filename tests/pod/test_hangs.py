@@ -164,10 +164,28 @@ def test_a_host_of_which_nothing_is_heard_is_named() -> None:
         rendezvous.take(f"bert-pod/1 event=rank {line}")
     assert rendezvous.take(hang(0).render())
     assert rendezvous.describe_hang().startswith("rank 1 on w-1: nothing is heard of it")
-    assert rendezvous.hung_rank is not None
-    assert rendezvous.hung_rank.host == "w-1"
+    assert rendezvous.hang is not None
+    assert rendezvous.hang.failure.host == "w-1"
+
+
+def test_a_host_that_tells_nothing_for_too_long_is_named_until_its_rank_ends() -> None:
+    rendezvous = Rendezvous(2, 2, silent_limit_s=100.0)
+    for line in ("rank=0 size=2 host=w-0", "rank=1 size=2 host=w-1"):
+        rendezvous.take(f"bert-pod/1 event=rank {line}")
+    assert rendezvous.silent_host(1e9) is None, "older images promise nothing"
+    for rank in (0, 1, 7):
+        rendezvous.take(f"bert-pod/1 event=rank_alive rank={rank}")
+    heard_at_s = rendezvous.heard_at_s[1]
+    assert set(rendezvous.heard_at_s) == {0, 1}
+    rendezvous.heard_at_s[0] += 50
+    assert rendezvous.silent_host(heard_at_s + 100) is None
+    silent = rendezvous.silent_host(heard_at_s + 101)
+    assert silent is not None
+    assert (silent.reason, silent.failure.rank, silent.failure.host) == ("WorkerLost", 1, "w-1")
+    rendezvous.take("bert-pod/1 event=rank_ended rank=1 code=0")
+    assert rendezvous.silent_host(heard_at_s + 101) is None
 
 
 def test_a_hang_outweighs_how_the_launcher_ended() -> None:
-    assert decide_exit_code(137, Evidence(has_hung=True, failed_by_signal=9)) == 4
-    assert decide_exit_code(0, Evidence(has_hung=True)) == 0
+    assert decide_exit_code(137, Evidence(made_no_progress=True, failed_by_signal=9)) == 4
+    assert decide_exit_code(0, Evidence(made_no_progress=True)) == 0

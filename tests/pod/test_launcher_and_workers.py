@@ -6,6 +6,8 @@ The pods are namespaces of this machine; what runs in them is a few lines of Pyt
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import pods
 import ssh_hosts
 from bert_trainer.pod.mpi import find_program
+from bert_trainer.pod.processes import find_descendants
 
 OPTIONS = ("--ranks", "2", "--workers", "2", "--slots", "1", "--wait-seconds", "20")
 PROGRAM = (sys.executable, "-c", pods.PATIENT)
@@ -75,6 +78,22 @@ def test_a_worker_that_is_ended_stops_all_ranks(cluster: ssh_hosts.Cluster, tmp_
         assert evicted.end() == 0, evicted.output
     record = json.loads((tmp_path / "record.json").read_text())
     assert (record["reason"], record["exitCode"]) == ("Stopped", 3)
+
+
+def test_a_frozen_worker_is_named_within_its_limit(cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:
+    limits = {"BERT_HANG_LIMITS_S": "6,60", "BERT_ATTEMPT": "1"}
+    with (
+        cluster.worker(0, **limits),
+        cluster.worker(1, **limits) as frozen,
+        cluster.launcher(options(tmp_path), PROGRAM, **limits) as launcher,
+    ):
+        launcher.wait_for("[1] rank 1 on run-worker-1")
+        for process in find_descendants(frozen.process.pid):
+            os.kill(process, signal.SIGSTOP)
+        assert launcher.process.wait(45) == 4, launcher.output
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert (record["reason"], record["firstFailure"]["host"]) == ("WorkerLost", "run-worker-1")
+    assert "nothing is heard of run-worker-1" in record["message"]
 
 
 def test_a_worker_that_vanishes_is_no_success(cluster: ssh_hosts.Cluster, tmp_path: Path) -> None:

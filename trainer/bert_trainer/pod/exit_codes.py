@@ -18,6 +18,7 @@ from typing import Any
 
 from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INFRASTRUCTURE, EXIT_STOPPED, StorageFailed
 from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_error_message, find_exception
+from bert_trainer.pod.rendezvous import NoProgress
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
 MAX_RECORD_BYTES = 3_500
@@ -40,8 +41,8 @@ class Evidence:
     """The signal that ended the rank that failed first."""
     rank_exit_code: int | None = None
     """That rank's exit code, as its ``bert-pod rank`` reported it; None if a signal ended it."""
-    has_hung: bool = False
-    """A rank was ended because it made no progress."""
+    made_no_progress: bool = False
+    """It was ended because a rank had hung, or a host was silent."""
     lost_worker: bool = False
     """The launcher reports a lost worker. Open MPI 5.0.11 exits with 0 then, others with 137 or 255."""
     lost_peer: bool = False
@@ -74,7 +75,7 @@ def decide_exit_code(code: int, evidence: Evidence) -> int:
         # Rank 0 reports this once everything is saved. Which rank leaves first after that, and with which code
         # mpirun then ends, is chance.
         return EXIT_STOPPED
-    if evidence.has_hung and code != 0:
+    if evidence.made_no_progress and code != 0:
         return EXIT_INFRASTRUCTURE
     # Which of several codes mpirun passes on differs by MPI. bert-pod rank reports each one exactly.
     if evidence.failed_by_signal is not None:
@@ -110,7 +111,7 @@ def build_record(
     failure: FirstFailure | None,
     rank_record: Mapping[str, Any] | None,
     *,
-    hang: str | None = None,
+    no_progress: NoProgress | None = None,
 ) -> dict[str, Any]:
     """Return the termination record: the keys of ``output/termination.py``, and ``firstFailure``.
 
@@ -120,11 +121,12 @@ def build_record(
         failure: The rank that failed first, if it is known.
         rank_record: What a rank in this pod wrote itself. It is used if it agrees with the exit code about success:
             the program may have been killed after it wrote that it succeeded.
-        hang: Which ranks made no progress, if that ended the run.
+        no_progress: Why the run was ended, if no rank had failed.
     """
     record: dict[str, Any]
-    if hang is not None and exit_code == EXIT_INFRASTRUCTURE:
-        record = {"reason": "Hung", "stage": log.stage, "step": log.step, "checkpoint": log.checkpoint, "message": hang}
+    if no_progress is not None and exit_code == EXIT_INFRASTRUCTURE:
+        record = {"reason": no_progress.reason, "stage": log.stage, "step": log.step, "checkpoint": log.checkpoint}
+        record["message"] = no_progress.message
     elif rank_record is not None and (rank_record.get("exitCode") == 0) == (exit_code == 0):
         record = {key: rank_record.get(key) for key in ("reason", "exitCode", "stage", "step", "checkpoint", "message")}
     else:

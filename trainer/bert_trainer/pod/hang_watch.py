@@ -7,6 +7,7 @@ notice within seconds; which rank holds up the others the launcher concludes fro
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -22,12 +23,14 @@ from typing import Literal, Self
 
 from bert_trainer.errors import InputError
 from bert_trainer.pod.processes import signal_process
-from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, SIZE_BYTES, STACKS_SIGNAL, Beat
+from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, SIZE_BYTES, STACKS_SIGNAL, Beat, read_limits
 from bert_trainer.system.mpi_variables import read_rank
 
 ACTION_VARIABLE = "BERT_ON_HANG"
 Action = Literal["Restart", "Notify"]
 
+# Of the lower limit, every 15 of 120 s: how often the first rank of a host tells that its lines arrive.
+_ALIVE_SHARE = 1 / 8
 _POLL_S = 1.0
 # Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
 _STACKS_S = 5.0
@@ -111,14 +114,22 @@ def read_action(environment: Mapping[str, str]) -> Action:
 class HangWatch:
     """Watches one rank, from ``start`` to ``stop``."""
 
-    def __init__(self, action: Action, environment: Mapping[str, str], write: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        action: Action,
+        environment: Mapping[str, str],
+        write: Callable[[str], None],
+        sign_of_life: str | None = None,
+    ) -> None:
         """Watch nothing yet.
 
         Args:
             action: What follows when the rank has hung.
             environment: This process's own, for the number of the rank.
             write: Takes lines for the launcher.
+            sign_of_life: A line for the launcher, written again and again; None: another rank of this host does.
         """
+        self._sign_of_life, self._alive_every_s = sign_of_life, _ALIVE_SHARE * read_limits(environment)[0]
         self._action, self._rank, self._write = action, read_rank(environment), write
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -151,7 +162,11 @@ class HangWatch:
 
     def _watch(self, process: int) -> None:
         notified = before = None
+        told_at_s = -math.inf
         while not self._ended.wait(_POLL_S):
+            if self._sign_of_life is not None and time.monotonic() - told_at_s >= self._alive_every_s:
+                told_at_s = time.monotonic()
+                self._write(self._sign_of_life)
             beat = Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
             # Seen twice the same: one that is being written while it is read is no evidence.
             is_settled, before = beat is not None and beat == before, beat

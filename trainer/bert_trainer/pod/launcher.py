@@ -38,7 +38,7 @@ from bert_trainer.pod.mpi import (
 from bert_trainer.pod.processes import StopForwarder, check_user, run_child, temporary_folder
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
-from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous, join_names
+from bert_trainer.pod.rendezvous import LaunchMonitor, join_names
 from bert_trainer.pod.signs_of_life import signs_of_life
 
 Probe = Callable[[], str | None]
@@ -154,25 +154,25 @@ def _run(
     stop: StopForwarder,
 ) -> int:
     log = LauncherLog(read_record_source(job.program, os.environ))
-    monitor = LaunchMonitor(log, Rendezvous(job.ranks, job.workers), stop, report)
+    monitor = LaunchMonitor.of(log, stop, os.environ, ranks=job.ranks, hosts=job.workers, report=report)
     forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ), monitor.take)
-    with signs_of_life(log.source, forwarder, os.environ):
+    with signs_of_life(log.source, forwarder, os.environ), monitor.watching():
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     # After the last lines, which may be announcements.
     monitor.check()
-    reported, has_hung = monitor.rendezvous.failures, monitor.rendezvous.has_hung
+    reported, no_progress = monitor.rendezvous.failures, monitor.no_progress
     failure = find_first_failure(
         reported, log, hosts=hosts, slots=job.slots, banner_names_killed=launcher.banner_names_killed
     )
-    if has_hung:
-        failure = monitor.rendezvous.hung_rank
+    if no_progress is not None:
+        failure = no_progress.failure
     evidence = Evidence(
         combines_codes=launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,
         # Exact only where the rank itself reported it: a banner's code may be that of a rank which failed later.
         rank_exit_code=failure.exit_code if failure in reported else None,
-        has_hung=has_hung,
+        made_no_progress=no_progress is not None,
         lost_worker=log.has_lost_worker,
         lost_peer=log.has_lost_peer,
         ended_midway=log.ended_midway,
@@ -183,8 +183,7 @@ def _run(
     )
     code = decide_exit_code(code, evidence)
     # None: ranks run in other pods, so there is no record of theirs here.
-    hang = monitor.rendezvous.describe_hang() if has_hung else None
-    write_record(job.termination_log, build_record(code, log, failure, None, hang=hang))
+    write_record(job.termination_log, build_record(code, log, failure, None, no_progress=no_progress))
     return code
 
 

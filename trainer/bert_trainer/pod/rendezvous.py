@@ -1,33 +1,55 @@
 """Rendezvous: every rank announces its host before its program starts, and the launcher counts them.
 
 mpirun reports neither where ranks run nor how each of them ended, and if it misses its host file it may start all of
-them in the launcher's own pod. Hence lines of our own, ``bert-pod/1 event=rank``, ``event=rank_hung`` and
-``event=rank_ended``, which ``bert-pod rank`` prints on a rank's output and which are taken out of the log.
+them in the launcher's own pod. It also takes many minutes to notice that a host cannot be reached any more. Hence lines
+of our own, ``bert-pod/1 event=rank``, ``rank_alive``, ``rank_hung`` and ``rank_ended``, which ``bert-pod rank`` prints
+on a rank's output and which are taken out of the log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, EXIT_STOPPED, WrongWorld
-from bert_trainer.pod.hang_watch import Hang, find_culprits
+from bert_trainer.pod.hang_watch import Action, Hang, find_culprits, read_action
 from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog
 from bert_trainer.pod.processes import StopForwarder
 from bert_trainer.pod.rank_output import Line
+from bert_trainer.system.heartbeat import DEFAULT_LIMITS_S, read_limits
 from bert_trainer.system.mpi_variables import read_rank, read_size
 
 # Numbers and names are bounded: a program may print such lines as well, and int() refuses thousands of digits.
 _RANK_STARTED = re.compile(r"bert-pod/1 event=rank rank=(\d{1,9}) size=(\d{1,9}) host=(\S{1,253})")
 _RANK_ENDED = re.compile(r"bert-pod/1 event=rank_ended rank=(\d{1,9}) code=(-?\d{1,3})( hung)?")
+_RANK_ALIVE = re.compile(r"bert-pod/1 event=rank_alive rank=(\d{1,9})")
+# Of the lower limit for hangs: 100 of 120 s. A network that is cut for 30 s is not given up: by its back-off, TCP sends
+# again up to 51 s after the cut began.
+_SILENT_SHARE = 5 / 6
+_SHORTEST_SILENT_S = 20.0  # a watcher that collects stacks tells nothing meanwhile
+_TICK_S = 1.0
+_FROZEN_S = 10.0  # between two ticks: this process itself did not run
 # How long a launcher has to notice by itself that a rank failed.
 _LAUNCHER_NOTICE_S = 5.0
 # How long after the first rank without progress the others' watchers may tell of theirs; before that one is ended.
 _COLLECT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoProgress:
+    """Why a run that did not end by itself goes nowhere."""
+
+    reason: str
+    message: str
+    failure: FirstFailure
+    """The rank that holds up the others."""
 
 
 @dataclass(slots=True)
@@ -43,6 +65,10 @@ class Rendezvous:
     """Ranks that make no progress, as of their latest report."""
     has_hung: bool = False
     """A rank was ended because it had hung."""
+    silent_limit_s: float = _SILENT_SHARE * DEFAULT_LIMITS_S[0]
+    """For how long nothing need be heard of a host."""
+    heard_at_s: dict[int, float] = field(default_factory=dict)
+    """When the first rank of each host was heard last, by rank, on the monotonic clock."""
     _host_of: dict[int, str] = field(default_factory=dict)
 
     def take(self, text: str) -> bool:
@@ -52,7 +78,11 @@ class Rendezvous:
             self._host_of[int(match[1])] = match[3]
         elif match := _RANK_ENDED.fullmatch(text):
             self.has_hung = self.has_hung or match[3] is not None
+            self.heard_at_s.pop(int(match[1]), None)
             self._add_end(int(match[1]), int(match[2]))
+        elif match := _RANK_ALIVE.fullmatch(text):
+            if int(match[1]) in self._host_of:
+                self.heard_at_s[int(match[1])] = time.monotonic()
         elif (hang := Hang.parse(text)) is not None and hang.rank < self.ranks:
             self.hangs[hang.rank] = hang
             return True
@@ -65,12 +95,24 @@ class Rendezvous:
             self.failures.append(FirstFailure(rank=rank, host=self._host_of.get(rank), **kind))
 
     @property
-    def hung_rank(self) -> FirstFailure | None:
-        """The first of the ranks for which the others wait; None if no rank has hung."""
+    def hang(self) -> NoProgress | None:
+        """What is known of ranks that make no progress; None if all do."""
         if not self.hangs:
             return None
         rank = find_culprits(self.hangs, self.ranks)[0]
-        return FirstFailure(rank=rank, host=self._host_of.get(rank))
+        return NoProgress("Hung", self.describe_hang(), FirstFailure(rank=rank, host=self._host_of.get(rank)))
+
+    def silent_host(self, now_s: float) -> NoProgress | None:
+        """Return the host of which nothing was heard for too long; None if all are heard."""
+        rank = min(self.heard_at_s, key=self.heard_at_s.__getitem__, default=None)
+        if rank is None or (silent_s := now_s - self.heard_at_s[rank]) <= self.silent_limit_s:
+            return None
+        host = self._host_of.get(rank)
+        message = (
+            f"nothing is heard of {host} for {silent_s:.0f} s, where rank {rank} runs: the node is gone or frozen, or "
+            "the network between it and the launcher is cut"
+        )
+        return NoProgress("WorkerLost", message, FirstFailure(rank=rank, host=host))
 
     def describe_hang(self) -> str:
         """Return which ranks hold up the run, and since when, in a sentence."""
@@ -124,7 +166,31 @@ class LaunchMonitor:
     stop: StopForwarder
     report: Callable[[str], None] | None = None
     """Called once, with where the ranks run."""
+    action: Action = "Restart"
+    """What becomes of a run that makes no progress."""
+    ended_for: NoProgress | None = field(default=None, init=False)
+    """Why the launcher was ended, if it was because a host is silent."""
     _problem: str | None = field(default=None)
+
+    @classmethod
+    def of(
+        cls,
+        log: LauncherLog,
+        stop: StopForwarder,
+        environment: Mapping[str, str],
+        *,
+        ranks: int,
+        hosts: int,
+        report: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Watch a launcher of so many ranks, within the limits that the environment sets.
+
+        Raises:
+            InputError: the environment says something else.
+        """
+        silent_limit_s = max(_SILENT_SHARE * read_limits(environment)[0], _SHORTEST_SILENT_S)
+        rendezvous = Rendezvous(ranks, hosts, silent_limit_s=silent_limit_s)
+        return cls(log, rendezvous, stop, report, read_action(environment))
 
     def __post_init__(self) -> None:
         """Let a stop request that arrives before the ranks run end the launcher."""
@@ -161,8 +227,45 @@ class LaunchMonitor:
             self.report = None
         return False
 
+    @property
+    def no_progress(self) -> NoProgress | None:
+        """Why the run was ended although no rank had failed; None if it was not."""
+        return self.ended_for or (self.rendezvous.hang if self.rendezvous.has_hung else None)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look inside the block every second whether all hosts are heard."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _watch(self, ended: threading.Event) -> None:
+        looked_at_s = time.monotonic()
+        while not ended.wait(_TICK_S):
+            now_s, before_s = time.monotonic(), looked_at_s
+            looked_at_s = now_s
+            heard = self.rendezvous.heard_at_s
+            if now_s - before_s > _FROZEN_S:
+                # This pod was stopped, not the others: what they wrote meanwhile is still on its way.
+                heard.update(dict.fromkeys(list(heard), now_s))
+            elif (silent := self.rendezvous.silent_host(now_s)) is not None:
+                self._report(silent.message)
+                if self.action == "Restart":
+                    self.ended_for = silent
+                    self.stop.end_child()
+                    return
+                heard.pop(silent.failure.rank or 0, None)  # told once, until it is heard again
+
     def _report_hang(self) -> None:
-        log, message = self.log, self.rendezvous.describe_hang()
+        self._report(self.rendezvous.describe_hang())
+
+    def _report(self, message: str) -> None:
+        log = self.log
         # As a record, which the operator reads, and in this process's own name: rank 0 may be the one that has hung.
         sys.stdout.write(log.source.render_record("hung", stage=log.stage, step=log.step, message=message) + "\n")
         sys.stdout.flush()
@@ -180,6 +283,11 @@ class LaunchMonitor:
 def render_announcement(environment: Mapping[str, str], host: str) -> str:
     """Return the line that announces a rank; without a launcher it is rank 0 of 1."""
     return f"bert-pod/1 event=rank rank={read_rank(environment)} size={read_size(environment)} host={host}"
+
+
+def render_sign_of_life(environment: Mapping[str, str]) -> str:
+    """Return the line that tells that a rank's lines arrive."""
+    return f"bert-pod/1 event=rank_alive rank={read_rank(environment)}"
 
 
 def render_rank_end(environment: Mapping[str, str], return_code: int, *, has_hung: bool = False) -> str:

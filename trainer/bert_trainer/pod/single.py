@@ -22,7 +22,7 @@ from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local_comm
 from bert_trainer.pod.processes import StopForwarder, run_child, temporary_folder
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
 from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
-from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
+from bert_trainer.pod.rendezvous import LaunchMonitor
 from bert_trainer.pod.signs_of_life import signs_of_life
 
 
@@ -62,12 +62,12 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     if stop.count:
         raise Stopped("stopped on request before the program was started")
     log = LauncherLog(read_record_source(job.program, os.environ))
-    monitor = LaunchMonitor(log, Rendezvous(job.ranks, hosts=1), stop)
+    monitor = LaunchMonitor.of(log, stop, os.environ, ranks=job.ranks, hosts=1)
     forwarder = OutputForwarder(launcher.tag if launcher else None, RankLogFiles(os.environ), monitor.take)
     rank_record = folder / "termination.json"
     # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
     environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
-    with signs_of_life(log.source, forwarder, os.environ):
+    with signs_of_life(log.source, forwarder, os.environ), monitor.watching():
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     monitor.check()
@@ -80,14 +80,14 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         if launcher
         else _only_failure(code, host)
     )
-    if has_hung := monitor.rendezvous.has_hung:
-        failure = monitor.rendezvous.hung_rank
+    if (no_progress := monitor.no_progress) is not None:
+        failure = no_progress.failure
     # All ranks share this pod, so there is no worker to lose.
     evidence = Evidence(
         combines_codes=launcher is not None and launcher.combines_codes,
         failed_by_signal=failure.signal if failure else None,
         rank_exit_code=failure.exit_code if failure in reported else None,
-        has_hung=has_hung,
+        made_no_progress=no_progress is not None,
         lost_peer=launcher is not None and log.has_lost_peer,
         reported_stop=log.has_stopped(code, stop_requested=stop.count > 0),
         rank_0_exit_code=log.rank_0_exit_code,
@@ -95,8 +95,9 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         never_started=stop.ended_before_start or not monitor.has_started,
     )
     code = decide_exit_code(code, evidence)
-    hang = monitor.rendezvous.describe_hang() if has_hung else None
-    write_record(job.termination_log, build_record(code, log, failure, read_rank_record(rank_record), hang=hang))
+    write_record(
+        job.termination_log, build_record(code, log, failure, read_rank_record(rank_record), no_progress=no_progress)
+    )
     return code
 
 
