@@ -18,6 +18,7 @@ from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import ExportFormat
 from bert_trainer.errors import EXIT_FAILED, PEER_ENDED, InputError, TrainerError
 from bert_trainer.output.termination import report_error, write_termination
+from bert_trainer.system import heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The profiler's library writes lines about its own stages into the log.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
+        heartbeat.begin(os.environ)
         if arguments.verb == "import":
             from bert_trainer.checkpoints.conversion import import_weights
 

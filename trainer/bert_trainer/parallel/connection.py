@@ -7,6 +7,7 @@ import os
 from typing import Literal
 
 from bert_trainer.errors import InputError, WrongWorld
+from bert_trainer.parallel.watched_world import WatchedWorld
 from bert_trainer.parallel.world import Alone, World
 from bert_trainer.system.launched_rank import LaunchedRank, read_launched
 
@@ -42,7 +43,7 @@ def connect(
             hint="start it by mpirun with as many ranks, and give the host file explicitly (--hostfile)"
             + ("; or by torchrun with --nnodes and --nproc-per-node" if collectives == "torch" else ""),
         )
-    return world
+    return world if world.size == 1 else WatchedWorld(world)
 
 
 def _join(launched: LaunchedRank | None, expected_ranks: int, collectives: Collectives, *, may_use_gpus: bool) -> World:

@@ -7,7 +7,6 @@ notice within seconds; which rank holds up the others the launcher concludes fro
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -150,6 +149,8 @@ class HangWatch:
 
     def start(self, process: int) -> None:
         """Watch a process, in a thread."""
+        if self._sign_of_life is not None:
+            self._write(self._sign_of_life)
         self._thread = threading.Thread(target=self._watch, args=(process,), daemon=True)
         self._thread.start()
 
@@ -162,7 +163,7 @@ class HangWatch:
 
     def _watch(self, process: int) -> None:
         notified = before = None
-        told_at_s = -math.inf
+        told_at_s = time.monotonic()
         while not self._ended.wait(_POLL_S):
             if self._sign_of_life is not None and time.monotonic() - told_at_s >= self._alive_every_s:
                 told_at_s = time.monotonic()

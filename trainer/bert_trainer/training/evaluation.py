@@ -19,6 +19,7 @@ from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.row_balancing import rank_slice
 from bert_trainer.parallel.world import World
+from bert_trainer.system.heartbeat import watched
 
 # Enough to find the most frequent token of any corpus; bounds the scan of a large dataset.
 _BASELINE_SHARDS = 8
@@ -93,6 +94,7 @@ def evaluate(model: Bert, data: EvaluationSet, world: World, device: torch.devic
                 [part.double() for part in (sums.masked_lm_correct, sums.masked_lm, sums.next_sentence_correct)]
             )
             masked, rows = masked + batch.num_masked, rows + batch.num_rows
+            watched().alive()
     # Every rank reaches this, with or without samples of its own: the sum is collective.
     model.train()
     correct, loss, pairs_correct, masked_tokens, samples = world.sum_numbers([*counts.tolist(), masked, rows])

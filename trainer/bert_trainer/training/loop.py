@@ -28,6 +28,7 @@ from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.connection import connect
 from bert_trainer.parallel.world import World
 from bert_trainer.system.atomic_files import storage_errors
+from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.device import Compute
 from bert_trainer.training.evaluate_stage import evaluate_and_report
@@ -40,6 +41,7 @@ from bert_trainer.training.micro_batch_size import choose_micro_batch_sizes
 from bert_trainer.training.micro_batch_trials import Trials
 from bert_trainer.training.model_export import export_and_report
 from bert_trainer.training.out_of_memory import device_memory_errors
+from bert_trainer.training.preflight import check_before_training
 from bert_trainer.training.profiling import Profiler
 from bert_trainer.training.run_data import StageData
 from bert_trainer.training.run_writer import RunWriter
@@ -58,9 +60,14 @@ def train(config: RunConfig, *, attempt: int) -> None:
         TrainerError: whatever else ends the run.
     """
     stop = StopSignal()
-    world = connect(config.world.ranks, config.world.hosts, config.collectives, may_use_gpus=config.device != "cpu")
+    with watched().activity("joining the other ranks"):
+        world = connect(config.world.ranks, config.world.hosts, config.collectives, may_use_gpus=config.device != "cpu")
     try:
-        with storage_errors(lambda: False), device_memory_errors(config, doing="setting up", rank=world.rank):
+        with (
+            storage_errors(lambda: False),
+            device_memory_errors(config, doing="setting up", rank=world.rank),
+            watched().activity("setting up"),
+        ):
             session = Session.open(config, world, attempt=attempt)
             device_line = session.learner.model.backend.describe(world.rank, config.precision)
         sys.stderr.write(device_line + "\n")
@@ -82,6 +89,8 @@ def run_stages(session: Session, stop: StopSignal) -> None:
     try:
         with storage_errors(lambda: writer.has_trained), contextlib.closing(session):
             check_data(config.stages, writer, resumed_at=None if session.resumed_from is None else first)
+            if first < len(config.stages):
+                check_before_training(session.data, session.learner, session.compute.device, world, writer)
             trials = Trials(config, session.learner, session.compute, world.size, world.num_hosts)
             session.micro_batch_sizes.update(
                 choose_micro_batch_sizes(config.stages, trials, world, writer, first_stage=first)
@@ -89,7 +98,8 @@ def run_stages(session: Session, stop: StopSignal) -> None:
             for index, stage in enumerate(config.stages):
                 if index >= first:
                     run_stage(session, index, stage, stop)
-            writer.finish()
+            with watched().activity("writing the report"):
+                writer.finish()
     except TrainerError as error:
         if not isinstance(error, Stopped):
             writer.fail(error)
@@ -110,7 +120,8 @@ def run_stage(session: Session, index: int, stage: Stage, stop: StopSignal) -> N
             case EvaluateStage():
                 _evaluate_stage(session, index, stage, when="after")
             case ExportStage():
-                export_and_report(index, session.config, session.data, session.learner.model, session.writer)
+                with watched().activity(stage.name):
+                    export_and_report(index, session.config, session.data, session.learner.model, session.writer)
 
 
 def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSignal) -> None:
@@ -141,7 +152,8 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     saves = SaveTimes(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
     passes = num_micro_batches(stage.global_batch_size, size, world.size)
     interval = Interval(learner, world, writer, micro_batch_size=size)
-    with _open_reader(stage, data, progress.step, size, learner.model, world) as reader:
+    reader = _open_reader(stage, data, progress.step, size, learner.model, world)
+    with reader, watched().stage(stage.name):
         at_end = False
         while not at_end:
             profiler.start_step(stage.name, progress.step + 1)
@@ -168,6 +180,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
                 passes=passes,
             )
             check_finite(learner, stage.name, progress.step + 1, result)
+            watched().step()
             interval.add_busiest_rank(reader.most_tokens)
             samples_before = progress.samples
             progress.advance(writer)
@@ -179,13 +192,13 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             if is_reported:
                 interval.publish(progress, result, evaluations_s=evaluations.remaining_s(progress.step))
             if evaluations.times.is_due(progress.step):
-                with profiler.paused(), interval.paused():
+                with profiler.paused(), interval.paused(), watched().activity(f"the evaluation of {stage.name}"):
                     evaluations.run(progress.step)
                 at_end = at_end or evaluations.target_met
                 if at_end and not is_reported:
                     interval.publish(progress, result)
             if at_end or saves.is_due(progress.step, samples_before, progress.samples, in_time=bool(in_time)):
-                with profiler.part("checkpoint"):
+                with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {stage.name}"):
                     writer.save(progress.position(learner, at_end=at_end), learner.gather_state())
                 saves.restart()
             profiler.end_step()
@@ -268,26 +281,28 @@ def train_step(
 
 
 def _evaluate_stage(session: Session, index: int, stage: EvaluateStage, *, when: str) -> None:
-    evaluate_and_report(
-        index,
-        stage,
-        session.data,
-        session.learner.model,
-        compute=session.compute,
-        world=session.world,
-        writer=session.writer,
-        when=when,
-    )
+    with watched().activity(stage.name):
+        evaluate_and_report(
+            index,
+            stage,
+            session.data,
+            session.learner.model,
+            compute=session.compute,
+            world=session.world,
+            writer=session.writer,
+            when=when,
+        )
 
 
 def _save_and_stop(progress: StageProgress, learner: Learner[Bert], writer: RunWriter) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
     # On all ranks, before rank 0 goes its own way: with ZeRO-1 it is collective.
-    state = learner.gather_state()
-    position = progress.position(learner)
+    with watched().activity(f"a checkpoint of {progress.stage.name}"):
+        state = learner.gather_state()
+        position = progress.position(learner)
 
-    def save() -> None:
-        writer.save(position, state)
-        writer.leave(position)
+        def save() -> None:
+            writer.save(position, state)
+            writer.leave(position)
 
-    writer.on_rank_0(save)
+        writer.on_rank_0(save)

@@ -18,11 +18,16 @@ import torch
 
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError, StorageFailed
-from bert_trainer.parallel.world import BUCKET_ELEMENTS, World, gather_numbers, on_rank_0
+from bert_trainer.model.bert import Bert
+from bert_trainer.parallel.world import BUCKET_ELEMENTS, World, gather_numbers
+from bert_trainer.training.learner import Learner
+from bert_trainer.training.run_data import RunData
+from bert_trainer.training.run_writer import RunWriter
 
 CHECKPOINTS_ON_DISK = 2
 """A new one is complete before an old one is deleted."""
-_CLOCK_SKEW_S = 5.0
+CLOCK_SKEW_S = 5.0
+"""More is worth a word: whoever compares logs of two nodes would be misled."""
 _ROUNDS = 5
 _ABSENT = -1.0
 
@@ -40,42 +45,45 @@ class Preflight:
 
 
 def check_before_training(
-    world: World,
-    device: torch.device,
-    *,
-    folder: Path,
-    shards: Iterable[ShardFolder],
-    checkpoint_bytes: int,
-    existing_bytes: int,
-) -> Preflight:
-    """Run all checks; collective.
-
-    Args:
-        world: The ranks.
-        device: This rank's.
-        folder: Where the run writes; looked at by rank 0.
-        shards: What this run reads.
-        checkpoint_bytes: Of one checkpoint.
-        existing_bytes: Of checkpoints that are there already and will be replaced.
+    data: RunData, learner: Learner[Bert], device: torch.device, world: World, writer: RunWriter
+) -> None:
+    """Run all checks, and report what was measured; collective.
 
     Raises:
         InputError: a host sees other shards than rank 0.
         StorageFailed: there is no room for two checkpoints.
     """
-    on_rank_0(world, lambda: check_room(folder, checkpoint_bytes, existing_bytes))
+    writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner)))
+    shards = [*(stage.folder for stage in data.training.values()), *(it.folder for it in data.evaluation.values())]
     check_same_shards(world, shards)
-    return measure(world, device)
+    found = measure(world, device)
+    if found is None:
+        return
+    writer.event(
+        "preflight",
+        latency_us=found.latency_s * 1e6,
+        bandwidth_mb_per_s=found.bandwidth_bytes_per_s / 1e6,
+        clock_skew_s=found.clock_skew_s,
+        message=None if found.clock_skew_s <= CLOCK_SKEW_S else "the clocks of these hosts differ: set up time servers",
+    )
 
 
-def check_room(folder: Path, checkpoint_bytes: int, existing_bytes: int) -> None:
-    """Check that two checkpoints fit; those that are there count as room, since they are replaced.
+def checkpoint_bytes(learner: Learner[Bert]) -> int:
+    """Return what one checkpoint takes: weights and two moments of each."""
+    values = learner.parameters.values
+    return 3 * values.numel() * values.element_size()
+
+
+def check_room(folder: Path, bytes_of_one: int) -> None:
+    """Check that two checkpoints fit into an output folder; those that are there count as room: they are replaced.
 
     Raises:
         StorageFailed: they don't.
     """
-    needed = CHECKPOINTS_ON_DISK * checkpoint_bytes
+    needed = CHECKPOINTS_ON_DISK * bytes_of_one
+    there = sum(file.stat().st_size for file in (folder / "checkpoints").glob("*/*"))
     free = shutil.disk_usage(folder).free
-    if free + existing_bytes < needed:
+    if free + there < needed:
         raise StorageFailed(
             f"{folder}: {free / 1e9:.2f} GB are free; two checkpoints take {needed / 1e9:.2f} GB, and one is complete "
             "before an older one is deleted",
@@ -110,13 +118,16 @@ def _describe(path: Path) -> int:
     return status.st_size if os.access(path, os.R_OK) else -2
 
 
-def measure(world: World, device: torch.device) -> Preflight:
-    """Measure latency and bandwidth of all-reduces, and how far the ranks' clocks are apart; collective."""
+def measure(world: World, device: torch.device) -> Preflight | None:
+    """Measure latency and bandwidth of all-reduces, and how far the ranks' clocks are apart; collective.
+
+    None for a single rank.
+    """
+    if world.size == 1:
+        return None
     # All leave the barrier together, to within its latency, and then look at their clocks.
     world.sum_numbers([0.0])
     clocks = [clock_s for (clock_s,) in gather_numbers(world, [time.time()])]
-    if world.size == 1:
-        return Preflight(0.0, 0.0, 0.0)
     bucket = torch.zeros(BUCKET_ELEMENTS, device=device)
     latencies_s, times_s = [], []
     for _ in range(_ROUNDS):

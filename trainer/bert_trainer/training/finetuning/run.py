@@ -24,6 +24,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
 from bert_trainer.parallel.reduction import ReductionTimes
+from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.device import Compute
 from bert_trainer.training.finetuning.beginning import check_beginning
@@ -125,10 +126,12 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         writer.event("learning_rate", stage=stage.name, message=message)
     while first_step < plan.total_steps:
         number, step = divmod(first_step, plan.steps_per_run)
-        _train_run(state, number, step)
+        with watched().stage(stage.name):
+            _train_run(state, number, step)
         first_step = (number + 1) * plan.steps_per_run
     session.profiler.close()
-    end_stage(evaluations)
+    with watched().activity(f"the end of {stage.name}"):
+        end_stage(evaluations)
     writer.event("stage_finished", stage=stage.name, seconds=time.monotonic() - state.started_at_s)
 
 
@@ -180,6 +183,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
             _save_and_stop(state, progress)
         result = _step(state, reader, progress, interval, is_over=is_over)
         rows_before = plan.rows_before(progress.step)
+        watched().step()
         progress.advance(writer, reader)
         writer.has_trained = True
 
@@ -189,7 +193,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
             _publish(state, progress, result, interval)
         at_end = is_last
         if plan.is_evaluated(progress.step):
-            with profiler.paused(), interval.paused():
+            with profiler.paused(), interval.paused(), watched().activity(f"the evaluation of {state.stage.name}"):
                 evaluations.run(number, progress.step)
             is_over = evaluations.is_over(own, step)
             at_end = is_last or all(evaluations.is_over(run, step) for run in runs)
@@ -197,7 +201,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
                 _publish(state, progress, result, interval)
         rows = plan.rows_before(progress.step)
         if at_end or state.saves.is_due(step, rows_before, rows, in_time=bool(in_time)):
-            with profiler.part("checkpoint"):
+            with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {state.stage.name}"):
                 writer.save(progress.position(learner, plan, at_end=at_end), learner.gather_state())
             state.saves.restart()
         profiler.end_step()
