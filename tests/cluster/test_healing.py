@@ -78,6 +78,18 @@ def kill_a_rank(whole: RealJob, name: str = "rank-killed", **spec: object) -> st
     return told
 
 
+def stop_a_rank(whole: RealJob) -> str:
+    job = start(whole, "rank-stopped", runPolicy={"hangMinSeconds": 15, "hangMaxSeconds": 120})
+    job.wait_steps(random_step("stopped", STEPS["phase1"]))
+    clock = Clock()
+    worker = job.stop_a_rank()
+    failure, told = finish(job, whole, clock)
+    assert (failure["kind"], failure["reason"], failure["pod"]) == ("Infrastructure", "Hung", worker), failure
+    assert "rank 1" in str(failure["message"]), failure
+    assert "its process is stopped" in str(failure["message"]), failure
+    return told
+
+
 def kill_the_launcher(whole: RealJob) -> str:
     job = start(whole, "launcher-killed")
     job.wait_steps(random_step("launcher", STEPS["phase1"]))
@@ -131,6 +143,7 @@ def kill_a_rank_of_torch(whole: RealJob) -> str:
 STORIES = {
     "a killed rank": kill_a_rank,
     "a killed rank of torch.distributed": kill_a_rank_of_torch,
+    "a stopped rank": stop_a_rank,
     "a killed launcher": kill_the_launcher,
     "a killed worker": kill_a_worker,
     "a suspension": suspend_and_resume,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import pods
@@ -16,9 +18,11 @@ from bert_trainer.errors import InputError
 from bert_trainer.pod.exit_codes import Evidence, decide_exit_code
 from bert_trainer.pod.hang_watch import Hang, find_culprits
 from bert_trainer.pod.mpi import find_program
-from bert_trainer.pod.processes import find_descendants
+from bert_trainer.pod.processes import find_descendants, find_ranks
 from bert_trainer.pod.rendezvous import Rendezvous
 from bert_trainer.system.heartbeat import Beat, Pace, read_limits
+from cluster_api import wait_until
+from tiny_run import COLLECTIVES, pretrain_stage, run_document, write_dataset
 
 needs_mpi = pytest.mark.skipif(find_program("mpirun") is None, reason="requires mpirun; make setup installs it")
 
@@ -83,6 +87,42 @@ def test_the_rank_that_holds_up_the_others_is_named(tmp_path: Path, hang: str) -
     assert isinstance(failure, dict)
     assert failure["rank"] == 1
     assert output.count("most recent call first") == (1 if "kill" in hang else 2), "stacks of all ranks that can"
+
+
+@needs_mpi
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("collectives", COLLECTIVES)
+def test_the_trainer_is_ended_and_resumes_behind_a_stopped_rank(tmp_path: Path, collectives: str) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    stages = [pretrain_stage(length={"steps": 400})]
+    world = {"ranks": 2, "hosts": 1}
+    document = run_document(tmp_path / "out", dataset, stages=stages, world=world, collectives=collectives)
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    options = ["single", "--ranks", "2", "--termination-log", str(tmp_path / "record.json")]
+    words = [*pods.POD, *options, "--", sys.executable, "-m", "bert_trainer", "--config", str(tmp_path / "run.json")]
+    own = {"OMP_NUM_THREADS": "1", "BERT_HANG_LIMITS_S": "3,60"}
+    with pods.running(words, tmp_path / "first.log", BERT_ATTEMPT="1", **own) as pod:
+        wait_until(lambda: " step=20 " in pod.output, 120, lambda: pod.output)
+        (stopped,) = (rank for rank in trainers(pod.process.pid) if number_of(rank) == "1")
+        os.kill(stopped, signal.SIGSTOP)
+        assert pod.process.wait(60) == 4, pod.output
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert (record["reason"], record["firstFailure"]["rank"]) == ("Hung", 1), record
+    assert "its process is stopped" in record["message"]
+    assert re.fullmatch(r"phase1-\d+", Path(record["checkpoint"]).name)
+    assert not psutil.pid_exists(stopped), "nothing is left behind"
+    with pods.running(words, tmp_path / "second.log", BERT_ATTEMPT="2", **own) as pod:
+        wait_until(lambda: "event=resumed" in pod.output, 120, lambda: pod.output)
+
+
+def trainers(pod: int) -> list[int]:
+    """Return the processes that train: children of ``bert-pod rank``."""
+    tree = find_descendants(pod)
+    return [child for rank in find_ranks(pod) for child in tree.get(rank, [])]
+
+
+def number_of(process: int) -> str:
+    return psutil.Process(process).environ()["OMPI_COMM_WORLD_RANK"]
 
 
 def test_a_hang_that_is_only_reported_goes_on(tmp_path: Path) -> None:

@@ -56,6 +56,14 @@ os.kill(ranks[-1], signal.SIGKILL)
 print(ranks[-1])
 """
 
+_STOP_A_RANK = """
+import os, signal
+from bert_trainer.pod.processes import find_descendants, find_ranks
+rank = find_ranks(1)[-1]
+(program,) = find_descendants(rank)[rank]
+os.kill(program, signal.SIGSTOP)
+"""
+
 
 def training_job(name: str, **spec: Any) -> Json:
     """Return a job of two pods with one rank each: two phases on the data of ``DATA_JOB``.
@@ -223,6 +231,12 @@ class RealJob:
         """SIGKILL the rank of a worker; return the worker's name."""
         pod = self.pod("worker", worker)
         self.namespace.python(_KILL_A_RANK, pod=pod)
+        return pod
+
+    def stop_a_rank(self, worker: int = -1) -> str:
+        """SIGSTOP the program of a worker's rank, for good; return the worker's name."""
+        pod = self.pod("worker", worker)
+        self.namespace.python(_STOP_A_RANK, pod=pod)
         return pod
 
 

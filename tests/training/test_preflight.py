@@ -1,0 +1,88 @@
+"""What is checked between set-up and the first step: room, the same shards everywhere, the network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed
+from bert_trainer.parallel.world import Alone
+from bert_trainer.training import preflight
+from threaded_world import ThreadedWorld, run_threads
+from tiny_run import pretrain_stage, run_document, run_trainer, write_dataset
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_two_checkpoints_have_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 100))
+    preflight.check_room(tmp_path, 50)
+    with pytest.raises(StorageFailed, match="two checkpoints take") as full:
+        preflight.check_room(tmp_path, 51)
+    assert full.value.exit_code == EXIT_INFRASTRUCTURE
+
+
+def test_checkpoints_that_will_be_replaced_are_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 0))
+    folder = tmp_path / "checkpoints" / "phase1-10"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(bytes(100))
+    preflight.check_room(tmp_path, 50)
+    with pytest.raises(StorageFailed):
+        preflight.check_room(tmp_path, 51)
+
+
+class Folder:
+    def __init__(self, *paths: Path) -> None:
+        self.paths = paths
+
+
+@pytest.mark.parametrize("change", ["shorter", "absent", "none"])
+def test_a_rank_that_sees_other_shards_is_named_on_all(tmp_path: Path, change: str) -> None:
+    for rank in range(3):
+        (tmp_path / str(rank)).mkdir()
+        for name in ("a", "b"):
+            (tmp_path / str(rank) / name).write_bytes(bytes(10))
+    wrong = tmp_path / "1" / "b"
+    if change == "shorter":
+        wrong.write_bytes(bytes(9))
+    elif change == "absent":
+        wrong.unlink()
+
+    def check(world: ThreadedWorld) -> str | None:
+        own = tmp_path / str(world.rank)
+        try:
+            preflight.check_same_shards(world, [Folder(own / "a", own / "b")])  # type: ignore[list-item]
+        except InputError as error:
+            return error.message
+        return None
+
+    found = run_threads(3, check)
+    if change == "none":
+        assert found == [None] * 3
+    else:
+        assert all(message is not None and "rank 1 sees another file than rank 0" in message for message in found)
+
+
+def test_a_single_rank_measures_no_network() -> None:
+    assert preflight.measure(Alone(), torch.device("cpu")) is None
+
+
+@pytest.mark.horovod
+def test_a_run_of_two_ranks_reports_its_network(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data")
+    stages = [pretrain_stage(length={"steps": 2})]
+    document = run_document(tmp_path / "out", dataset, stages=stages, world={"ranks": 2, "hosts": 1})
+    ended = run_trainer(document, tmp_path / "run.json")
+    assert ended.returncode == 0, ended.stderr
+    records = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    (found,) = (record for record in records if record["event"] == "preflight")
+    assert 0 < found["latency_us"] < 1e7
+    assert found["bandwidth_mb_per_s"] > 1
+    assert 0 <= found["clock_skew_s"] < 5
+    assert "message" not in found
