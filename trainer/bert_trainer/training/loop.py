@@ -141,15 +141,12 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     evaluations = StageEvaluations.open(stage, data, measure, writer)
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
     if progress.step == 0 and index == min(session.data.training):
-        for number, other in enumerate(config.stages):
-            if isinstance(other, EvaluateStage):
-                _evaluate_stage(session, number, other, when="before")
+        _evaluate_before(session)
 
     # From here on there is something to save.
     stop.listen()
     started_at_s = time.monotonic()
-    times = stage.checkpoint or config.checkpoint
-    saves = SaveTimes(times, world.rank, min_samples=times.min_samples_to_start - data.samples_before)
+    saves = _save_times(session, stage, data)
     passes = num_micro_batches(stage.global_batch_size, size, world.size)
     interval = Interval(learner, world, writer, micro_batch_size=size)
     reader = _open_reader(stage, data, progress.step, size, learner.model, world)
@@ -207,6 +204,11 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     profiler.close()
     seconds = time.monotonic() - started_at_s
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
+
+
+def _save_times(session: Session, stage: PretrainStage, data: StageData) -> SaveTimes:
+    times = stage.checkpoint or session.config.checkpoint
+    return SaveTimes(times, session.world.rank, min_samples=times.min_samples_to_start - data.samples_before)
 
 
 def _open_reader(
@@ -278,6 +280,13 @@ def train_step(
     interval.add_reduction(times)
     interval.learning_rate = rate
     return result
+
+
+def _evaluate_before(session: Session) -> None:
+    """Evaluate the model that training begins with, for every evaluate stage."""
+    for number, stage in enumerate(session.config.stages):
+        if isinstance(stage, EvaluateStage):
+            _evaluate_stage(session, number, stage, when="before")
 
 
 def _evaluate_stage(session: Session, index: int, stage: EvaluateStage, *, when: str) -> None:
