@@ -149,8 +149,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     saves = _save_times(session, stage, data)
     passes = num_micro_batches(stage.global_batch_size, size, world.size)
     interval = Interval(learner, world, writer, micro_batch_size=size)
-    reader = _open_reader(stage, data, progress.step, size, learner.model, world)
-    with reader, watched().stage(stage.name):
+    with _open_reader(stage, data, progress.step, size, learner.model, world) as reader, watched().stage(stage.name):
         at_end = False
         while not at_end:
             profiler.start_step(stage.name, progress.step + 1)
