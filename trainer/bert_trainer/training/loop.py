@@ -133,12 +133,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     progress = start_or_resume(learner.optimizer, index, stage, data, resumed_from.position if resumed_from else None)
     if progress is None:
         return
-
-    def measure() -> Accuracy:
-        with compute.autocast():
-            return evaluate(learner.model, session.data.evaluation[index], world, compute.device)
-
-    evaluations = StageEvaluations.open(stage, data, measure, writer)
+    evaluations = _open_evaluations(session, index, stage)
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=data.total_steps)
     if progress.step == 0 and index == min(session.data.training):
         _evaluate_before(session)
@@ -155,13 +150,8 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
             profiler.start_step(stage.name, progress.step + 1)
             with profiler.part("data"):
                 batches = [batch.to(compute.device) for batch in reader.next_step()]
-            # One all-reduce of three numbers before the forward pass: the masked tokens that the loss is divided by;
-            # how many ranks were asked to stop, so that all of them leave at the same step; and whether rank 0's
-            # clock asks for a checkpoint, since collecting ZeRO-1's moments for one is collective.
             with profiler.part("reduction"):
-                masked_tokens, stops, in_time = world.sum_numbers(
-                    [sum(batch.num_masked for batch in batches), stop.received, saves.interval_is_over()]
-                )
+                masked_tokens, stops, in_time = _agree(world, batches, stop, saves)
             if stops:
                 _save_and_stop(progress, learner, writer)
             result = train_step(
@@ -203,6 +193,28 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     profiler.close()
     seconds = time.monotonic() - started_at_s
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
+
+
+def _agree(world: World, batches: Sequence[Batch], stop: StopSignal, saves: SaveTimes) -> tuple[float, float, float]:
+    """Return what all ranks have to know before a forward pass, by one all-reduce of three numbers.
+
+    Returns:
+        The masked tokens that the loss is divided by; how many ranks were asked to stop, so that all of them leave at
+        the same step; and whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
+        collective.
+    """
+    masked = sum(batch.num_masked for batch in batches)
+    masked_tokens, stops, in_time = world.sum_numbers([masked, stop.received, saves.interval_is_over()])
+    return masked_tokens, stops, in_time
+
+
+def _open_evaluations(session: Session, index: int, stage: PretrainStage) -> StageEvaluations:
+    def measure() -> Accuracy:
+        with session.compute.autocast():
+            model, data = session.learner.model, session.data.evaluation[index]
+            return evaluate(model, data, session.world, session.compute.device)
+
+    return StageEvaluations.open(stage, session.data.training[index], measure, session.writer)
 
 
 def _save_times(session: Session, stage: PretrainStage, data: StageData) -> SaveTimes:
