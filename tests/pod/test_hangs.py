@@ -142,6 +142,22 @@ def test_a_stop_that_is_withdrawn_in_time_is_none(tmp_path: Path) -> None:
         assert "event=hung" not in pod.output
 
 
+def test_a_machine_that_was_paused_is_no_hang(tmp_path: Path) -> None:
+    with pods.running(command(tmp_path, 1, "pass"), tmp_path / "log", **LIMITS) as pod:
+        pod.wait_for("here")
+        everything = sorted(find_descendants(pod.process.pid))
+        for process in everything:
+            os.kill(process, signal.SIGSTOP)
+        time.sleep(12.0)  # what is tried: longer than the limit, and than a busy machine keeps a watcher waiting
+        # The watcher first: it looks before the program can take another step.
+        for process in everything[:-1]:
+            os.kill(process, signal.SIGCONT)
+        time.sleep(1.0)
+        os.kill(everything[-1], signal.SIGCONT)
+        assert pod.end() == 0, pod.output
+        assert "event=hung" not in pod.output
+
+
 def test_a_program_without_heartbeat_is_never_ended(tmp_path: Path) -> None:
     words = [*pods.POD, "single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
     program = "import time; print('up', flush=True); time.sleep(5)"

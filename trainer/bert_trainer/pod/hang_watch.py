@@ -31,6 +31,7 @@ Action = Literal["Restart", "Notify"]
 # Of the lower limit, every 15 of 120 s: how often the first rank of a host tells that its lines arrive.
 _ALIVE_SHARE = 1 / 8
 _POLL_S = 1.0
+_FROZEN_S = 10.0
 # Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
 _STACKS_S = 5.0
 _PY_SPY_S = 10.0
@@ -163,25 +164,31 @@ class HangWatch:
 
     def _watch(self, process: int) -> None:
         notified = before = None
-        told_at_s = time.monotonic()
+        told_at_s = looked_at_s = time.monotonic()
+        excused_s = 0.0
         while not self._ended.wait(_POLL_S):
-            if self._sign_of_life is not None and time.monotonic() - told_at_s >= self._alive_every_s:
-                told_at_s = time.monotonic()
-                self._write(self._sign_of_life)
+            now_s, before_s = time.monotonic(), looked_at_s
+            looked_at_s = now_s
+            if self._sign_of_life is not None and now_s - told_at_s >= self._alive_every_s:
+                told_at_s = now_s
+                self._tell(self._sign_of_life)
             beat = Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
             # Seen twice the same: one that is being written while it is read is no evidence.
             is_settled, before = beat is not None and beat == before, beat
+            # A time in which this process did not run either, as in a machine that was paused, is no hang.
+            gap_s = now_s - before_s
+            excused_s = (excused_s if is_settled else 0.0) + (gap_s if gap_s > _FROZEN_S else 0.0)
             if beat is None or not is_settled or beat == notified:
                 continue
-            silent_s = time.monotonic() - beat.at_s
+            silent_s = now_s - beat.at_s - excused_s
             if silent_s > beat.limit_s:
                 self._handle(process, beat, silent_s)
-                notified = beat
+                notified, looked_at_s = beat, time.monotonic()
 
     def _handle(self, process: int, beat: Beat, silent_s: float) -> None:
         state = read_state(process)
         hang = Hang(self._rank, beat.steps, int(silent_s), int(beat.limit_s), state, beat.is_waiting, beat.activity)
-        self._write(hang.render())
+        self._tell(hang.render())
         signal_process(process, STACKS_SIGNAL)
         if program := shutil.which("py-spy"):
             _write_native_stacks(program, process)
@@ -189,6 +196,12 @@ class HangWatch:
             return
         self.has_ended_rank = True
         signal_process(process, signal.SIGKILL)
+
+    def _tell(self, line: str) -> None:
+        """Write a line, but never wait for long: whoever reads this process's output may be what hangs."""
+        writer = threading.Thread(target=self._write, args=(line,), daemon=True)
+        writer.start()
+        writer.join(_POLL_S)
 
 
 def _write_native_stacks(program: str, process: int) -> None:
