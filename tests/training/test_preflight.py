@@ -76,7 +76,7 @@ def test_a_single_rank_measures_no_network() -> None:
 @pytest.mark.horovod
 def test_a_run_of_two_ranks_reports_its_network(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
-    stages = [pretrain_stage(length={"steps": 2})]
+    stages = [pretrain_stage(length={"steps": 4})]
     document = run_document(tmp_path / "out", dataset, stages=stages, world={"ranks": 2, "hosts": 1})
     ended = run_trainer(document, tmp_path / "run.json")
     assert ended.returncode == 0, ended.stderr
