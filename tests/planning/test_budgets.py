@@ -66,3 +66,12 @@ def test_a_program_that_fails_by_itself_has_one_budget_for_good() -> None:
     assert status.phase == "Pending"
     status = fail(status, 2, NOW_S + 60, step=200, **how).status
     assert (status.phase, status.reason) == ("Failed", Reason.APPLICATION_RETRIES_SPENT)
+
+
+def test_a_checkpoint_that_lags_behind_an_earlier_one_is_no_progress() -> None:
+    retries = TRAINING_ONLY.spec.run_policy.infrastructure_retries
+    status = fail(JobStatus(), 1, NOW_S, step=300).status
+    for attempt in range(2, retries + 2):
+        # Other steps each time, as of a program that begins anew, and none beyond 300.
+        status = fail(status, attempt, NOW_S + attempt, step=17 * attempt).status
+    assert (status.phase, status.reason) == ("Failed", Reason.INFRASTRUCTURE_RETRIES_SPENT)

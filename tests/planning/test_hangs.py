@@ -9,7 +9,7 @@ from bert_operator.api.schema.conditions import FailureReason, Reason
 from bert_operator.api.schema.status import ChildRef, JobStatus
 from bert_operator.cluster.log_reader import LatestRecords, read_latest_records
 from bert_operator.render.hangs import hang_environment
-from bert_operator.state.observed import Child, Observed
+from bert_operator.state.observed import Child, Observed, Silence
 from bert_operator.state.plan import plan
 from bert_operator.state.progress import parse_progress_line
 from plan_inputs import NOW_S, TRAINING_ONLY
@@ -38,13 +38,13 @@ def test_the_status_names_the_rank_that_makes_no_progress() -> None:
 
 
 def test_a_silent_launcher_fails_its_attempt_and_is_removed_before_the_next() -> None:
-    step = plan(TRAINING_ONLY, Observed(status=STATUS, children=(RUNNING,), silent_s=301), NOW_S)
+    step = plan(TRAINING_ONLY, Observed(status=STATUS, children=(RUNNING,), silence=Silence(1, 301)), NOW_S)
     (failure,) = step.status.failures
     assert (failure.kind, failure.reason) == ("Infrastructure", FailureReason.HUNG)
     assert "301 s" in failure.message
     assert [child.ref for child in (*step.remove, *step.stop)] == [REF]
     assert step.create is None, "two attempts never share an output folder"
-    leaving = Observed(status=step.status, children=(replace(RUNNING, stopping=True),), silent_s=301)
+    leaving = Observed(status=step.status, children=(replace(RUNNING, stopping=True),), silence=Silence(1, 301))
     again = plan(TRAINING_ONLY, leaving, NOW_S + 5)
     assert (again.status, again.stop, again.remove, again.create) == (step.status, (), (), None)
     gone = plan(TRAINING_ONLY, Observed(status=step.status), NOW_S + 10)
@@ -55,7 +55,9 @@ def test_a_silent_launcher_fails_its_attempt_and_is_removed_before_the_next() ->
 def test_during_a_back_off_nothing_of_a_frozen_attempt_goes_on() -> None:
     spent = JobStatus(phase="Running", attempt=3, run="training", failures=tuple(failures(2)))
     third = replace(RUNNING, attempt=3, ref=REF.model_copy(update={"attempt": 3, "name": "bert-a3"}))
-    step = plan(with_policy(infrastructure_retries=5), Observed(status=spent, children=(third,), silent_s=301), NOW_S)
+    step = plan(
+        with_policy(infrastructure_retries=5), Observed(status=spent, children=(third,), silence=Silence(3, 301)), NOW_S
+    )
     assert step.status.reason == Reason.BACKING_OFF
     assert [child.attempt for child in step.stop] == [3]
 
@@ -66,21 +68,32 @@ def failures(count: int) -> Any:
         child = replace(RUNNING, attempt=attempt, ref=REF.model_copy(update={"attempt": attempt}))
         status = status.model_copy(update={"attempt": attempt})
         status = plan(
-            with_policy(infrastructure_retries=9), Observed(status=status, children=(child,), silent_s=9), 0
+            with_policy(infrastructure_retries=9),
+            Observed(status=status, children=(child,), silence=Silence(attempt, 9)),
+            0,
         ).status
     return status.failures
 
 
 def test_a_silent_launcher_goes_on_where_the_job_says_so() -> None:
-    step = plan(with_policy(on_hang="Notify"), Observed(status=STATUS, children=(RUNNING,), silent_s=301), NOW_S)
+    step = plan(
+        with_policy(on_hang="Notify"), Observed(status=STATUS, children=(RUNNING,), silence=Silence(1, 301)), NOW_S
+    )
     assert (step.status.phase, step.status.reason, step.stop) == ("Running", Reason.NO_PROGRESS, ())
     assert not step.status.failures
+
+
+def test_an_attempt_is_not_failed_for_the_silence_of_the_one_before() -> None:
+    second = replace(RUNNING, attempt=2, ref=REF.model_copy(update={"attempt": 2}))
+    running = STATUS.model_copy(update={"attempt": 2})
+    step = plan(TRAINING_ONLY, Observed(status=running, children=(second,), silence=Silence(1, 301)), NOW_S)
+    assert (step.status.reason, step.stop, step.status.failures) == (Reason.CHILD_RUNNING, (), ())
 
 
 def test_only_what_runs_can_be_silent() -> None:
     for state in ("Pending", "Queued"):
         waiting = replace(RUNNING, state=state)
-        assert not plan(TRAINING_ONLY, Observed(children=(waiting,), silent_s=301), NOW_S).status.failures
+        assert not plan(TRAINING_ONLY, Observed(children=(waiting,), silence=Silence(1, 301)), NOW_S).status.failures
 
 
 def read(text: str, before: LatestRecords | None = None, attempt: int = 1) -> LatestRecords:
@@ -92,6 +105,8 @@ def test_a_hang_is_over_once_a_rank_reports_again() -> None:
     assert hung.hang is not None
     assert read("nothing new", hung).hang is hung.hang
     assert read(f"{HUNG}\n{ALIVE}", hung).hang is not None, "a launcher's sign of life is no progress"
+    saved = f"{HUNG}\nbert-trainer/1 event=checkpoint stage=phase1 step=50 job=uid attempt=1"
+    assert read(saved, hung).hang is not None, "a checkpoint may be written while ranks hang"
     assert read(f"{HUNG}\nbert-trainer/1 event=progress step=56 job=uid attempt=1", hung).hang is None
     assert read("", hung, attempt=2).hang is None
 

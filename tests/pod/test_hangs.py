@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from bert_trainer.pod.hang_watch import Hang, find_culprits
 from bert_trainer.pod.mpi import find_program
 from bert_trainer.pod.processes import find_descendants, find_ranks
 from bert_trainer.pod.rendezvous import Rendezvous
-from bert_trainer.system.heartbeat import Beat, Pace, read_limits
+from bert_trainer.system.heartbeat import SIZE_BYTES, Beat, Heartbeat, Pace, read_limits
 from cluster_api import wait_until
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, write_dataset
 
@@ -158,6 +159,16 @@ def test_a_machine_that_was_paused_is_no_hang(tmp_path: Path) -> None:
         assert "event=hung" not in pod.output
 
 
+def test_a_wrapper_around_the_trainer_gets_no_signal_that_is_meant_for_it(tmp_path: Path) -> None:
+    program = shlex.join([sys.executable, "-c", STEPS.replace("HANG", "time.sleep(6)")])
+    options = ["single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
+    words = [*pods.POD, *options, "--", "sh", "-c", f"{program}; echo wrapped"]
+    with pods.running(words, tmp_path / "log", BERT_ON_HANG="Notify", **LIMITS) as pod:
+        assert pod.process.wait(40) == 0, pod.output
+        assert "event=hung" in pod.output
+        assert "wrapped" in pod.lines
+
+
 def test_a_program_without_heartbeat_is_never_ended(tmp_path: Path) -> None:
     words = [*pods.POD, "single", "--ranks", "1", "--termination-log", str(tmp_path / "record.json")]
     program = "import time; print('up', flush=True); time.sleep(5)"
@@ -183,8 +194,30 @@ def test_limits_that_are_none_are_refused(text: str) -> None:
         read_limits({"BERT_HANG_LIMITS_S": text})
 
 
+def test_a_step_with_an_activity_in_it_has_the_upper_limit_and_teaches_nothing() -> None:
+    memory = os.memfd_create("heartbeat")
+    heartbeat = Heartbeat(memory, (120.0, 1800.0))
+
+    def limit_s() -> float:
+        beat = Beat.unpack(os.pread(memory, SIZE_BYTES, 0))
+        assert beat is not None
+        return beat.limit_s
+
+    with heartbeat.stage("phase1"):
+        for _ in range(6):
+            heartbeat.step()
+        assert limit_s() == 120.0
+        with heartbeat.activity("a checkpoint"):
+            assert limit_s() == 1800.0
+        # Rank 0 may still be writing, while this one waits for it in the next step.
+        assert limit_s() == 1800.0
+        heartbeat.step()
+        assert limit_s() == 120.0
+    os.close(memory)
+
+
 def test_a_beat_survives_its_way() -> None:
-    beat = Beat(at_s=12.5, limit_s=120.0, steps=7, is_waiting=True, activity="phase1")
+    beat = Beat(at_s=12.5, limit_s=120.0, steps=7, process=4711, is_waiting=True, activity="phase1")
     assert Beat.unpack(beat.pack()) == beat
     assert Beat.unpack(bytes(len(beat.pack()))) is None
     assert Beat.unpack(b"") is None

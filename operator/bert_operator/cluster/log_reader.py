@@ -28,6 +28,7 @@ from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
 from bert_operator.render.pods import CONTAINER
+from bert_operator.state.observed import Silence
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 from bert_operator.state.results import add_results, read_result
 
@@ -43,7 +44,7 @@ _INLINE_WAIT_S = 0.25
 _LINES, _BYTES = "60", "65536"
 # Times that a launcher may take for what it promises: half a minute in which its node swaps is no reason to end it.
 _PATIENCE = 5
-_SHORTEST_PROMISE_S = 1.0
+_SHORTEST_PATIENCE_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +66,8 @@ class LatestRecords:
     """The newest evaluation of each stage."""
     hang: ProgressRecord | None = None
     """That ranks make no progress; None once one of them does."""
-    silent_s: int | None = None
-    """For how long the launcher had written nothing when it was found to be frozen; None while it keeps its promise."""
+    silence: Silence | None = None
+    """Of a launcher that does not keep its promise to write something."""
     job: str | None = field(default=None, compare=False)
     """Uid of the job that they are about."""
     refused: frozenset[int] = field(default=frozenset(), compare=False)
@@ -201,8 +202,11 @@ class LogReader:
         now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
         is_same = known is not None and known.uid == job.uid and known.tail == tail
         changed_at_s = known.changed_at_s if known is not None and is_same else now_s
-        if now_s - changed_at_s > _patience_s(after.promise):
-            after = replace(after, silent_s=before.silent_s or int(now_s - changed_at_s))
+        # Of more than so many bytes the API server sends the first: what is new is not seen.
+        is_cut = len(text.encode(errors="replace")) >= int(_BYTES)
+        if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
+            known_silence = before.silence if before.silence and before.silence.attempt == pod.attempt else None
+            after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
         self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
@@ -233,7 +237,9 @@ def read_latest_records(
         if record.event == "alive":
             promise = record
             continue
-        hang = record if record.event == "hung" else None
+        # A checkpoint may be written while ranks hang.
+        if record.event != "checkpoint":
+            hang = record if record.event == "hung" else None
         if record.event in ("checkpoint", "resumed"):
             checkpoint = record
         elif record.event in ("progress", "stage_started"):
@@ -253,4 +259,4 @@ def read_latest_records(
 
 def _patience_s(promise: ProgressRecord | None) -> float:
     every_s = promise.number("every_s") if promise is not None else None
-    return math.inf if every_s is None else _PATIENCE * max(every_s, _SHORTEST_PROMISE_S)
+    return math.inf if every_s is None else max(_PATIENCE * every_s, _SHORTEST_PATIENCE_S)

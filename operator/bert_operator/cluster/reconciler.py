@@ -248,7 +248,7 @@ class Reconciler:
             checkpoint=checkpoint,
             results=latest.results if latest.job == summary.uid else (),
             hang=hang,
-            silent_s=latest.silent_s if latest.job == summary.uid else None,
+            silence=latest.silence if latest.job == summary.uid else None,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
         )

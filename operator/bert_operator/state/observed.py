@@ -34,6 +34,15 @@ class Blocker:
     """Cause and next step, for people."""
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A launcher that writes nothing any more, although it promises to."""
+
+    attempt: int
+    seconds: int
+    """Without a line, when that was found to be too long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
     """One attempt's child: a process group here, a Job or an MPIJob in a cluster."""
@@ -85,8 +94,8 @@ class Observed:
     """The evaluations that were read, the newest of each stage."""
     hang: ProgressRecord | None = None
     """That ranks of the newest attempt make no progress; None once one of them does."""
-    silent_s: int | None = None
-    """For how long the newest attempt's launcher, or single pod, has broken its promise to write something."""
+    silence: Silence | None = None
+    """Of an attempt whose launcher, or single pod, does not keep its promise to write something."""
     blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None

@@ -7,7 +7,6 @@ carried out, the next plan is empty, so it may be called at any time and any num
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -78,7 +77,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
             delete_job=left_s is not None and left_s <= 0,
             requeue_after_s=left_s,
         )
-    frozen = [child for child in active if _is_frozen(child, job, observed)]
+    frozen = [child for child in active if _is_silent(child, observed) and job.spec.run_policy.on_hang != "Notify"]
     failed = {child: _as_failed(child, observed) for child in frozen}
     observed = replace(observed, children=tuple(failed.get(child, child) for child in observed.children))
     active = [child for child in active if child not in frozen]
@@ -156,11 +155,10 @@ def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
     return Blocker(reason=BlockerReason.STORAGE_FAILED, message=message)
 
 
-def _is_frozen(child: Child, job: BertPretrainJob, observed: Observed) -> bool:
-    """Return whether no end of a child will ever be reported, because its launcher is frozen."""
-    newest = max(other.attempt for other in observed.children)
-    is_silent = observed.silent_s is not None and child.state == "Running" and child.attempt == newest
-    return is_silent and job.spec.run_policy.on_hang != "Notify"
+def _is_silent(child: Child, observed: Observed) -> bool:
+    """Return whether a running child's launcher writes nothing any more: then no end of it will ever be reported."""
+    silence = observed.silence
+    return silence is not None and child.state == "Running" and child.attempt == silence.attempt
 
 
 def _as_failed(child: Child, observed: Observed) -> Child:
@@ -168,8 +166,9 @@ def _as_failed(child: Child, observed: Observed) -> Child:
 
 
 def _describe_silence(observed: Observed) -> str:
+    seconds = observed.silence.seconds if observed.silence is not None else 0
     return (
-        f"The log is silent for {observed.silent_s} s, longer than the launcher promises: its pod or its node is "
+        f"The log is silent for {seconds} s, longer than the launcher promises: its pod or its node is "
         "stopped or frozen"
     )
 
@@ -264,7 +263,7 @@ def _running(observed: Observed, newest: Child) -> Verdict:
     hang = observed.hang
     if hang is not None and hang.attempt == newest.attempt:
         return Verdict(phase="Running", reason=Reason.NO_PROGRESS, message=hang.text("message") or "")
-    if observed.silent_s is not None:
+    if _is_silent(newest, observed):
         return Verdict(phase="Running", reason=Reason.NO_PROGRESS, message=_describe_silence(observed))
     return Verdict(phase="Running", reason=Reason.CHILD_RUNNING)
 
@@ -322,10 +321,17 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
 
 
 def _since_checkpoint(failures: list[Failure]) -> list[Failure]:
-    """Return the failures since the newest checkpoint: what was saved in between is progress, however often it dies."""
-    return list(itertools.takewhile(lambda failure: failure.checkpoint == failures[-1].checkpoint, reversed(failures)))[
-        ::-1
-    ]
+    """Return the failures since a checkpoint that went further than all before: what dies behind it made progress.
+
+    Further, not other: an attempt that begins anew, or from an older checkpoint, saves steps that were saved before.
+    """
+    furthest: dict[str, int] = {}
+    first = 0
+    for number, failure in enumerate(failures):
+        at = failure.checkpoint
+        if at is not None and at.step > furthest.get(at.stage, -1):
+            furthest[at.stage], first = at.step, number
+    return failures[first:]
 
 
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:

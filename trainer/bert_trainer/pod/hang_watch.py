@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Literal, Self
 
 from bert_trainer.errors import InputError
-from bert_trainer.pod.processes import signal_process
-from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, SIZE_BYTES, STACKS_SIGNAL, Beat, read_limits
+from bert_trainer.pod.processes import find_descendants, signal_process
+from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, MEMORY_NAME, SIZE_BYTES, STACKS_SIGNAL, Beat, read_limits
 from bert_trainer.system.mpi_variables import read_rank
 
 ACTION_VARIABLE = "BERT_ON_HANG"
 Action = Literal["Restart", "Notify"]
 
 # Of the lower limit, every 15 of 120 s: how often the first rank of a host tells that its lines arrive.
-_ALIVE_SHARE = 1 / 8
+_ALIVE_SHARE, _LONGEST_ALIVE_S = 1 / 8, 15.0
 _POLL_S = 1.0
 _FROZEN_S = 10.0
 # Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
@@ -129,11 +129,13 @@ class HangWatch:
             write: Takes lines for the launcher.
             sign_of_life: A line for the launcher, written again and again; None: another rank of this host does.
         """
-        self._sign_of_life, self._alive_every_s = sign_of_life, _ALIVE_SHARE * read_limits(environment)[0]
+        self._sign_of_life = sign_of_life
+        self._alive_every_s = min(_ALIVE_SHARE * read_limits(environment)[0], _LONGEST_ALIVE_S)
         self._action, self._rank, self._write = action, read_rank(environment), write
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._descriptor = os.memfd_create("heartbeat", 0)  # no MFD_CLOEXEC: the rank inherits it
+        self._writer: threading.Thread | None = None
+        self._descriptor = os.memfd_create(MEMORY_NAME, 0)  # no MFD_CLOEXEC: the rank inherits it
         os.ftruncate(self._descriptor, SIZE_BYTES)
         self.has_ended_rank = False
         """The rank was ended because it had hung."""
@@ -163,7 +165,8 @@ class HangWatch:
         os.close(self._descriptor)
 
     def _watch(self, process: int) -> None:
-        notified = before = None
+        notified_s: float | None = None
+        before: Beat | None = None
         told_at_s = looked_at_s = time.monotonic()
         excused_s = 0.0
         while not self._ended.wait(_POLL_S):
@@ -172,36 +175,48 @@ class HangWatch:
             if self._sign_of_life is not None and now_s - told_at_s >= self._alive_every_s:
                 told_at_s = now_s
                 self._tell(self._sign_of_life)
-            beat = Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
+            beat = self._read()
             # Seen twice the same: one that is being written while it is read is no evidence.
             is_settled, before = beat is not None and beat == before, beat
             # A time in which this process did not run either, as in a machine that was paused, is no hang.
             gap_s = now_s - before_s
             excused_s = (excused_s if is_settled else 0.0) + (gap_s if gap_s > _FROZEN_S else 0.0)
-            if beat is None or not is_settled or beat == notified:
+            if beat is None or not is_settled or beat.at_s == notified_s:
                 continue
             silent_s = now_s - beat.at_s - excused_s
             if silent_s > beat.limit_s:
                 self._handle(process, beat, silent_s)
-                notified, looked_at_s = beat, time.monotonic()
+                notified_s, looked_at_s = beat.at_s, time.monotonic()
+
+    def _read(self) -> Beat | None:
+        return Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
 
     def _handle(self, process: int, beat: Beat, silent_s: float) -> None:
-        state = read_state(process)
+        # Not what this process started, if that is a wrapper: a signal that is meant for the trainer would end it.
+        trainer = beat.process if beat.process in find_descendants(process) else process
+        state = read_state(trainer)
         hang = Hang(self._rank, beat.steps, int(silent_s), int(beat.limit_s), state, beat.is_waiting, beat.activity)
         self._tell(hang.render())
-        signal_process(process, STACKS_SIGNAL)
+        if trainer == beat.process:
+            signal_process(trainer, STACKS_SIGNAL)
         if program := shutil.which("py-spy"):
-            _write_native_stacks(program, process)
+            _write_native_stacks(program, trainer)
         if self._action == "Notify" or self._ended.wait(_STACKS_S):
             return
+        now = self._read()
+        if now is not None and now.at_s != beat.at_s:
+            return  # it goes on
         self.has_ended_rank = True
-        signal_process(process, signal.SIGKILL)
+        for ended in {trainer, process}:
+            signal_process(ended, signal.SIGKILL)
 
     def _tell(self, line: str) -> None:
         """Write a line, but never wait for long: whoever reads this process's output may be what hangs."""
-        writer = threading.Thread(target=self._write, args=(line,), daemon=True)
-        writer.start()
-        writer.join(_POLL_S)
+        if self._writer is not None and self._writer.is_alive():
+            return
+        self._writer = threading.Thread(target=self._write, args=(line,), daemon=True)
+        self._writer.start()
+        self._writer.join(_POLL_S)
 
 
 def _write_native_stacks(program: str, process: int) -> None:

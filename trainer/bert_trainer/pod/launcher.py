@@ -156,7 +156,7 @@ def _run(
     log = LauncherLog(read_record_source(job.program, os.environ))
     monitor = LaunchMonitor.of(log, stop, os.environ, ranks=job.ranks, hosts=job.workers, report=report)
     forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ), monitor.take)
-    with signs_of_life(log.source, forwarder, os.environ), monitor.watching():
+    with signs_of_life(log.source, os.environ), monitor.watching(forwarder.is_stuck):
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     # After the last lines, which may be announcements.

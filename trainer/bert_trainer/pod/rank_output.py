@@ -20,6 +20,7 @@ from pathlib import Path
 from bert_trainer.pod.processes import Stream
 
 _MAX_LINE_CHARACTERS = 65_536
+_STUCK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,21 @@ class OutputForwarder:
         self._files = files
         self._handle_line = handle_line
         self._lock = threading.Lock()
-        self.forwarded_at_s = time.monotonic()
-        """When the log got its latest line."""
+        self._busy_since_s: float | None = None
 
     def take(self, stream: Stream, piece: str) -> None:
         """Add output as it comes; from two threads, one per stream."""
         with self._lock:
-            self._pass_on(stream, self._splitters[stream].feed(piece))
+            self._busy_since_s = time.monotonic()
+            try:
+                self._pass_on(stream, self._splitters[stream].feed(piece))
+            finally:
+                self._busy_since_s = None
+
+    def is_stuck(self) -> bool:
+        """Return whether a line is on its way to the log or a file for longer than a healthy disk takes."""
+        busy_since_s = self._busy_since_s
+        return busy_since_s is not None and time.monotonic() - busy_since_s > _STUCK_S
 
     def finish(self) -> None:
         """Forward what lacks a line end, and close the files."""
@@ -112,7 +121,6 @@ class OutputForwarder:
         for line in lines:
             if not self._handle_line(line):
                 continue
-            self.forwarded_at_s = time.monotonic()
             shown = line.text if line.rank in (0, None) else f"[{line.rank}] {line.text}"
             target = sys.stdout if stream == "stdout" else sys.stderr
             with contextlib.suppress(OSError):  # the reader of the log is gone, the run goes on

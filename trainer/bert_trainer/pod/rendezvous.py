@@ -33,7 +33,8 @@ _RANK_ALIVE = re.compile(r"bert-pod/1 event=rank_alive rank=(\d{1,9})")
 # Of the lower limit for hangs: 100 of 120 s. A network that is cut for 30 s is not given up: by its back-off, TCP sends
 # again up to 51 s after the cut began.
 _SILENT_SHARE = 5 / 6
-_SHORTEST_SILENT_S = 20.0  # a watcher that collects stacks tells nothing meanwhile
+# A watcher that collects stacks tells nothing meanwhile; and no lower limit for steps makes a lost host wait for hours.
+_SHORTEST_SILENT_S, _LONGEST_SILENT_S = 20.0, 100.0
 _TICK_S = 1.0
 _FROZEN_S = 10.0  # between two ticks: this process itself did not run
 # How long a launcher has to notice by itself that a rank failed.
@@ -70,6 +71,7 @@ class Rendezvous:
     heard_at_s: dict[int, float] = field(default_factory=dict)
     """When the first rank of each host was heard last, by rank, on the monotonic clock."""
     _host_of: dict[int, str] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)
 
     def take(self, text: str) -> bool:
         """Take a line of output; return whether it was one of ours."""
@@ -78,10 +80,11 @@ class Rendezvous:
             self._host_of[int(match[1])] = match[3]
         elif match := _RANK_ENDED.fullmatch(text):
             self.has_hung = self.has_hung or match[3] is not None
+            self._ended.add(int(match[1]))
             self.heard_at_s.pop(int(match[1]), None)
             self._add_end(int(match[1]), int(match[2]))
         elif match := _RANK_ALIVE.fullmatch(text):
-            if int(match[1]) in self._host_of:
+            if int(match[1]) in self._host_of.keys() - self._ended:
                 self.heard_at_s[int(match[1])] = time.monotonic()
         elif (hang := Hang.parse(text)) is not None and hang.rank < self.ranks:
             self.hangs[hang.rank] = hang
@@ -99,8 +102,10 @@ class Rendezvous:
         """What is known of ranks that make no progress; None if all do."""
         if not self.hangs:
             return None
-        rank = find_culprits(self.hangs, self.ranks)[0]
-        return NoProgress("Hung", self.describe_hang(), FirstFailure(rank=rank, host=self._host_of.get(rank)))
+        # Where all wait for each other, none of them, nor its node, is to blame.
+        rank, *others = find_culprits(dict(self.hangs), self.ranks)
+        failure = FirstFailure() if others else FirstFailure(rank=rank, host=self._host_of.get(rank))
+        return NoProgress("Hung", self.describe_hang(), failure)
 
     def silent_host(self, now_s: float) -> NoProgress | None:
         """Return the host of which nothing was heard for too long; None if all are heard."""
@@ -116,14 +121,15 @@ class Rendezvous:
 
     def describe_hang(self) -> str:
         """Return which ranks hold up the run, and since when, in a sentence."""
-        culprits = find_culprits(self.hangs, self.ranks)
+        hangs = dict(self.hangs)  # lines arrive in another thread
+        culprits = find_culprits(hangs, self.ranks)
         hosts = {rank: f" on {self._host_of[rank]}" if rank in self._host_of else "" for rank in culprits}
         names = join_names(f"rank {rank}{host}" for rank, host in hosts.items())
-        told = [self.hangs[rank] for rank in culprits if rank in self.hangs]
-        message = (told or list(self.hangs.values()))[0].describe()
+        told = [hangs[rank] for rank in culprits if rank in hangs]
+        message = (told or list(hangs.values()))[0].describe()
         if not told:
             message = f"nothing is heard of it, while other ranks made {message}"
-        waiting = len(self.hangs) - len(told)
+        waiting = len(hangs) - len(told)
         return f"{names}: {message}" + (f"; ranks that wait for it: {waiting}" if waiting and told else "")
 
     @property
@@ -188,7 +194,8 @@ class LaunchMonitor:
         Raises:
             InputError: the environment says something else.
         """
-        silent_limit_s = max(_SILENT_SHARE * read_limits(environment)[0], _SHORTEST_SILENT_S)
+        wanted_s = _SILENT_SHARE * read_limits(environment)[0]
+        silent_limit_s = min(max(wanted_s, _SHORTEST_SILENT_S), _LONGEST_SILENT_S)
         rendezvous = Rendezvous(ranks, hosts, silent_limit_s=silent_limit_s)
         return cls(log, rendezvous, stop, report, read_action(environment))
 
@@ -209,7 +216,12 @@ class LaunchMonitor:
         """Take a line; return whether it belongs into the log."""
         hangs = len(self.rendezvous.hangs)
         if not self.rendezvous.take(line.text):
+            step_before = self.log.stage, self.log.step
             self.log.note(line)
+            # A checkpoint may be written while ranks hang.
+            is_step = self.log.last_event == "progress" and (self.log.stage, self.log.step) != step_before
+            if hangs and is_step and not self.rendezvous.has_hung:
+                self.rendezvous.hangs = {}  # over: the next one is news again
             return True
         if not hangs and self.rendezvous.hangs:
             timer = threading.Timer(_COLLECT_S, self._report_hang)
@@ -233,25 +245,28 @@ class LaunchMonitor:
         return self.ended_for or (self.rendezvous.hang if self.rendezvous.has_hung else None)
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look inside the block every second whether all hosts are heard."""
+    def watching(self, is_stuck: Callable[[], bool]) -> Iterator[None]:
+        """Look inside the block every second whether all hosts are heard.
+
+        is_stuck: Whether this process cannot read now what they write.
+        """
         ended = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        thread = threading.Thread(target=self._watch, args=(ended, is_stuck), daemon=True)
         thread.start()
         try:
             yield
         finally:
             ended.set()
-            thread.join()
+            thread.join(_TICK_S)
 
-    def _watch(self, ended: threading.Event) -> None:
+    def _watch(self, ended: threading.Event, is_stuck: Callable[[], bool]) -> None:
         looked_at_s = time.monotonic()
         while not ended.wait(_TICK_S):
             now_s, before_s = time.monotonic(), looked_at_s
             looked_at_s = now_s
             heard = self.rendezvous.heard_at_s
-            if now_s - before_s > _FROZEN_S:
-                # This pod was stopped, not the others: what they wrote meanwhile is still on its way.
+            if now_s - before_s > _FROZEN_S or is_stuck():
+                # This pod is stopped, or cannot write its log, not the others: what they write is still on its way.
                 heard.update(dict.fromkeys(list(heard), now_s))
             elif (silent := self.rendezvous.silent_host(now_s)) is not None:
                 self._report(silent.message)

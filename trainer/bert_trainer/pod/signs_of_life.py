@@ -1,4 +1,4 @@
-"""Signs of life of a pod's main process: a record in the log whenever that has been silent for a while.
+"""Signs of life of a pod's main process: a record in the log every minute.
 
 A launcher that is stopped, or whose node is frozen, watches nothing any more. From the outside only its silence tells;
 so it promises to write something every so often, and the operator holds it to that. Only once it has written such a
@@ -14,34 +14,33 @@ import time
 from collections.abc import Iterator, Mapping
 
 from bert_trainer.pod.launcher_log import RecordSource
-from bert_trainer.pod.rank_output import OutputForwarder
 from bert_trainer.system.heartbeat import read_limits
 
 _LONGEST_EVERY_S, _SHORTEST_EVERY_S = 60.0, 1.0
 
 
 @contextlib.contextmanager
-def signs_of_life(source: RecordSource, forwarder: OutputForwarder, environment: Mapping[str, str]) -> Iterator[None]:
-    """Write ``event=alive`` to the log at once, and inside the block whenever it has been silent for ``every_s``."""
-    every_s = min(max(read_limits(environment)[0] / 2, _SHORTEST_EVERY_S), _LONGEST_EVERY_S)
-    ended = threading.Event()
+def signs_of_life(source: RecordSource, environment: Mapping[str, str]) -> Iterator[None]:
+    """Write ``event=alive`` to the log at once, and inside the block every ``every_s``.
 
-    def write() -> None:
-        sys.stdout.write(source.render_record("alive", every_s=every_s) + "\n")
-        sys.stdout.flush()
+    Whatever else is written: a program may repeat one line for ever, so that the end of its log never changes. This
+    record does, by its ``uptime_s``.
+    """
+    every_s = min(max(read_limits(environment)[0] / 2, _SHORTEST_EVERY_S), _LONGEST_EVERY_S)
+    began_at_s, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:
-        written_at_s = time.monotonic()
-        while not ended.wait(max(written_at_s + every_s - time.monotonic(), 0.05)):
-            written_at_s = max(written_at_s, forwarder.forwarded_at_s)
-            if time.monotonic() >= written_at_s + every_s:
-                write()
-                written_at_s = time.monotonic()
+        is_first = True
+        while is_first or not ended.wait(every_s):
+            is_first = False
+            record = source.render_record("alive", every_s=every_s, uptime_s=int(time.monotonic() - began_at_s))
+            sys.stdout.write(record + "\n")
+            sys.stdout.flush()
 
     if source.job is None:  # nobody reads it
         yield
         return
-    write()
+    # In a thread from the first line on: what reads this log may hang.
     threading.Thread(target=repeat, daemon=True).start()
     try:
         yield

@@ -67,7 +67,7 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
     rank_record = folder / "termination.json"
     # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
     environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}
-    with signs_of_life(log.source, forwarder, os.environ), monitor.watching():
+    with signs_of_life(log.source, os.environ), monitor.watching(forwarder.is_stuck):
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()
     monitor.check()

@@ -35,9 +35,12 @@ DEFAULT_LIMITS_S = (120.0, 1800.0)
 _FACTOR = 5.0
 _WARM_UP_STEPS = 5
 
-# When (s), limit (s), steps in this process, whether it waits for other ranks, activity.
-_FORMAT = struct.Struct("<ddQ?47s")
+# When (s), limit (s), steps in this process, its id, whether it waits for other ranks, activity.
+_FORMAT = struct.Struct("<ddQI?43s")
+_ACTIVITY_BYTES = 43
 SIZE_BYTES = _FORMAT.size
+MEMORY_NAME = "heartbeat"
+"""Of the shared memory, as /proc shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +53,25 @@ class Beat:
     """How long it may go on without another beat."""
     steps: int
     """Optimizer steps that this process has taken."""
+    process: int
+    """Its id: a wrapper may stand between the trainer and ``bert-pod rank``."""
     is_waiting: bool
     """It waits for other ranks, so that not it but one of them holds the run up."""
     activity: str
 
     def pack(self) -> bytes:
         """Return it as ``unpack`` reads it."""
-        activity = self.activity.encode(errors="replace")[:47]
-        return _FORMAT.pack(self.at_s, self.limit_s, self.steps, self.is_waiting, activity)
+        activity = self.activity.encode(errors="replace")[:_ACTIVITY_BYTES]
+        return _FORMAT.pack(self.at_s, self.limit_s, self.steps, self.process, self.is_waiting, activity)
 
     @classmethod
     def unpack(cls, data: bytes) -> Self | None:
         """Return what was written; None if nothing was."""
         if len(data) != SIZE_BYTES:
             return None
-        at_s, limit_s, steps, is_waiting, activity = _FORMAT.unpack(data)
-        return cls(at_s, limit_s, steps, is_waiting, activity.rstrip(b"\0").decode(errors="replace")) if at_s else None
+        at_s, limit_s, steps, process, is_waiting, activity = _FORMAT.unpack(data)
+        text = activity.rstrip(b"\0").decode(errors="replace")
+        return cls(at_s, limit_s, steps, process, is_waiting, text) if at_s else None
 
 
 class Pace:
@@ -106,13 +112,17 @@ class Heartbeat:
         """descriptor: shared memory; None: nobody watches."""
         self._descriptor, self._pace = descriptor, Pace(limits_s)
         self._activity, self._steps, self._is_waiting = "starting", 0, False
+        self._had_activity = False
         self._at_s = time.monotonic()
         self._limit_s = self._pace.upper_limit_s
 
     def step(self) -> None:
         """Tell that an optimizer step is done."""
         now_s = time.monotonic()
-        self._pace.add(now_s - self._at_s)
+        # The rest of a step in which other ranks evaluated, saved or read for longer than this one is no step's pace.
+        if not self._had_activity:
+            self._pace.add(now_s - self._at_s)
+        self._had_activity = False
         self._steps += 1
         self._limit_s = self._pace.limit_s
         self._write(now_s)
@@ -147,19 +157,22 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def _during(self, name: str, limit_s: float) -> Iterator[None]:
-        before = self._activity, self._limit_s
+        before = self._activity
         self._activity, self._limit_s = name, limit_s
         self.alive()
         try:
             yield
         finally:
-            self._activity, self._limit_s = before
+            # Rank 0 may still be at it: a checkpoint that it alone writes lets the others go on, and wait in the next
+            # step. So that one has the upper limit as well.
+            self._activity, self._limit_s = before, self._pace.upper_limit_s
+            self._had_activity = True
             self.alive()
 
     def _write(self, at_s: float) -> None:
         self._at_s = at_s
         if self._descriptor is not None:
-            beat = Beat(at_s, self._limit_s, self._steps, self._is_waiting, self._activity)
+            beat = Beat(at_s, self._limit_s, self._steps, os.getpid(), self._is_waiting, self._activity)
             with contextlib.suppress(OSError):
                 os.pwrite(self._descriptor, beat.pack(), 0)
 
@@ -183,15 +196,16 @@ def begin(environment: MutableMapping[str, str] | None = None) -> None:
     limits_s = read_limits(environment)
     # Not for processes that this one starts: their progress is not the run's.
     descriptor = environment.pop(DESCRIPTOR_VARIABLE, "")
-    if not descriptor.isdecimal():
-        return
-    try:
-        os.fstat(int(descriptor))
-        os.set_inheritable(int(descriptor), False)
-    except OSError:
-        return
-    # Before the first beat: whoever sees one may send the signal, which would end a process without handler.
+    # Also where nobody watches, for people; and before the first beat: whoever sees one may send the signal, which
+    # would end a process without handler.
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    try:
+        # A wrapper may have closed it, and opened something else under its number.
+        if not os.readlink(f"/proc/self/fd/{int(descriptor)}").startswith(f"/memfd:{MEMORY_NAME}"):
+            return
+        os.set_inheritable(int(descriptor), False)
+    except (OSError, ValueError):
+        return
     _process = Heartbeat(int(descriptor), limits_s)
     _process.alive()
 

@@ -60,7 +60,7 @@ def train(config: RunConfig, *, attempt: int) -> None:
         TrainerError: whatever else ends the run.
     """
     stop = StopSignal()
-    with watched().activity("joining the other ranks"):
+    with watched().activity("joining the other ranks"), watched().waiting():
         world = connect(config.world.ranks, config.world.hosts, config.collectives, may_use_gpus=config.device != "cpu")
     try:
         with (
@@ -89,7 +89,8 @@ def run_stages(session: Session, stop: StopSignal) -> None:
     try:
         with storage_errors(lambda: writer.has_trained), contextlib.closing(session):
             check_data(config.stages, writer, resumed_at=None if session.resumed_from is None else first)
-            if first < len(config.stages):
+            trains = any(isinstance(stage, PretrainStage | FinetuneStage) for stage in config.stages[first:])
+            if trains:
                 check_before_training(session.data, session.learner, session.compute.device, world, writer)
             trials = Trials(config, session.learner, session.compute, world.size, world.num_hosts)
             session.micro_batch_sizes.update(

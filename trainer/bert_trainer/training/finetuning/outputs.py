@@ -13,6 +13,7 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.parallel.world import World
+from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.device import Compute
 
 
@@ -55,6 +56,7 @@ def head_outputs(
             first, count = (int(samples.token_starts[start]), len(taken.tokens)) if by_token else (start, len(taken))
             # Rows and tokens of padding are behind the real ones.
             outputs[first : first + count] = model.logits(batch.to(compute.device))[:count].float().cpu()
+            watched().alive()
     model.train()
     # Each element has one rank's number and zeros from all others: exact in any order of summation.
     world.all_reduce_(outputs.view(-1))
