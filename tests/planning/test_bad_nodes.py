@@ -46,6 +46,13 @@ def test_what_happens_on_any_node_blames_none(reason: str) -> None:
     assert find_bad_nodes(failed(attempt, "n-1", kind="Application") for attempt in (1, 2, 3)) == ()
 
 
+def test_the_launcher_s_node_is_not_blamed_for_ranks_that_wait_for_each_other() -> None:
+    hung = [failed(attempt, "n-1", FailureReason.HUNG) for attempt in (1, 2)]
+    assert find_bad_nodes(hung) == ("n-1",)
+    of_launcher = [one.model_copy(update={"pod": "demo-a1-launcher-x2x2x"}) for one in hung]
+    assert find_bad_nodes(of_launcher) == ()
+
+
 def test_the_list_is_bounded_and_keeps_the_newest() -> None:
     found = find_bad_nodes(failed(attempt, f"n-{attempt // 2}") for attempt in range(100))
     assert found == tuple(f"n-{number}" for number in range(50 - MAX_AVOIDED_NODES, 50))

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from bert_operator.api.schema.status import Failure, JobStatus
+from bert_operator.state.budgets import MAX_BACK_OFF_S
 from bert_operator.state.observed import Observed
-from bert_operator.state.plan import MAX_BACK_OFF_S, Plan, plan
+from bert_operator.state.plan import Plan, plan
 from bert_operator.timestamps import parse_time, render_time
 from plan_inputs import NOW_S, TRAINING_ONLY, child
 from sample_job import PREPARE, sample_job

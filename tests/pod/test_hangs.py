@@ -95,15 +95,16 @@ def test_the_rank_that_holds_up_the_others_is_named(tmp_path: Path, hang: str) -
 @pytest.mark.parametrize("collectives", COLLECTIVES)
 def test_the_trainer_is_ended_and_resumes_behind_a_stopped_rank(tmp_path: Path, collectives: str) -> None:
     dataset = write_dataset(tmp_path / "data")
-    stages = [pretrain_stage(length={"steps": 400})]
-    world = {"ranks": 2, "hosts": 1}
-    document = run_document(tmp_path / "out", dataset, stages=stages, world=world, collectives=collectives)
+    stages, world = [pretrain_stage(length={"steps": 2000})], {"ranks": 2, "hosts": 1}
+    # Rarely: the step behind a checkpoint has the upper limit.
+    more = {"collectives": collectives, "checkpoint": {"every_steps": 50}}
+    document = run_document(tmp_path / "out", dataset, stages=stages, world=world, **more)
     (tmp_path / "run.json").write_text(json.dumps(document))
     options = ["single", "--ranks", "2", "--termination-log", str(tmp_path / "record.json")]
     words = [*pods.POD, *options, "--", sys.executable, "-m", "bert_trainer", "--config", str(tmp_path / "run.json")]
     own = {"OMP_NUM_THREADS": "1", "BERT_HANG_LIMITS_S": "3,60"}
     with pods.running(words, tmp_path / "first.log", BERT_ATTEMPT="1", **own) as pod:
-        wait_until(lambda: " step=20 " in pod.output, 120, lambda: pod.output)
+        wait_until(lambda: " step=60 " in pod.output, 120, lambda: pod.output)
         (stopped,) = (rank for rank in trainers(pod.process.pid) if number_of(rank) == "1")
         os.kill(stopped, signal.SIGSTOP)
         assert pod.process.wait(60) == 4, pod.output
@@ -273,6 +274,28 @@ def test_a_host_that_tells_nothing_for_too_long_is_named_until_its_rank_ends() -
     assert (silent.reason, silent.failure.rank, silent.failure.host) == ("WorkerLost", 1, "w-1")
     rendezvous.take("bert-pod/1 event=rank_ended rank=1 code=0")
     assert rendezvous.silent_host(heard_at_s + 101) is None
+
+
+def test_ranks_that_never_start_are_missed_in_the_end() -> None:
+    rendezvous = Rendezvous(3, 1, start_limit_s=1800.0)
+    rendezvous.take("bert-pod/1 event=rank rank=1 size=3 host=w-0")
+    assert rendezvous.not_started(1800.0) is None
+    missed = rendezvous.not_started(1801.0)
+    assert missed is not None
+    assert (missed.reason, missed.failure.to_json()) == ("Hung", {})
+    assert missed.message == "the launcher has started 1 of 3 ranks in 1801 s; missing: 0, 2"
+    for rank in (0, 2):
+        rendezvous.take(f"bert-pod/1 event=rank rank={rank} size=3 host=w-0")
+    assert rendezvous.not_started(1801.0) is None
+
+
+def test_where_all_wait_for_each_other_no_rank_is_blamed() -> None:
+    rendezvous = Rendezvous(2, 2)
+    for told in (hang(0), hang(1)):
+        rendezvous.take(told.render())
+    assert rendezvous.hang is not None
+    assert rendezvous.hang.failure.to_json() == {}
+    assert rendezvous.hang.message.startswith("rank 0, rank 1: no progress in phase_1")
 
 
 def test_a_hang_outweighs_how_the_launcher_ended() -> None:

@@ -28,8 +28,14 @@ def find_bad_nodes(failures: Iterable[Failure]) -> tuple[str, ...]:
     blamed = [
         failure.node
         for failure in failures
-        if failure.node is not None and failure.kind == "Infrastructure" and failure.reason not in _OF_NO_NODE
+        if failure.node is not None and failure.kind == "Infrastructure" and not _blames_none(failure)
     ]
     often = [node for node, count in Counter(blamed).items() if count >= _FAILURES]
     newest_last = sorted(often, key=lambda node: len(blamed) - blamed[::-1].index(node))
     return tuple(newest_last[-MAX_AVOIDED_NODES:])
+
+
+def _blames_none(failure: Failure) -> bool:
+    # A hang in which all ranks wait for each other names none of them, and the launcher's pod stands in its place.
+    is_launcher_s = failure.reason == FailureReason.HUNG and "-launcher" in (failure.pod or "")
+    return failure.reason in _OF_NO_NODE or is_launcher_s

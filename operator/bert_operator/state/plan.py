@@ -16,15 +16,13 @@ from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, C
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
+from bert_operator.state.budgets import back_off_s, is_storage, since_checkpoint
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
 from bert_operator.timestamps import parse_time, render_time
 
-# As Kubernetes' own Job controller: 10 s, doubled with every failure, up to 6 minutes.
-FIRST_BACK_OFF_S = 10.0
-MAX_BACK_OFF_S = 360.0
 SAME_TIME_S = 1.0
 """Clocks that differ by less agree: timestamps are cut to whole seconds."""
 
@@ -140,15 +138,11 @@ def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failur
     previous, seen = observed.status, observed.checkpoint or observed.progress
     is_saved = previous.checkpoint is not None or seen is not None and seen.event in ("checkpoint", "resumed")
     earlier = (failure for failure in failures.values() if failure.attempt < child.attempt)
-    return child.run == TRAINING_RUN and (is_saved or any(_is_storage(failure) for failure in earlier))
-
-
-def _is_storage(failure: Failure) -> bool:
-    return failure.reason == FailureReason.STORAGE_FAILED and failure.kind == "Infrastructure"
+    return child.run == TRAINING_RUN and (is_saved or any(is_storage(failure) for failure in earlier))
 
 
 def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
-    if not failures or not _is_storage(failures[-1]):
+    if not failures or not is_storage(failures[-1]):
         return None
     last = failures[-1]
     message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
@@ -313,32 +307,18 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
     policy = job.spec.run_policy
     if sum(failure.kind == "Application" for failure in failures) > policy.application_retries:
         return Verdict(phase="Failed", reason=Reason.APPLICATION_RETRIES_SPENT, message=message)
-    in_vain = sum(failure.kind == "Infrastructure" for failure in _since_checkpoint(failures))
+    in_vain = sum(failure.kind == "Infrastructure" for failure in since_checkpoint(failures))
     if in_vain > policy.infrastructure_retries:
         message = f"{in_vain} attempts in a row ended without a new checkpoint. {message}"
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     return None
 
 
-def _since_checkpoint(failures: list[Failure]) -> list[Failure]:
-    """Return the failures since a checkpoint that went further than all before: what dies behind it made progress.
-
-    Further, not other: an attempt that begins anew, or from an older checkpoint, saves steps that were saved before.
-    """
-    furthest: dict[str, int] = {}
-    first = 0
-    for number, failure in enumerate(failures):
-        at = failure.checkpoint
-        if at is not None and at.step > furthest.get(at.stage, -1):
-            furthest[at.stage], first = at.step, number
-    return failures[first:]
-
-
 def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now_s: float) -> _Step:
     """Create the next attempt at a run, or wait: for the back-off, or until the previous child is gone."""
-    failures = _since_checkpoint([failure for failure in facts.failures if failure.run == run.name])
+    failures = since_checkpoint([failure for failure in facts.failures if failure.run == run.name])
     # From the failure on, not from now: a restart of the operator must not prolong the wait.
-    wait_s = _back_off(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
+    wait_s = back_off_s(failures) - (now_s - parse_time(failures[-1].finished_at)) if failures else 0.0
     if wait_s > 0:
         message = f"Attempt {failures[-1].attempt} failed ({failures[-1].reason}); {len(failures)} so far"
         verdict = Verdict(phase="Pending", reason=Reason.BACKING_OFF, message=message)
@@ -348,7 +328,7 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     if leftovers:
         verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
         return _Step(verdict=verdict, remove=_not_stopping(list(leftovers)), requeue_after_s=left_s)
-    is_at_once = len(failures) == 1 and _back_off(failures) == 0.0
+    is_at_once = len(failures) == 1 and back_off_s(failures) == 0.0
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
     avoided = find_bad_nodes(facts.failures)
@@ -380,18 +360,6 @@ def _was_seen(observed: Observed) -> bool:
 
 def _earliest(*moments_s: float | None) -> float | None:
     return min((moment for moment in moments_s if moment is not None), default=None)
-
-
-def _back_off(failures: list[Failure]) -> float:
-    """Return the seconds from the last failure to the next attempt: 0, 10, 20, 40 ... 360.
-
-    After a storage failure they start at 10: storage does not recover at once.
-    """
-    waits = len(failures) if failures and _is_storage(failures[-1]) else len(failures) - 1
-    if waits < 1:
-        return 0.0
-    doublings = min(waits - 1, 16)  # 2.0 ** 1024 overflows
-    return min(FIRST_BACK_OFF_S * 2.0**doublings, MAX_BACK_OFF_S)
 
 
 def _seconds_left(job: BertPretrainJob, previous: JobStatus, now_s: float) -> float | None:

@@ -68,6 +68,8 @@ class Rendezvous:
     """A rank was ended because it had hung."""
     silent_limit_s: float = _SILENT_SHARE * DEFAULT_LIMITS_S[0]
     """For how long nothing need be heard of a host."""
+    start_limit_s: float = DEFAULT_LIMITS_S[1]
+    """For how long ranks may be missing."""
     heard_at_s: dict[int, float] = field(default_factory=dict)
     """When the first rank of each host was heard last, by rank, on the monotonic clock."""
     _host_of: dict[int, str] = field(default_factory=dict)
@@ -118,6 +120,15 @@ class Rendezvous:
             "the network between it and the launcher is cut"
         )
         return NoProgress("WorkerLost", message, FirstFailure(rank=rank, host=host))
+
+    def not_started(self, waited_s: float) -> NoProgress | None:
+        """Return which ranks a launcher has not started in all that time; None if all of them, or if there is time."""
+        if self.is_complete or waited_s <= self.start_limit_s:
+            return None
+        missing = join_names(str(rank) for rank in range(self.ranks) if rank not in self._host_of)
+        started = f"{len(self._host_of)} of {self.ranks} ranks"
+        message = f"the launcher has started {started} in {waited_s:.0f} s; missing: {missing}"
+        return NoProgress("Hung", message, FirstFailure())
 
     def describe_hang(self) -> str:
         """Return which ranks hold up the run, and since when, in a sentence."""
@@ -194,9 +205,9 @@ class LaunchMonitor:
         Raises:
             InputError: the environment says something else.
         """
-        wanted_s = _SILENT_SHARE * read_limits(environment)[0]
-        silent_limit_s = min(max(wanted_s, _SHORTEST_SILENT_S), _LONGEST_SILENT_S)
-        rendezvous = Rendezvous(ranks, hosts, silent_limit_s=silent_limit_s)
+        shortest_s, longest_s = read_limits(environment)
+        silent_limit_s = min(max(_SILENT_SHARE * shortest_s, _SHORTEST_SILENT_S), _LONGEST_SILENT_S)
+        rendezvous = Rendezvous(ranks, hosts, silent_limit_s=silent_limit_s, start_limit_s=longest_s)
         return cls(log, rendezvous, stop, report, read_action(environment))
 
     def __post_init__(self) -> None:
@@ -260,7 +271,7 @@ class LaunchMonitor:
             thread.join(_TICK_S)
 
     def _watch(self, ended: threading.Event, is_stuck: Callable[[], bool]) -> None:
-        looked_at_s = time.monotonic()
+        began_at_s = looked_at_s = time.monotonic()
         while not ended.wait(_TICK_S):
             now_s, before_s = time.monotonic(), looked_at_s
             looked_at_s = now_s
@@ -268,13 +279,19 @@ class LaunchMonitor:
             if now_s - before_s > _FROZEN_S or is_stuck():
                 # This pod is stopped, or cannot write its log, not the others: what they write is still on its way.
                 heard.update(dict.fromkeys(list(heard), now_s))
-            elif (silent := self.rendezvous.silent_host(now_s)) is not None:
-                self._report(silent.message)
+            elif (found := self._find_trouble(now_s, began_at_s)) is not None:
+                self._report(found.message)
                 if self.action == "Restart":
-                    self.ended_for = silent
+                    self.ended_for = found
                     self.stop.end_child()
                     return
-                heard.pop(silent.failure.rank or 0, None)  # told once, until it is heard again
+                # Told once, until it is heard again.
+                heard.pop(found.failure.rank or 0, None)
+                began_at_s = now_s
+
+    def _find_trouble(self, now_s: float, began_at_s: float) -> NoProgress | None:
+        missing = None if self.has_started else self.rendezvous.not_started(now_s - began_at_s)
+        return missing or self.rendezvous.silent_host(now_s)
 
     def _report_hang(self) -> None:
         self._report(self.rendezvous.describe_hang())
