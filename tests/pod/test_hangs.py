@@ -253,8 +253,8 @@ def test_a_host_of_which_nothing_is_heard_is_named() -> None:
     for line in ("rank=0 size=2 host=w-0", "rank=1 size=2 host=w-1"):
         rendezvous.take(f"bert-pod/1 event=rank {line}")
     assert rendezvous.take(hang(0).render())
-    assert rendezvous.describe_hang().startswith("rank 1 on w-1: nothing is heard of it")
     assert rendezvous.hang is not None
+    assert rendezvous.hang.message.startswith("rank 1 on w-1: nothing is heard of it")
     assert rendezvous.hang.failure.host == "w-1"
 
 

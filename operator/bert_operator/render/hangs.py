@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_operator.api.schema.bert_pretrain_job import DEFAULT_HANG_SECONDS, RunPolicy
+from bert_operator.api.schema.bert_pretrain_job import RunPolicy
 
 
 def hang_environment(policy: RunPolicy) -> dict[str, str]:
@@ -14,9 +14,5 @@ def hang_environment(policy: RunPolicy) -> dict[str, str]:
     if policy.on_hang is not None:
         found["BERT_ON_HANG"] = policy.on_hang
     if policy.hang_min_seconds is not None or policy.hang_max_seconds is not None:
-        given = (policy.hang_min_seconds, policy.hang_max_seconds)
-        limits = (
-            default if limit is None else limit for limit, default in zip(given, DEFAULT_HANG_SECONDS, strict=True)
-        )
-        found["BERT_HANG_LIMITS_S"] = ",".join(map(str, limits))
+        found["BERT_HANG_LIMITS_S"] = ",".join(map(str, policy.hang_limits))
     return found

@@ -124,7 +124,7 @@ def run_launcher(job: Job) -> int:
             hostfile=str(hostfile),
             exports=choose_exports(os.environ, job.exports),
             is_root=os.geteuid() == 0,
-            program=rank_command(job.program, job.declared, job.binding, reports_end=True),
+            program=rank_command(job.program, job.declared, job.binding),
         )
         environment = launcher_environment(job.mpi, os.environ, options) | {"TMPDIR": str(folder / "tmp")}
         return _run(job, launcher, command, environment, tuple(host.pod for host in hosts), stop)

@@ -68,13 +68,10 @@ class DeclaredTopology:
         return tuple(word for name, value in named if value is not None for word in (name, str(value)))
 
 
-def rank_command(
-    program: tuple[str, ...], declared: DeclaredTopology, binding: Binding | None, *, reports_end: bool = False
-) -> tuple[str, ...]:
-    """Return the command that a launcher starts for each rank."""
-    report_end = ("--tell-end",) if reports_end else ()
+def rank_command(program: tuple[str, ...], declared: DeclaredTopology, binding: Binding | None) -> tuple[str, ...]:
+    """Return the command that a launcher starts for each rank, or a pod for its only one."""
     options = (*declared.options(), *(binding.options() if binding else ()))
-    return (sys.executable, "-m", "bert_trainer.pod", "rank", *report_end, *options, "--", *program)
+    return (sys.executable, "-m", "bert_trainer.pod", "rank", "--tell-end", *options, "--", *program)
 
 
 def run_rank(

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -102,12 +102,14 @@ class Rendezvous:
     @property
     def hang(self) -> NoProgress | None:
         """What is known of ranks that make no progress; None if all do."""
-        if not self.hangs:
+        hangs = dict(self.hangs)  # lines arrive in another thread
+        if not hangs:
             return None
+        culprits = find_culprits(hangs, self.ranks)
         # Where all wait for each other, none of them, nor its node, is to blame.
-        rank, *others = find_culprits(dict(self.hangs), self.ranks)
+        rank, *others = culprits
         failure = FirstFailure() if others else FirstFailure(rank=rank, host=self._host_of.get(rank))
-        return NoProgress("Hung", self.describe_hang(), failure)
+        return NoProgress("Hung", self._describe_hang(hangs, culprits), failure)
 
     def silent_host(self, now_s: float) -> NoProgress | None:
         """Return the host of which nothing was heard for too long; None if all are heard."""
@@ -130,10 +132,7 @@ class Rendezvous:
         message = f"the launcher has started {started} in {waited_s:.0f} s; missing: {missing}"
         return NoProgress("Hung", message, FirstFailure())
 
-    def describe_hang(self) -> str:
-        """Return which ranks hold up the run, and since when, in a sentence."""
-        hangs = dict(self.hangs)  # lines arrive in another thread
-        culprits = find_culprits(hangs, self.ranks)
+    def _describe_hang(self, hangs: Mapping[int, Hang], culprits: Sequence[int]) -> str:
         hosts = {rank: f" on {self._host_of[rank]}" if rank in self._host_of else "" for rank in culprits}
         names = join_names(f"rank {rank}{host}" for rank, host in hosts.items())
         told = [hangs[rank] for rank in culprits if rank in hangs]
@@ -294,7 +293,8 @@ class LaunchMonitor:
         return missing or self.rendezvous.silent_host(now_s)
 
     def _report_hang(self) -> None:
-        self._report(self.rendezvous.describe_hang())
+        if (hang := self.rendezvous.hang) is not None:
+            self._report(hang.message)
 
     def _report(self, message: str) -> None:
         log = self.log

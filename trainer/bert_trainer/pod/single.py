@@ -47,7 +47,7 @@ def run_single(job: Job) -> int:
     """
     with StopForwarder() as stop, temporary_folder() as folder:
         launcher = find_launcher(job.mpi) if job.ranks > 1 else None
-        command = rank_command(job.program, job.declared, job.binding, reports_end=True)
+        command = rank_command(job.program, job.declared, job.binding)
         if launcher is not None:
             command = render_local_command(
                 launcher,

@@ -14,7 +14,7 @@ from bert_trainer.model.bert import Bert
 from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.parallel.reduction import ReductionTimes
-from bert_trainer.parallel.world import World
+from bert_trainer.parallel.world import World, gather_numbers
 from bert_trainer.training.learner import Learner, ModelT
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stage_progress import StageProgress
@@ -144,11 +144,7 @@ def rank_costs(world: World, learner: Learner[ModelT], reductions: Sequence[Redu
         memory_bytes(learner.device),
         learner.optimizer.state_bytes,
     ]
-    # A gather made of a sum: every rank fills its own slots and leaves zeros in the others'.
-    slots = [0.0] * (len(own) * world.size)
-    slots[world.rank * len(own) : (world.rank + 1) * len(own)] = own
-    by_rank = world.sum_numbers(slots)
-    total_s, exposed_s, memory, state = (max(by_rank[field :: len(own)]) for field in range(len(own)))
+    total_s, exposed_s, memory, state = map(max, zip(*gather_numbers(world, own), strict=True))
     costs = {"memory_bytes": memory, "optimizer_state_bytes": state}
     if world.size == 1:
         return costs

@@ -83,11 +83,6 @@ _VALUES = SectionRule(
 )
 
 
-def _hang_limit(policy: RunPolicy, number: int) -> int:
-    given = (policy.hang_min_seconds, policy.hang_max_seconds)[number]
-    return DEFAULT_HANG_SECONDS[number] if given is None else given
-
-
 def _under(path: str, folders: tuple[str, ...]) -> bool:
     # With the slash, or /tmpfs would be taken for a folder of /tmp. MOUNT_PATTERN has refused dots and double slashes.
     return any(f"{path}/".startswith(f"{folder}/") for folder in folders)
@@ -313,13 +308,13 @@ SECTION_RULES: Mapping[type[Section], tuple[SectionRule, ...]] = MappingProxyTyp
         ),
         RunPolicy: (
             SectionRule(
-                holds=lambda policy: _hang_limit(policy, 0) <= _hang_limit(policy, 1),
+                holds=lambda policy: policy.hang_limits[0] <= policy.hang_limits[1],
                 cel=f"(has(self.hangMinSeconds) ? self.hangMinSeconds : {DEFAULT_HANG_SECONDS[0]}) <= "
                 f"(has(self.hangMaxSeconds) ? self.hangMaxSeconds : {DEFAULT_HANG_SECONDS[1]})",
                 field="hangMaxSeconds",
                 allowed=f"hangMinSeconds, {DEFAULT_HANG_SECONDS[0]} if it is empty, or more",
                 next_step="set hangMinSeconds lower, or hangMaxSeconds higher",
-                got=lambda policy: f"{_hang_limit(policy, 1)} with hangMinSeconds {_hang_limit(policy, 0)}",
+                got=lambda policy: f"{policy.hang_limits[1]} with hangMinSeconds {policy.hang_limits[0]}",
             ),
         ),
         ProfileStepsSpec: (

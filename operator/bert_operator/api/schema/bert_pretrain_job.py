@@ -330,6 +330,13 @@ class RunPolicy(Section):
     checkpoints_after_success: Literal["Keep", "Delete"] = "Keep"
     """Whether checkpoints are kept once every stage is done; the export and the metrics always are."""
 
+    @property
+    def hang_limits(self) -> tuple[int, int]:
+        """The lower and the upper limit for hangs in seconds, defaults filled in."""
+        lower, upper = self.hang_min_seconds, self.hang_max_seconds
+        defaults = DEFAULT_HANG_SECONDS
+        return (defaults[0] if lower is None else lower, defaults[1] if upper is None else upper)
+
 
 class JobSpec(Section):
     """Everything that the user decides."""
