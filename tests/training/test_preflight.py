@@ -56,6 +56,7 @@ def test_a_rank_that_sees_other_shards_is_named_on_all(tmp_path: Path, change: s
 
     def check(world: ThreadedWorld) -> str | None:
         own = tmp_path / str(world.rank)
+        world.local_rank = 0  # each on a host of its own: of one host one rank looks
         try:
             preflight.check_same_shards(world, [Folder(own / "a", own / "b")])  # type: ignore[list-item]
         except InputError as error:
