@@ -31,6 +31,7 @@ LIMITS_VARIABLE = "BERT_HANG_LIMITS_S"
 STACKS_SIGNAL = signal.SIGUSR2
 """A trainer that gets it writes the stacks of all its threads to standard error and goes on."""
 
+_STDERR = 2
 DEFAULT_LIMITS_S = (120.0, 1800.0)
 _FACTOR = 5.0
 _WARM_UP_STEPS = 5
@@ -197,8 +198,8 @@ def begin(environment: MutableMapping[str, str] | None = None) -> None:
     # Not for processes that this one starts: their progress is not the run's.
     descriptor = environment.pop(DESCRIPTOR_VARIABLE, "")
     # Also where nobody watches, for people; and before the first beat: whoever sees one may send the signal, which
-    # would end a process without handler.
-    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    # would end a process without handler. By number: sys.stderr may be replaced by something without one.
+    faulthandler.register(STACKS_SIGNAL, file=_STDERR, all_threads=True)
     try:
         # A wrapper may have closed it, and opened something else under its number.
         if not os.readlink(f"/proc/self/fd/{int(descriptor)}").startswith(f"/memfd:{MEMORY_NAME}"):
