@@ -8,8 +8,10 @@ import re
 import shlex
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -18,9 +20,10 @@ import pods
 from bert_trainer.errors import InputError
 from bert_trainer.pod.exit_codes import Evidence, decide_exit_code
 from bert_trainer.pod.hang_watch import Hang, find_culprits
+from bert_trainer.pod.launcher_log import LauncherLog, RecordSource
 from bert_trainer.pod.mpi import find_program
-from bert_trainer.pod.processes import find_descendants, find_ranks
-from bert_trainer.pod.rendezvous import Rendezvous
+from bert_trainer.pod.processes import StopForwarder, find_descendants, find_ranks
+from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
 from bert_trainer.system.heartbeat import SIZE_BYTES, Beat, Heartbeat, Pace, read_limits
 from cluster_api import wait_until
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, write_dataset
@@ -287,6 +290,28 @@ def test_ranks_that_never_start_are_missed_in_the_end() -> None:
     for rank in (0, 2):
         rendezvous.take(f"bert-pod/1 event=rank rank={rank} size=3 host=w-0")
     assert rendezvous.not_started(1801.0) is None
+
+
+@pytest.mark.parametrize("action", ["Restart", "Notify"])
+def test_a_launcher_that_outlives_its_ranks_is_ended(
+    action: Literal["Restart", "Notify"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Open MPI's daemons may miss the end of a peer; the next attempt finds everything done."""
+    rendezvous = Rendezvous(2, 1, silent_limit_s=0.2)
+    ended = threading.Event()
+    stop = StopForwarder()
+    stop.end_child = lambda after_s=0.0: ended.set()  # type: ignore[method-assign]
+    monitor = LaunchMonitor(LauncherLog(RecordSource("uid-1", "2")), rendezvous, stop, action=action)
+    for line in ("rank=0 size=2 host=w-0", "rank=1 size=2 host=w-0"):
+        rendezvous.take(f"bert-pod/1 event=rank {line}")
+    rendezvous.take("bert-pod/1 event=rank_ended rank=0 code=0")
+    assert rendezvous.outlived(1e12) is None
+    rendezvous.take("bert-pod/1 event=rank_ended rank=1 code=0")
+    with monitor.watching(lambda: False):
+        assert wait_until(lambda: ended.is_set() or rendezvous.all_ended_at_s is None, 10, "the launcher's end")
+    assert ended.is_set() == (action == "Restart")
+    assert (monitor.no_progress is not None) == (action == "Restart")
+    assert "the launcher that started them did not" in capsys.readouterr().out
 
 
 def test_where_all_wait_for_each_other_no_rank_is_blamed() -> None:

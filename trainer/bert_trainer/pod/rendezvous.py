@@ -72,6 +72,8 @@ class Rendezvous:
     """For how long ranks may be missing."""
     heard_at_s: dict[int, float] = field(default_factory=dict)
     """When the first rank of each host was heard last, by rank, on the monotonic clock."""
+    all_ended_at_s: float | None = None
+    """When the last rank ended, on the monotonic clock."""
     _host_of: dict[int, str] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
 
@@ -83,6 +85,8 @@ class Rendezvous:
         elif match := _RANK_ENDED.fullmatch(text):
             self.has_hung = self.has_hung or match[3] is not None
             self._ended.add(int(match[1]))
+            if self.is_complete and self.all_ended_at_s is None and self._ended >= self._host_of.keys():
+                self.all_ended_at_s = time.monotonic()
             self.heard_at_s.pop(int(match[1]), None)
             self._add_end(int(match[1]), int(match[2]))
         elif match := _RANK_ALIVE.fullmatch(text):
@@ -130,6 +134,13 @@ class Rendezvous:
         missing = join_names(str(rank) for rank in range(self.ranks) if rank not in self._host_of)
         started = f"{len(self._host_of)} of {self.ranks} ranks"
         message = f"the launcher has started {started} in {waited_s:.0f} s; missing: {missing}"
+        return NoProgress("Hung", message, FirstFailure())
+
+    def outlived(self, now_s: float) -> NoProgress | None:
+        """Return that the launcher stays although all its ranks ended long ago; None if it does not."""
+        if self.all_ended_at_s is None or (since_s := now_s - self.all_ended_at_s) <= self.silent_limit_s:
+            return None
+        message = f"all ranks ended {since_s:.0f} s ago, and the launcher that started them did not"
         return NoProgress("Hung", message, FirstFailure())
 
     def _describe_hang(self, hangs: Mapping[int, Hang], culprits: Sequence[int]) -> str:
@@ -286,11 +297,12 @@ class LaunchMonitor:
                     return
                 # Told once, until it is heard again.
                 heard.pop(found.failure.rank or 0, None)
+                self.rendezvous.all_ended_at_s = None
                 began_at_s = now_s
 
     def _find_trouble(self, now_s: float, began_at_s: float) -> NoProgress | None:
         missing = None if self.has_started else self.rendezvous.not_started(now_s - began_at_s)
-        return missing or self.rendezvous.silent_host(now_s)
+        return missing or self.rendezvous.silent_host(now_s) or self.rendezvous.outlived(now_s)
 
     def _report_hang(self) -> None:
         if (hang := self.rendezvous.hang) is not None:
