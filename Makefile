@@ -14,6 +14,7 @@ TESTS ?= tests
 PYTEST_ARGS ?=
 REPORT ?= runs/gpu-report
 REPORT_ARGS ?=
+CHAOS_ARGS ?=
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
 # transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
@@ -102,6 +103,9 @@ test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 min
 
 test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, containerd), or on the one of KUBECONFIG
 	@$(BIN)/pytest -m cluster tests/cluster $(PYTEST_ARGS)
+
+chaos: setup ## Faults on a cluster of one node, at seeded moments of real jobs (CHAOS_ARGS="--only SIGKILL --moments 1 --resume")
+	@$(BIN)/python tests/chaos/run.py $(CHAOS_ARGS)
 
 test-cuda-image: setup ## Build the CUDA image and look at it on a node without a GPU (root; 20 minutes, 25 GB of disk)
 	@BERT_TEST_CUDA_IMAGE=1 $(BIN)/pytest -m cluster -s tests/cluster/test_cuda_image.py $(PYTEST_ARGS)
