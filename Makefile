@@ -107,6 +107,9 @@ test-cluster: setup ## Run jobs on a cluster of one node (root, buildah, contain
 chaos: setup ## Faults on a cluster of one node, at seeded moments of real jobs (CHAOS_ARGS="--only SIGKILL --moments 1 --resume")
 	@$(BIN)/python tests/chaos/run.py $(CHAOS_ARGS)
 
+chaos-quiet: setup ## Healthy jobs with a slow disk, a slow API server and busy processors: no restart (CHAOS_ARGS="--runs 10")
+	@$(BIN)/python tests/chaos/quiet.py $(CHAOS_ARGS)
+
 test-cuda-image: setup ## Build the CUDA image and look at it on a node without a GPU (root; 20 minutes, 25 GB of disk)
 	@BERT_TEST_CUDA_IMAGE=1 $(BIN)/pytest -m cluster -s tests/cluster/test_cuda_image.py $(PYTEST_ARGS)
 

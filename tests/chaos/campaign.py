@@ -69,6 +69,8 @@ def run_job(bench: Bench, fault: Fault, plans: Sequence[Plan]) -> dict[str, Any]
     job = RealJob(namespace, name)
     scene = Scene(bench.cluster, namespace, job, plans[0].random, bench.undisturbed)
     try:
+        if fault.prepare is not None:
+            fault.prepare(scene)
         namespace.apply(chaos_job(name, **fault.spec))
         with scene.after, JobWatch(files) as watch:
             evidence = _gather(bench, fault, scene, watch, plans)
@@ -120,7 +122,7 @@ def _gather(bench: Bench, fault: Fault, scene: Scene, watch: JobWatch, plans: Se
         expected_sums=bench.expected_outcome,
         commits=watch.commits,
         left_over=left_over,
-        again_allowed=CHECKPOINT_EVERY + watch.most_steps_during_a_write(),
+        again_allowed=CHECKPOINT_EVERY * fault.lost_intervals + watch.most_steps_during_a_write(),
         start_s=bench.start_s,
         not_in_effect=not_in_effect,
     )

@@ -60,6 +60,8 @@ class Fault:
 
     name: str
     group: Group
+    prepare: Callable[[Scene], None] | None = None
+    """Done before the job is created."""
     inject: Callable[[Scene], None]
     """Returns once the fault is there. Raises NotInEffect."""
     heal: Callable[[Scene], None] | None = None
@@ -75,6 +77,8 @@ class Fault:
     """Equal to the undisturbed run's, bit by bit."""
     step_again_s: float = HEALED_S
     """Seconds beyond the start of the processes until a step again, from the fault, or from its end."""
+    lost_intervals: int = 1
+    """Checkpoint intervals that a fault may cost; 2 where it takes the newest checkpoint as well."""
     steps_interrupted: bool = True
     """False: no step may be interrupted or trained again, and ``settled`` has to pass its bar."""
     settled: Callable[[Scene], float] | None = None

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from component import Component
 
@@ -30,6 +30,8 @@ _TIMES = {"st_atime": "st_atime_ns", "st_mtime": "st_mtime_ns", "st_ctime": "st_
 
 class FaultyVolume:
     """One such mount, served by a process of its own."""
+
+    _mounts: ClassVar[dict[Path, FaultyVolume]] = {}
 
     def __init__(self, mounted: Path, folder: Path) -> None:
         """mounted: an existing folder that pods mount; folder: for what lies behind it, and for the log."""
@@ -45,8 +47,14 @@ class FaultyVolume:
             "faulty volume", words, folder / "volume.log", mounted.is_mount, environment={"PYTHONPATH": path}
         )
 
+    @classmethod
+    def at(cls, mounted: Path) -> FaultyVolume:
+        """Return the one that is mounted there."""
+        return cls._mounts[mounted]
+
     def start(self) -> None:
         """Mount it."""
+        self._mounts[self.mounted] = self
         self._process.start()
 
     def stop(self) -> None:

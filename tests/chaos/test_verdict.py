@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-
 from fault import Fault
 from job_watch import Commit, JobWatch, Trained, longest_pause, read_ledger, surviving
 from verdict import Evidence, Moment, commits_by_turns, compare_ledgers, judge, worst
@@ -86,9 +85,8 @@ def test_runs_commit_one_after_another() -> None:
 
 
 def test_the_last_time_that_a_step_was_trained_counts_and_torn_lines_are_counted() -> None:
-    text = (
-        '{"stage": "phase1", "step": 0, "samples": [1]}\n{"stage": "phase1", "step": 0, "samples": [2]}\n{"stage": "ph\n'
-    )
+    line = '{{"stage": "phase1", "step": 0, "samples": [{}]}}\n'
+    text = line.format(1) + line.format(2) + line.format(3)[:20] + "\n"
     lines, broken = read_ledger(text)
     assert (surviving(lines), broken) == ({("phase1", 0): (2,)}, 1)
 

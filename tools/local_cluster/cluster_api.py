@@ -151,7 +151,7 @@ class Api:
         path = self.path_for(document, namespace, subresource=subresource)
         return self.request("PATCH", path, document, query=query, content_type=PATCH_TYPES["apply"])
 
-    def apply_crd(self, document: Json, timeout_s: float = 20) -> None:
+    def apply_crd(self, document: Json, timeout_s: float = 60) -> None:
         """Apply a CustomResourceDefinition and return when objects of its kinds can be created."""
         self.server_side_apply(document).expect()
         name, spec = document["metadata"]["name"], document["spec"]

@@ -85,7 +85,7 @@ class ControlPlane:
             self._define_parts()
             self.etcd.start()
             self.api_server.start()
-            wait_until(lambda: self.api.get("v1/namespaces", "default").status == 200, 20, "namespace default")
+            wait_until(lambda: self.api.get("v1/namespaces", "default").status == 200, 60, "namespace default")
             others = [part for part in self.parts[2:] if part.name in self._start]
             for definition in self._definitions:
                 self.api.apply_crd(definition)

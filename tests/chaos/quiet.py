@@ -1,0 +1,155 @@
+"""``make chaos-quiet``: healthy jobs where everything is slow, to count the false alarms; the bar is none.
+
+The volume is slow (``faulty_volume``), the operator's API server answers every request late (``flaky_proxy``), and
+busy processes take the ranks' time. Every job must succeed in its first attempt, with no failure on record, and its
+status must never have said NoProgress.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / name) for name in ("tools/local_cluster", "tests/support", "tests/chaos")]
+
+from bench import Bench, chaos_job, prepare_bench  # noqa: E402 - after the path
+from campaign import END_DEADLINE_S, status_of  # noqa: E402
+from run import say  # noqa: E402
+
+from cluster_api import wait_until  # noqa: E402
+from flaky_proxy import Fault as ProxyFault  # noqa: E402
+from flaky_proxy import FlakyProxy  # noqa: E402
+from job_cluster import SYSTEM, JobCluster, running_cluster  # noqa: E402
+from node import missing_tools  # noqa: E402
+from operator_process import ACCOUNT, OperatorProcess  # noqa: E402
+from real_jobs import RealJob  # noqa: E402
+
+API_DELAY_S = 2.0
+BUSY_PROCESSES = 2
+AT_A_TIME = 2
+STEPS = {"phase1": 40, "phase2": 20}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run healthy jobs; 0 where none was restarted and all succeeded."""
+    parser = argparse.ArgumentParser(prog="chaos-quiet", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=100, help="how many jobs (default: 100)")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no job after so many seconds")
+    parser.add_argument("--output", type=Path, default=Path("runs/chaos"), help="folder of the dataset and the results")
+    arguments = parser.parse_args(words)
+    if missing := "unset KUBECONFIG, faults need their own node" if os.environ.get("KUBECONFIG") else missing_tools():
+        print(f"chaos-quiet: {missing}", file=sys.stderr)
+        return 2
+    # By default SIGTERM ends Python at once, and a whole cluster would be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    file = arguments.output / "quiet.json"
+    found: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    with tempfile.TemporaryDirectory(prefix="bert-quiet-") as folder:
+        for run in _runs(Path(folder), arguments, already=len(found)):
+            found.append(run)
+            file.write_text(json.dumps(found, indent=1) + "\n")
+            say(f"{run['name']}: {run['phase']}, {run['seconds']:.0f} s, {run['restarts']} restarts {run['alarms']}")
+    print(last_line(found), flush=True)
+    return 0 if all(is_quiet(run) for run in found) else 1
+
+
+def is_quiet(run: dict[str, Any]) -> bool:
+    """Tell whether a healthy job was left alone."""
+    return run["phase"] == "Succeeded" and not run["restarts"] and not run["alarms"]
+
+
+def last_line(found: Sequence[dict[str, Any]]) -> str:
+    """Return the line that the runs end with."""
+    restarts = sum(run["restarts"] for run in found)
+    return f"chaos-quiet: runs={len(found)} quiet={sum(is_quiet(run) for run in found)} restarts={restarts}"
+
+
+def _runs(folder: Path, arguments: argparse.Namespace, *, already: int) -> Iterator[dict[str, Any]]:
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(folder / "node"))
+        cluster.install_operator(folder / "overlay")
+        bench = prepare_bench(cluster, arguments.output / "dataset")
+        stack.callback(bench.close)
+        stack.enter_context(_slow_operator(cluster, folder))
+        stack.enter_context(_busy_processors())
+        with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
+
+            def run(number: int) -> dict[str, Any] | None:
+                return None if time.monotonic() - started_s > arguments.limit_s else _run(bench, number)
+
+            yield from filter(None, pool.map(run, range(already, arguments.runs)))
+
+
+@contextmanager
+def _slow_operator(cluster: JobCluster, folder: Path) -> Iterator[None]:
+    """Replace the operator's pod by a process of this machine, which meets the API server through a slow proxy."""
+    node = cluster.node
+    assert node is not None
+    cluster.kubectl("-n", SYSTEM, "scale", "deployment/bert-operator", "--replicas=0")
+    token = node.service_account_token(ACCOUNT, ACCOUNT)
+    with FlakyProxy(node.url, node.ca_file) as proxy:
+        proxy.add(ProxyFault(lambda request: not request.is_watch, "delay", delay_s=API_DELAY_S))
+        kubeconfig = node.kubeconfig(token, server=proxy.url)
+        with OperatorProcess(folder / "operator", kubeconfig, trainerImage=cluster.trainer_image, sweepSeconds=30):
+            yield
+
+
+@contextmanager
+def _busy_processors() -> Iterator[None]:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY_PROCESSES)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def _run(bench: Bench, number: int) -> dict[str, Any]:
+    name = f"quiet-{number}"
+    namespace, volume = bench.faulty()
+    volume.set_trouble(name, "slow")
+    document: Any = chaos_job(name)
+    for stage in document["spec"]["stages"]:
+        stage["pretrain"]["length"] = {"steps": STEPS[stage["name"]]}
+    started_s = time.monotonic()
+    namespace.apply(document)
+    job, alarms = RealJob(namespace, name), set[str]()
+
+    def ended() -> bool:
+        status = status_of(job)
+        reasons = {condition.get("reason", "") for condition in status.get("conditions", ())}
+        alarms.update(reasons & {"NoProgress", "PodNotReady", "StorageFailed"})
+        return status.get("phase") in ("Succeeded", "Failed")
+
+    try:
+        wait_until(ended, END_DEADLINE_S, name, every_s=0.5)
+    except TimeoutError:
+        alarms.add("did not end")
+    status = status_of(job)
+    namespace.kubectl("delete", "bpj", name, "--ignore-not-found", "--wait=false")
+    return {
+        "name": name,
+        "phase": status.get("phase", ""),
+        "restarts": status.get("attempt", 1) - 1,
+        "alarms": sorted(alarms),
+        "failures": status.get("failures", []),
+        "seconds": time.monotonic() - started_s,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

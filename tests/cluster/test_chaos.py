@@ -1,0 +1,53 @@
+"""Six faults of ``make chaos`` (docs/reliability.md), each at one moment; none that test_healing.py has already.
+
+Every verdict must be right or late, not wrong: how long recovery takes is measured by ``make chaos``, not by a test.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from bench import Bench
+from campaign import plan_moments, run_fault
+from catalog import FAULTS
+
+from real_jobs import RealJob, side_by_side
+
+pytestmark = pytest.mark.timeout(400)
+SEED = 22
+NO_BAR_S = float("inf")
+CHOSEN = (
+    "eviction of a worker",
+    "newest checkpoint damaged",
+    "newest checkpoint from another job",
+    "memory limit hit",
+    "NaN in the weights",
+    "volume full for 20 s",
+)
+
+
+@pytest.fixture(scope="module")
+def judged(whole: RealJob) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """Waits for what became of the jobs of a fault."""
+    if whole.namespace.folder is None:
+        pytest.skip("faults need the node of this machine; KUBECONFIG names another cluster")
+    bench = Bench.of_run(whole, NO_BAR_S)
+    faults = {fault.name: fault for fault in FAULTS}
+    stories = {
+        name: functools.partial(run_fault, bench, faults[name], plan_moments(faults[name], SEED, 1)) for name in CHOSEN
+    }
+    with side_by_side(stories) as end:
+        yield end
+    bench.close()
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_right_result_comes_out_after(
+    judged: Callable[[str], list[dict[str, Any]]], say: Callable[[str], None], name: str
+) -> None:
+    (job,) = judged(name)
+    say(f"{name}: {job['verdict']}, {[moment['recovery_s'] for moment in job['moments']]} s")
+    assert job["verdict"] in ("resilient", "degraded"), job
