@@ -18,7 +18,7 @@ from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
+from bert_operator.cluster.object_summaries import ChildRecord, ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
 from bert_operator.cluster.work_queue import Requeue
@@ -115,7 +115,7 @@ class Children:
         """Return the children that this very job controls; the garbage collector deletes those of a namesake."""
         return self._index.own_children(ref, summary.uid)
 
-    async def refresh(self, ref: JobRef) -> None:
+    async def refresh(self, ref: JobRef, summary: JobSummary) -> None:
         """Read a job's children from the API server, past a watch that may be late."""
         for kind in ("Job", "MPIJob"):
             try:
@@ -132,6 +132,38 @@ class Children:
             for item in answer.get("items", ()):
                 # Items of a list carry no kind.
                 self._index.put_child({**item, "kind": kind})
+        if summary.child is not None:
+            await self._look_for(ref, summary.child)
+
+    async def find_unwatched(self, ref: JobRef, summary: JobSummary) -> None:
+        """Read the job's children that no watch tells of, since others have taken their label away."""
+        record = summary.child
+        known = {child.uid for child in self.own(ref, summary) if not child.is_watched}
+        if record is not None and record.uid in known:
+            await self._look_for(ref, record)
+
+    async def _look_for(self, ref: JobRef, record: ChildRecord) -> None:
+        """Read the child that the status names, by its name."""
+        try:
+            answer = await self._api.get(path_of(record.kind, ref.namespace, record.name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            answer = {}
+        if answer.get("metadata", {}).get("uid") == record.uid:
+            self._index.find_again(answer, record)
+        else:
+            self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
+
+    async def delete_orphans(self, ref: JobRef) -> None:
+        """Delete the children of a job that is gone which the garbage collector does not know to be its own."""
+        for child in self._index.children(ref):
+            if child.is_orphan and not child.is_deleting:
+                answer = await delete_object(self._api, path_of(child.kind, ref.namespace, child.name), child.uid)
+                if answer is None:
+                    self._index.drop_uid(child.kind, ref.namespace, child.name, child.uid)
+                else:
+                    self._index.put_child(answer)
 
     async def delete(self, ref: JobRef, child: Child) -> None:
         """Delete a child, its pods first.

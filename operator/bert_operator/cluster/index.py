@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_operator.cluster.object_summaries import (
+    ChildRecord,
     ChildSummary,
     JobSummary,
     PodSummary,
     WarningSummary,
+    child_of,
     read_child,
     read_job,
     read_pod,
@@ -46,6 +48,8 @@ class Index:
         self._jobs: dict[JobRef, JobSummary] = {}
         self._children: dict[JobRef, dict[str, ChildSummary]] = {}
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
+        # Of children, by namespace and name. Labels and owners are anyone's to change; what a status says is not.
+        self._records: dict[tuple[str, str], ChildRecord] = {}
         # Jobs by the prefix of their children's names, where that is not the job's own name.
         self._by_prefix: dict[JobRef, JobRef] = {}
         self._warnings: OrderedDict[WarningKey, tuple[WarningSummary, ...]] = OrderedDict()
@@ -65,11 +69,15 @@ class Index:
         if self._is_old(known, body):
             return None
         self._jobs[ref] = summary = read_job(body)
+        if summary.child is not None:
+            self._records[ref.namespace, summary.child.name] = summary.child
         return self._note_news(ref) if _is_news(known, summary) else None
 
     def put_child(self, body: Document) -> JobRef | None:
         """Add or update a Job or MPIJob."""
-        read = read_child(body)
+        metadata = body.get("metadata", {})
+        record = self._records.get((_namespace(body), metadata.get("name", "")))
+        read = read_child(body, record if record is not None and record.uid == metadata.get("uid") else None)
         if read is None:
             return None
         job, summary = read
@@ -81,9 +89,15 @@ class Index:
         self._note_prefix(ref)
         return self._note_news(ref) if _is_news(known, summary) else None
 
+    def find_again(self, body: Document, record: ChildRecord) -> JobRef | None:
+        """Add a child that the API server has, whatever watches have said: one without its label has left them."""
+        self._tombstones.pop(record.uid, None)
+        self._records[_namespace(body), record.name] = record
+        return self.put_child(body)
+
     def put_pod(self, body: Document) -> JobRef | None:
         """Add or update a pod."""
-        read = read_pod(body)
+        read = read_pod(body, self._records.get((_namespace(body), child_of(body))))
         if read is None:
             return None
         job, summary = read
@@ -132,6 +146,9 @@ class Index:
             if (job := self._jobs.get(ref)) is not None and job.uid == uid:
                 del self._jobs[ref]
                 self._news.pop(ref, None)
+                # One that is there may have lost its owner, and is known by its record until it is gone.
+                if job.child is not None and job.child.name not in self._children.get(ref, {}):
+                    self._records.pop((namespace, job.child.name), None)
             return ref
         tables: Mapping[str, dict[JobRef, dict[str, Any]]] = {
             "Job": self._children,
@@ -142,6 +159,8 @@ class Index:
             table = tables[kind]
             if table[ref][name].uid == uid:
                 del table[ref][name]
+                if kind != "Pod":
+                    self._records.pop((namespace, name), None)
                 if not table[ref]:
                     del table[ref]
                     if ref not in self._children and ref not in self._pods:

@@ -26,6 +26,19 @@ _ATTEMPT_DIGITS = 6
 """Far more than all retry budgets together allow; a longer label was not written by an operator."""
 
 
+class ChildRecord(NamedTuple):
+    """What a job's status says of its newest child. Only the operator writes that, while anyone may change labels."""
+
+    job: str
+    """The job's name, and its uid."""
+    job_uid: str
+    kind: ChildKind
+    name: str
+    uid: str
+    run: str
+    attempt: int
+
+
 class JobSummary(NamedTuple):
     """A BertPretrainJob."""
 
@@ -37,6 +50,8 @@ class JobSummary(NamedTuple):
     phase: str
     stages: tuple[str, ...]
     """Their names; no profile adds any."""
+    child: ChildRecord | None
+    """The newest child, once it was seen."""
     content: bytes | None
     """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
 
@@ -69,6 +84,10 @@ class ChildSummary(NamedTuple):
     completed_at_s: float | None
     waiting_since_s: float | None
     """When it was created or resumed; None if it was resumed and its controller has not seen that yet."""
+    is_orphan: bool = False
+    """Whether others have taken its owner away: the garbage collector does not delete it with its job."""
+    is_watched: bool = True
+    """Whether it has the label that watches select by."""
 
 
 class PodSummary(NamedTuple):
@@ -131,7 +150,24 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         is_deleting="deletionTimestamp" in metadata,
         phase=sys.intern(kept["status"].get("phase") or "Pending"),
         stages=tuple(_stage_names(kept["spec"] or {})),
+        child=_read_record(metadata, kept["status"]),
         content=content if len(content) <= most_bytes else None,
+    )
+
+
+def _read_record(metadata: Document, status: Document) -> ChildRecord | None:
+    child, run = status.get("child") or {}, status.get("run")
+    # The run of an older child is not in the status any more.
+    if not child or not run or child.get("attempt") != status.get("attempt") or child.get("kind") == "Process":
+        return None
+    return ChildRecord(
+        metadata.get("name", ""),
+        metadata.get("uid", ""),
+        child["kind"],
+        child["name"],
+        child["uid"],
+        run,
+        child["attempt"],
     )
 
 
@@ -143,10 +179,16 @@ def _stage_names(spec: Document) -> Iterator[str]:
             yield sys.intern(name)
 
 
-def read_child(body: Document) -> tuple[str, ChildSummary] | None:
-    """Return the job's name in the labels of a Job or MPIJob, and its summary; None for objects that are not ours."""
+def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, ChildSummary] | None:
+    """Return the job's name in the labels of a Job or MPIJob, and its summary; None for objects that are not ours.
+
+    record: of this very child, which wins over its labels and owners.
+    """
     metadata, status, spec = body.get("metadata", {}), body.get("status") or {}, body.get("spec") or {}
-    labels = metadata.get("labels") or {}
+    labels, owner_uid = metadata.get("labels") or {}, _owner_uid(metadata)
+    is_watched, is_orphan = bool(labels.get(names.JOB_LABEL)), False
+    if record is not None:
+        labels, is_orphan, owner_uid = labels_of(record), owner_uid != record.job_uid, record.job_uid
     attempt = labels.get(names.ATTEMPT_LABEL, "")
     job, kind = labels.get(names.JOB_LABEL), body.get("kind")
     run = labels.get(names.RUN_LABEL, "")
@@ -168,7 +210,7 @@ def read_child(body: Document) -> tuple[str, ChildSummary] | None:
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         version=read_version(body),
-        owner_uid=_owner_uid(metadata),
+        owner_uid=owner_uid,
         run=sys.intern(run),
         attempt=int(attempt),
         created_at_s=created_at_s,
@@ -178,17 +220,34 @@ def read_child(body: Document) -> tuple[str, ChildSummary] | None:
         has_status=bool(status),
         completed_at_s=_time(status.get("completionTime")) or _failed_at(status, kind),
         waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
+        is_orphan=is_orphan,
+        is_watched=is_watched,
     )
+
+
+def labels_of(record: ChildRecord) -> dict[str, str]:
+    """Return the labels by which a child and its pods are known."""
+    return {names.JOB_LABEL: record.job, names.RUN_LABEL: record.run, names.ATTEMPT_LABEL: str(record.attempt)}
+
+
+def child_of(pod: Document) -> str:
+    """Return the name of the Job or MPIJob that a pod's owner says it is of; empty where it has none."""
+    owner = _owner(pod.get("metadata", {}))
+    name = str(owner.get("name", ""))
+    return name.removesuffix("-launcher") if owner.get("kind") == "Job" else name
 
 
 def _is_attempt(label: str) -> bool:
     return label.isascii() and label.isdecimal() and len(label) <= _ATTEMPT_DIGITS
 
 
-def read_pod(body: Document) -> tuple[str, PodSummary] | None:
-    """Return the job's name in the labels of a pod, and its summary; None for pods that are not ours."""
+def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, PodSummary] | None:
+    """Return the job's name in the labels of a pod, and its summary; None for pods that are not ours.
+
+    record: of its child, which wins over its labels.
+    """
     metadata, status = body.get("metadata", {}), body.get("status") or {}
-    labels = metadata.get("labels") or {}
+    labels = (metadata.get("labels") or {}) | (labels_of(record) if record is not None else {})
     job, attempt, run = (labels.get(key) for key in (names.JOB_LABEL, names.ATTEMPT_LABEL, names.RUN_LABEL))
     if not job or not attempt or not run:
         return None

@@ -44,6 +44,7 @@ from bert_operator.state.status import describe_blocked, describe_invalid
 Document = dict[str, Any]
 
 _SETTLING_PAUSE_S = 1.0
+_UNWATCHED_PAUSE_S = 5.0
 MAX_REST_S = 30.0
 """So long a job of which nothing is new is not planned again. A watch may be faster than the answer to the write that
 it tells of, and then wakes the job once more; a resync shall look at every job."""
@@ -131,8 +132,10 @@ class Reconciler:
             ApiError: The API server refused, or could not be reached.
         """
         summary = self._index.job(ref)
-        # Children need no request: the job owns them, so the garbage collector deletes them.
+        # Children need no request: the job owns them, so the garbage collector deletes them. Those whose owner somebody
+        # has taken away are the exception.
         if summary is None or summary.is_deleting:
+            await self._children.delete_orphans(ref)
             self._children.forget(ref)
             self._left_alone.pop(ref, None)
             self._rests.pop(ref, None)
@@ -208,13 +211,14 @@ class Reconciler:
             return frozen.job
 
     async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
+        await self._children.find_unwatched(job.ref, summary)
         step = plan(job, self._observe(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
         if makes_another or _finds_a_loss(status, step.status):
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
-            await self._children.refresh(job.ref)
+            await self._children.refresh(job.ref, summary)
             step = plan(job, self._observe(job, summary, status), self._now_s())
             # So is that of every further attempt. Only where the number of one is used again nothing is written.
             if step.create is not None and step.status == status and await self._statuses.is_outdated(job.ref, summary):
@@ -337,9 +341,10 @@ class Reconciler:
         settling = [
             _SETTLING_PAUSE_S for child in own if is_settling(child, self._index.pods(ref, child.name), self._now_s())
         ]
+        unwatched = [_UNWATCHED_PAUSE_S for child in own if not child.is_watched]
         # A second late, since times of objects are whole seconds; one that has passed is in the status already and
         # must not requeue the job for ever.
-        moments = [step.requeue_after_s, *settling, *(moment + 1.0 for moment in silent if moment > -1.0)]
+        moments = [step.requeue_after_s, *settling, *unwatched, *(moment + 1.0 for moment in silent if moment > -1.0)]
         return min((moment for moment in moments if moment is not None), default=None)
 
 

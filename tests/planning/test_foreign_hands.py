@@ -1,0 +1,126 @@
+"""What others do to the labels and owners of a running child: it stays the job's own, by what the status says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bert_operator.render.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL
+from fake_cluster import Document, FakeCluster, is_deleting
+from fake_controllers import act, start_pod
+from job_walk import REF, Shape, World
+from walking_operator import Operator
+
+STOLEN = {JOB_LABEL: "another", ATTEMPT_LABEL: "7", RUN_LABEL: "prepare"}
+
+
+def running(workers: int = 2) -> tuple[World, Operator]:
+    """Return a job that runs, as its operator has written it down."""
+    world = World(Shape(workers=workers, prepares=False, operators=1, run_policy={}))
+    (operator,) = world.operators
+    world.look(operator)
+    act(world.cluster)
+    for pod in world.cluster.all("Pod"):
+        start_pod(world.cluster, pod)
+    act(world.cluster)
+    for pod in world.cluster.all("Pod"):
+        if pod["status"]["phase"] == "Pending":
+            start_pod(world.cluster, pod)
+    act(world.cluster)
+    world.look(operator)
+    assert (world.status()["phase"], world.status()["attempt"]) == ("Running", 1)
+    return world, operator
+
+
+def relabel(cluster: FakeCluster, document: Document, labels: dict[str, str]) -> Document:
+    metadata = document["metadata"]
+    return cluster.update(document, metadata={**metadata, "labels": {**metadata["labels"], **labels}})
+
+
+def take_owner(world: World, operator: Operator, child: Document) -> None:
+    world.cluster.update(child, metadata={**child["metadata"], "ownerReferences": []})
+
+
+def take_labels(world: World, operator: Operator, child: Document) -> None:
+    for document in (child, *world.cluster.all("Pod")):
+        relabel(world.cluster, document, STOLEN)
+
+
+def remove_label(world: World, operator: Operator, child: Document) -> None:
+    """Take the label away, whereupon the watch that selects by it says that the child is deleted."""
+    labels = {key: value for key, value in child["metadata"]["labels"].items() if key != JOB_LABEL}
+    operator.catch_up()
+    world.cluster.update(child, metadata={**child["metadata"], "labels": labels})
+    change, document = world.cluster.changes.pop()
+    assert change == "MODIFIED"
+    world.cluster.changes.append(("DELETED", document))
+
+
+CHANGES = (take_owner, take_labels, remove_label)
+Change = Callable[[World, Operator, Document], None]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_child_that_others_have_changed_is_still_the_jobs_own(change: Change, workers: int, is_new: bool) -> None:
+    """is_new: the operator has been started since, and knows nothing but what is there."""
+    world, operator = running(workers)
+    (child,) = world.children()
+    change(world, operator, child)
+    if is_new:
+        operator.restart()
+        if change is remove_label:
+            operator.index.drop({**child})  # which no list that selects by the label has
+    for _ in range(3):
+        look = world.look(operator)
+        assert look is not None
+    status = world.status()
+    assert (status["phase"], status["attempt"], status.get("failures")) == ("Running", 1, [])
+    assert [item["metadata"]["uid"] for item in world.cluster.all(child["kind"])] == [child["metadata"]["uid"]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_child_that_watches_do_not_tell_of_is_asked_for(workers: int) -> None:
+    world, operator = running(workers)
+    (child,) = world.children()
+    remove_label(world, operator, child)
+    look = world.look(operator)
+    assert look is not None
+    assert look.again_in_s is not None
+    assert look.again_in_s <= 5.0
+    world.hurt.add(child["metadata"]["uid"])
+    world.cluster.remove(world.cluster.fresh(child) or child)
+    world.cluster.changes.pop()  # no watch says so
+    world.cluster.now_s += 6
+    for pod in world.cluster.all("Pod"):
+        world.cluster.remove(pod)
+    for _ in range(3):
+        world.look(operator)
+    assert [failure["reason"] for failure in world.status()["failures"]] == ["Lost"]
+    assert world.status()["attempt"] == 2
+
+
+def test_a_child_without_its_owner_goes_with_its_job() -> None:
+    world, operator = running()
+    (child,) = world.children()
+    take_owner(world, operator, child)
+    world.look(operator)
+    assert world.job is not None
+    world.cluster.remove(world.job)
+    operator.catch_up()
+    operator.look(REF)
+    left = world.cluster.fresh(child)
+    assert left is None or is_deleting(left)
+
+
+def test_a_child_of_another_uid_is_nobodys() -> None:
+    """Whoever may create MPIJobs cannot give a job one of theirs by its name and its labels."""
+    world, operator = running()
+    (child,) = world.children()
+    own = operator.index.own_children(REF, child["metadata"]["ownerReferences"][0]["uid"])
+    assert [item.uid for item in own] == [child["metadata"]["uid"]]
+    forged = {**child, "metadata": {**child["metadata"], "uid": "forged", "ownerReferences": []}}
+    operator.index.put_child(forged)
+    assert operator.index.own_children(REF, child["metadata"]["ownerReferences"][0]["uid"]) == []
