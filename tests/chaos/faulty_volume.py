@@ -88,12 +88,15 @@ class _Files:
     def _at(self, path: str) -> str:
         return self._backing + path
 
-    def _how(self, path: str) -> Trouble | None:
+    def _now(self) -> dict[str, Trouble]:
         number = os.stat(self._control).st_ino
         if number != self._number:
             self._trouble = json.loads(Path(self._control).read_text())
             self._number = number
-        return self._trouble.get(path.split("/")[1])
+        return self._trouble
+
+    def _how(self, path: str) -> Trouble | None:
+        return self._now().get(path.split("/")[1])
 
     def _check(self, path: str, *, takes_space: bool = False) -> None:
         how = self._how(path)
@@ -117,7 +120,7 @@ class _Files:
     def statfs(self, path: str) -> dict[str, int]:
         found = os.statvfs(self._at(path))
         values = {name: getattr(found, name) for name in _STATFS}
-        return {**values, "f_bavail": 0, "f_bfree": 0} if "full" in self._trouble.values() else values
+        return {**values, "f_bavail": 0, "f_bfree": 0} if "full" in self._now().values() else values
 
     def open(self, path: str, flags: int) -> int:
         if flags & (os.O_WRONLY | os.O_RDWR) and self._how(path) == "read-only":

@@ -181,7 +181,9 @@ FAULTS = (
         spec=FINDS_HANGS,
         step_again_s=HEALED_S + HANG_S,
     ),
-    _training("SIGSTOP of a pod", _signal_a_worker(signal.SIGSTOP), spec=FINDS_HANGS, step_again_s=HEALED_S + HANG_S),
+    _training(
+        "SIGSTOP of a pod", _signal_a_worker(signal.SIGSTOP), spec=FINDS_HANGS, step_again_s=HEALED_S + SILENCE_S
+    ),
     _training("launcher pod killed", _kill_the_launcher),
     _training("worker pod killed", _signal_a_worker(signal.SIGKILL)),
     _training("eviction of a worker", _evict),
