@@ -89,6 +89,8 @@ class Fault:
     alone: bool = False
     """It ends the job, or touches more than the job: a job for every moment, and no other job beside it. Otherwise one
     job gets the fault at all moments, one after another."""
+    one_job: bool = False
+    """It touches more than the job, but ends none: one job gets it at all moments, with no other job beside it."""
     a_job_per_moment: bool = False
     """It ends the job, but touches no other."""
     own_namespace: bool = False
@@ -100,6 +102,11 @@ class Fault:
     def slug(self) -> str:
         """The name as a part of names of Kubernetes."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether no other job may run beside it."""
+        return self.alone or self.one_job
 
     @property
     def is_per_moment(self) -> bool:

@@ -54,9 +54,9 @@ class Campaign:
     def run(self, bench: Bench, faults: Sequence[Fault]) -> None:
         """Try the faults: two jobs at a time where a fault touches only its own, then the others."""
         with ThreadPoolExecutor(max_workers=2) as pool:
-            list(pool.map(lambda fault: self._try(bench, fault), [fault for fault in faults if not fault.alone]))
+            list(pool.map(lambda fault: self._try(bench, fault), [fault for fault in faults if not fault.is_serial]))
         for fault in faults:
-            if fault.alone:
+            if fault.is_serial:
                 self._try(bench, fault)
 
     def _try(self, bench: Bench, fault: Fault) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -54,9 +56,9 @@ class Fault:
 
     match: Match
     how: Literal["hold before", "hold after", "refuse", "delay", "break", "garble"]
-    """hold: the request does not reach the API server, or its answer not the operator, until release().
-    break: the connection ends instead of an answer that the API server gave. garble: a page that is no JSON comes
-    instead, from somebody else."""
+    """hold: the request does not reach the API server, or its answer not the operator, until release(). delay: it goes
+    on after delay_s, or once it is released. break: the connection ends instead of an answer that the API server gave.
+    garble: a page that is no JSON comes instead, from somebody else."""
     nth: int = 1
     times: int = 0
     status: int = 500
@@ -156,8 +158,7 @@ class FlakyProxy(Served):
             fault.reached.set()
             return web.Response(text="<html>Please log in</html>", content_type="text/html")
         if fault is not None and fault.how == "delay":
-            fault.reached.set()
-            await asyncio.sleep(fault.delay_s)
+            await _hold(fault, fault.delay_s)
         if fault is not None and fault.how == "hold before":
             await _hold(fault)
             if fault.is_discarded:
@@ -209,9 +210,10 @@ class FlakyProxy(Served):
         return response
 
 
-async def _hold(fault: Fault) -> None:
+async def _hold(fault: Fault, longest_s: float = math.inf) -> None:
     fault.reached.set()
-    while not fault.released.is_set():
+    until_s = time.monotonic() + longest_s
+    while not fault.released.is_set() and time.monotonic() < until_s:
         await asyncio.sleep(0.01)
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,11 +37,12 @@ class OperatorProcess(Component):
         namespaces: Sequence[str] = (),
         name: str = "operator",
         wheel: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         """Prepare it; folder: for its log and its settings, which are given as in their file.
 
-        wheel: of another release, to be run in place of this one.
+        wheel: of another release, to be run in place of this one. environment: added to what this process has.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_ports(1)[0]
@@ -51,8 +52,10 @@ class OperatorProcess(Component):
         command += ["--http-port", str(self.port)]
         for namespace in namespaces:
             command += ["--namespace", namespace]
-        environment = {"KUBECONFIG": str(kubeconfig), **({} if wheel is None else {"PYTHONPATH": str(wheel)})}
-        super().__init__(name, command, folder / f"{name}.log", self.is_ready, environment=environment)
+        own = {"KUBECONFIG": str(kubeconfig), **({} if wheel is None else {"PYTHONPATH": str(wheel)})}
+        super().__init__(
+            name, command, folder / f"{name}.log", self.is_ready, environment={**own, **(environment or {})}
+        )
 
     def configure(self, **settings: Any) -> None:
         """Write other settings, which count from the next start on."""

@@ -1,0 +1,197 @@
+"""What may befall the operator, the API server and the node's own services while a job trains.
+
+None of it concerns the ranks: no step may be interrupted, and the status says what is within 15 s after the return. The
+one exception takes a worker with the operator. Ranks are slowed down while a fault holds for minutes, so that the run
+does not end inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from consistency import wait_consistent
+from fault import Fault, NotInEffect, Scene
+from node_processes import signal_pod
+from node_shares import slowed
+from operator_places import StandIn, kill_operator, stand_in, wait_ready
+
+from cluster_api import wait_until
+from component import Component
+from flaky_proxy import Fault as RequestFault
+from job_cluster import Json
+from node import NODE_NAME, Cluster, node_is_ready
+
+SLOW_CALL_S = 30.0
+HOUR_S = 3600
+NOT_READY_S = 120.0
+RANKS_SHARE = 0.04
+"""Of a core, for each worker, while a fault holds for minutes: some 40 steps of the job's 180."""
+NOTICED_S = 90.0
+"""Longest wait until the node controller calls a silent node NotReady; by default it waits 50 s."""
+
+
+def node_of(scene: Scene) -> Cluster:
+    """Return the node of this machine; on another cluster none of this can be done. Raises NotInEffect."""
+    if scene.cluster.node is None:
+        raise NotInEffect("this needs a cluster of this machine")
+    return scene.cluster.node
+
+
+def healing_of(scene: Scene) -> contextlib.ExitStack:
+    """Return what takes the injection back: closed by ``end_healing``, and after the verdict whatever happened."""
+    if "healing" not in scene.kept:
+        scene.kept["healing"] = scene.after.enter_context(contextlib.ExitStack())
+    stack: contextlib.ExitStack = scene.kept["healing"]
+    return stack
+
+
+def slow_ranks(scene: Scene) -> None:
+    """Let the job's workers take few steps until the fault is over."""
+    healing_of(scene).enter_context(slowed(newest_ranks(scene), RANKS_SHARE))
+
+
+def newest_ranks(scene: Scene) -> list[Json]:
+    """Return the pods with ranks of the newest attempt."""
+    return scene.job.pods("worker")[-2:] or scene.job.pods("single")[-1:]
+
+
+def kill_the_operator(scene: Scene) -> None:
+    kill_operator(scene.cluster)
+
+
+def kill_operator_and_worker(scene: Scene) -> None:
+    worker = scene.random.choice(newest_ranks(scene))
+    kill_operator(scene.cluster)
+    if not signal_pod(worker, signal.SIGKILL):
+        raise NotInEffect("the worker had ended")
+    scene.notes.append(str(worker["metadata"]["name"]))
+
+
+def find_node_again(scene: Scene) -> None:
+    start_part("kubelet")(scene)
+    end_healing(scene)
+
+
+def have_operator_again(scene: Scene) -> None:
+    wait_ready(scene.cluster)
+
+
+def stop_api_server(scene: Scene) -> None:
+    node_of(scene).api_server.kill()
+
+
+def start_api_server(scene: Scene) -> None:
+    node_of(scene).api_server.start()
+
+
+def kill_etcd(scene: Scene) -> None:
+    node_of(scene).etcd.kill()
+
+
+def start_etcd(scene: Scene) -> None:
+    node = node_of(scene)
+    node.etcd.start()
+    wait_until(lambda: node.api.get("v1/namespaces", "default").status == 200, 30, "the API server to see etcd again")
+
+
+def part(scene: Scene, name: str) -> Component:
+    """Return a service of the node."""
+    return next(part for part in node_of(scene).node_parts if part.name == name)
+
+
+def kill_part(name: str) -> Callable[[Scene], None]:
+    return lambda scene: part(scene, name).kill()
+
+
+def start_part(name: str) -> Callable[[Scene], None]:
+    def start(scene: Scene) -> None:
+        part(scene, name).start()
+        wait_until(lambda: node_is_ready(node_of(scene).api), 60, "the node to be ready")
+
+    return start
+
+
+def lose_node(scene: Scene) -> None:
+    """Stop kubelet, and return once the node is NotReady."""
+    slow_ranks(scene)
+    part(scene, "kubelet").kill()
+    api = node_of(scene).api
+    wait_until(lambda: not node_is_ready(api), NOTICED_S, f"{NODE_NAME} to be NotReady", every_s=0.5)
+
+
+def stand_in_of(scene: Scene) -> StandIn:
+    """Return the operator as a process of this machine, until the moment has been judged."""
+    folder = node_of(scene).folder / f"stand-in-{scene.random.getrandbits(32):08x}"
+    return scene.after.enter_context(stand_in(scene.cluster, folder))
+
+
+def slow_api_server(scene: Scene) -> None:
+    proxy = stand_in_of(scene).proxy
+    slow_ranks(scene)
+    fault = proxy.add(RequestFault(lambda _: True, "delay", delay_s=SLOW_CALL_S))
+    healing_of(scene).callback(proxy.clear)
+    # Open watches would go on telling: what is slow is slow for them as well.
+    proxy.cut_watches()
+    if not fault.reached.wait(30):
+        raise NotInEffect("the operator asked nothing for 30 s")
+
+
+def set_clock(offset_s: int) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        process = stand_in_of(scene)
+        process.set_clock(offset_s)
+        healing_of(scene).callback(process.set_clock, 0)
+
+    return inject
+
+
+def end_healing(scene: Scene) -> None:
+    """Take back what the injection has put on the scene's stack."""
+    healing_of(scene).close()
+
+
+UNTOUCHED: dict[str, Any] = {"group": "control plane", "steps_interrupted": False, "settled": wait_consistent}
+ONE_JOB: dict[str, Any] = {**UNTOUCHED, "one_job": True}
+
+FAULTS = (
+    Fault(name="operator killed", inject=kill_the_operator, heal=have_operator_again, **ONE_JOB),
+    Fault(
+        name="operator killed with a worker",
+        group="control plane",
+        inject=kill_operator_and_worker,
+        heal=have_operator_again,
+        settled=wait_consistent,
+        one_job=True,
+    ),
+    Fault(name="API server down for 30 s", inject=stop_api_server, heal=start_api_server, hold_s=30.0, **ONE_JOB),
+    Fault(
+        name="API server slow: 30 s a call for 2 min",
+        inject=slow_api_server,
+        heal=end_healing,
+        hold_s=120.0,
+        alone=True,
+        **UNTOUCHED,
+    ),
+    Fault(name="etcd restarted", inject=kill_etcd, heal=start_etcd, hold_s=5.0, **ONE_JOB),
+    Fault(name="kubelet restarted", inject=kill_part("kubelet"), heal=start_part("kubelet"), hold_s=5.0, **ONE_JOB),
+    Fault(
+        name="containerd restarted",
+        inject=kill_part("containerd"),
+        heal=start_part("containerd"),
+        hold_s=5.0,
+        **ONE_JOB,
+    ),
+    Fault(
+        name="node NotReady for 2 min",
+        inject=lose_node,
+        heal=find_node_again,
+        hold_s=NOT_READY_S,
+        alone=True,
+        **UNTOUCHED,
+    ),
+    Fault(name="operator's clock an hour ahead", inject=set_clock(HOUR_S), heal=end_healing, hold_s=15.0, **ONE_JOB),
+    Fault(name="operator's clock an hour behind", inject=set_clock(-HOUR_S), heal=end_healing, hold_s=15.0, **ONE_JOB),
+)
