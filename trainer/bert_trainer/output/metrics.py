@@ -11,9 +11,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 METRICS_FILE = "metrics.jsonl"
 
 Record = dict[str, Value]
+OfRanks = Mapping[str, Sequence[float | None]]
+"""Figures of every rank, by name; None where a rank has none."""
+NOTHING_OF_RANKS: OfRanks = MappingProxyType({})
 
 _GAUGES = {
     "step": "Optimizer steps taken in the current stage.",
@@ -62,6 +66,12 @@ _GAUGES = {
     f"evaluation_accuracy{MISMATCHED}": "Accuracy on a second validation set in the latest evaluation.",
 }
 
+# Of every rank, with its number as a label.
+_RANK_GAUGES = {
+    "rank_score": "How many times as long as the median of the others a rank works in a step, without its waits.",
+    "rank_own_score": "How many times as long as in its best interval of the stage a rank works in a step.",
+}
+
 # The progress line stays short enough to read; everything else is in metrics.jsonl.
 _ON_THE_LINE = [
     "stage",
@@ -78,6 +88,12 @@ _ON_THE_LINE = [
     "real_tokens_per_s",
     "elapsed_s",
     "remaining_s",
+    # Only while a rank is slow.
+    "slow_rank",
+    "slow_rank_host",
+    "slow_rank_score",
+    "slow_rank_intervals",
+    "slow_rank_s",
 ]
 
 _OF_EVERY_RECORD = {"event", "attempt", "attempt_uid", "run_s", "cpu_s"}
@@ -112,6 +128,10 @@ class MetricsWriter:
                 name: Gauge(f"bert_trainer_{name}", text, ["stage"], registry=registry)
                 for name, text in _GAUGES.items()
             }
+            self._gauges |= {
+                f"{name}s": Gauge(f"bert_trainer_{name}", text, ["stage", "rank"], registry=registry)
+                for name, text in _RANK_GAUGES.items()
+            }
             port = self.config.prometheus_port
             try:
                 server, thread = start_http_server(port, registry=registry)
@@ -123,10 +143,14 @@ class MetricsWriter:
             self.prometheus_port = server.server_port
             self._close_server = (server, thread)
 
-    def progress(self, record: Record) -> None:
+    def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:
         """Publish one logging interval; ``record`` has at least stage, step and steps."""
-        self.event("progress", **record)
+        self.event("progress", of_ranks, **record)
         self._publish(str(record["stage"]), int(record["step"] or 0), record)
+        for name, figures in of_ranks.items():
+            for rank, figure in enumerate(figures if name in self._gauges else ()):
+                gauge = self._gauges[name].labels(str(record["stage"]), str(rank))
+                gauge.set(math.nan if figure is None else figure)
 
     def evaluated(self, **fields: Value) -> None:
         """Publish an evaluation; ``fields`` has at least the stage, and a step while that stage trains."""
@@ -154,8 +178,8 @@ class MetricsWriter:
             if isinstance(value, int | float) and name in self._gauges:
                 self._gauges[name].labels(stage).set(value)
 
-    def event(self, event: str, **fields: Value) -> None:
-        """Append a record to ``metrics.jsonl`` and print its line.
+    def event(self, event: str, of_ranks: OfRanks = NOTHING_OF_RANKS, /, **fields: Value) -> None:
+        """Append a record to ``metrics.jsonl`` and print its line, which lacks the figures of single ranks.
 
         Raises:
             TrainerError: the file cannot be written; a ``failed`` event is printed nevertheless, since this may be
@@ -174,7 +198,8 @@ class MetricsWriter:
         try:
             with disk_errors(path), path.open("a") as file:
                 # One write per line: a killed run leaves at most one incomplete last line, which _end_cut_line ends.
-                file.write(json.dumps({key: value for key, value in record.items() if _is_json(value)}) + "\n")
+                kept = {key: value for key, value in record.items() if _is_json(value)}
+                file.write(json.dumps(kept | {key: list(figures) for key, figures in of_ranks.items()}) + "\n")
                 if event == "evaluated":
                     # On the disk before a checkpoint of the same step: what lies behind one is not evaluated again.
                     file.flush()

@@ -24,6 +24,8 @@ T = TypeVar("T")
 # own fusion packs tensors by the time they arrive, which changes the rounding of sums from three ranks on.
 BUCKET_ELEMENTS = 4 * 1024 * 1024
 
+_TEXT_BYTES = 64  # as long as a host name may be
+
 
 class Pending(Protocol):
     """A collective operation in flight. What was handed to it must not be touched before ``wait`` returns."""
@@ -141,6 +143,13 @@ def gather_numbers(world: World, own: Sequence[float]) -> list[list[float]]:
     slots[world.rank * len(own) : (world.rank + 1) * len(own)] = own
     summed = world.sum_numbers(slots)
     return [summed[at : at + len(own)] for at in range(0, len(summed), len(own))]
+
+
+def gather_texts(world: World, own: str) -> list[str]:
+    """Return every rank's text, by rank; of each its first 64 bytes in UTF-8."""
+    padded = own.encode(errors="replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+    rows = gather_numbers(world, list(padded))
+    return [bytes(map(int, row)).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
 def broadcast_pickled(world: World, value: T) -> T:

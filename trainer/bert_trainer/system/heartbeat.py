@@ -114,6 +114,8 @@ class Heartbeat:
         self._descriptor, self._pace = descriptor, Pace(limits_s)
         self._activity, self._steps, self._is_waiting = "starting", 0, False
         self._had_activity = False
+        self.waited_s = 0.0
+        """Seconds for which this process has waited for other ranks."""
         self._at_s = time.monotonic()
         self._limit_s = self._pace.upper_limit_s
 
@@ -149,10 +151,12 @@ class Heartbeat:
     def waiting(self) -> Iterator[None]:
         """Other ranks are waited for inside. No progress by itself."""
         self._is_waiting = True
+        began_at_s = time.perf_counter()
         self._write(self._at_s)
         try:
             yield
         finally:
+            self.waited_s += time.perf_counter() - began_at_s
             self._is_waiting = False
             self._write(self._at_s)
 

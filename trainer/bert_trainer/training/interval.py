@@ -13,11 +13,13 @@ from bert_trainer.model.batch import Batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.losses import LossSums
 from bert_trainer.optim.optimizer import StepResult
+from bert_trainer.output.metrics import OfRanks, Record
 from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.parallel.world import World, gather_numbers
 from bert_trainer.training.learner import Learner, ModelT
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stage_progress import StageProgress
+from bert_trainer.training.stragglers import Stragglers, Work
 
 
 class Interval:
@@ -26,11 +28,15 @@ class Interval:
     Tensors stay on the device until ``publish``: reading one earlier would make the host wait for the step.
     """
 
-    def __init__(self, learner: Learner[Bert], world: World, writer: RunWriter, *, micro_batch_size: int) -> None:
-        """Begin with a stage: reports count their time from here."""
+    def __init__(
+        self, learner: Learner[Bert], world: World, writer: RunWriter, hosts: Sequence[str], *, micro_batch_size: int
+    ) -> None:
+        """Begin with a stage: reports count their time from here. hosts: of all ranks."""
         self.learning_rate = 0.0
         self._learner, self._world, self._writer, self._micro_batch_size = learner, world, writer, micro_batch_size
         self._stage_started_at_s = time.monotonic()
+        self._stragglers = Stragglers(hosts)
+        learner.own_work.take_s()  # what it did before is no part of this stage
         self._waited_s = self._waited_before_s = 0.0
         self._clear()
 
@@ -82,7 +88,7 @@ class Interval:
         learner, world = self._learner, self._world
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
-        costs = rank_costs(world, learner, self._reductions)
+        costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
         totals = world.sum_numbers(
             [
                 *read_sums(self._sums),
@@ -126,16 +132,30 @@ class Interval:
                 "token_imbalance": None if world.size == 1 else self._most_tokens * world.size / tokens,
                 **costs,
                 "data_wait_share": waited_s / world.size / elapsed_s,
-            }
+            },
+            of_ranks,
         )
         self._clear()
 
 
-def rank_costs(world: World, learner: Learner[ModelT], reductions: Sequence[ReductionTimes]) -> dict[str, float]:
-    """Return reduction times and memory of an interval over all ranks; collective.
+def rank_costs(
+    world: World,
+    learner: Learner[ModelT],
+    reductions: Sequence[ReductionTimes],
+    tokens: int,
+    stragglers: Stragglers,
+) -> tuple[Record, OfRanks]:
+    """Return reduction times, memory and who is slow in an interval over all ranks; collective.
 
     Seconds and bytes are means over its steps: bytes are those that every rank sends, seconds and memory are
     those of the rank with the largest value.
+
+    Args:
+        world: The ranks.
+        learner: What is trained.
+        reductions: Of this rank's steps.
+        tokens: Real ones of this rank in them.
+        stragglers: Scores the ranks.
     """
     steps = max(len(reductions), 1)
     own = [
@@ -143,18 +163,22 @@ def rank_costs(world: World, learner: Learner[ModelT], reductions: Sequence[Redu
         sum(times.exposed_s for times in reductions) / steps,
         memory_bytes(learner.device),
         learner.optimizer.state_bytes,
+        learner.own_work.take_s() / steps,
+        tokens / steps,
     ]
-    total_s, exposed_s, memory, state = map(max, zip(*gather_numbers(world, own), strict=True))
-    costs = {"memory_bytes": memory, "optimizer_state_bytes": state}
+    by_rank = gather_numbers(world, own)
+    total_s, exposed_s, memory, state, *_ = map(max, zip(*by_rank, strict=True))
+    costs: Record = {"memory_bytes": memory, "optimizer_state_bytes": state}
     if world.size == 1:
-        return costs
+        return costs, {}
     sent_bytes = sum(times.sent_bytes for times in reductions) / steps
-    return {
+    slow, scores = stragglers.add([Work(seconds, tokens) for *_, seconds, tokens in by_rank])
+    reduction: Record = {
         "reduction_s": total_s,
         "reduction_exposed_s": exposed_s,
         "reduction_bytes": sent_bytes,
-        **costs,
     }
+    return reduction | costs | slow, scores
 
 
 def read_sums(sums: Sequence[LossSums]) -> list[float]:

@@ -20,6 +20,7 @@ from bert_trainer.parallel.reduction import GradientReduction, ReductionTimes
 from bert_trainer.parallel.world import World
 from bert_trainer.parallel.zero1 import Zero1Partition
 from bert_trainer.training.device import Compute
+from bert_trainer.training.own_work import OwnWork
 from bert_trainer.training.profiling import Profiler
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ class Learner(Generic[ModelT]):
     scaler: LossScaler
     overlap: bool
     """Whether buckets may be reduced while the last backward pass runs."""
+    own_work: OwnWork
+    """Of this rank, in its steps."""
 
     @classmethod
     def of(
@@ -65,6 +68,7 @@ class Learner(Generic[ModelT]):
             GradientReduction(parameters, changes.gradients, partition, world, compressed=compressed),
             LossScaler(enabled=compute.precision == "fp16"),
             reduction.overlap,
+            OwnWork(parameters.values.device),
         )
 
     @property
@@ -117,7 +121,7 @@ def take_step(
         profiler: Times the parts.
     """
     learner.parameters.gradients.zero_()
-    with learner.model.backend.step_context():
+    with learner.own_work.on_device(), learner.model.backend.step_context():
         for number, batch in enumerate(batches, start=1):
             with profiler.part("forward"):
                 loss = loss_of(batch)

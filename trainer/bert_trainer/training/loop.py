@@ -144,12 +144,12 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     started_at_s = time.monotonic()
     saves = _save_times(session, stage, data)
     passes = num_micro_batches(stage.global_batch_size, size, world.size)
-    interval = Interval(learner, world, writer, micro_batch_size=size)
+    interval = Interval(learner, world, writer, session.hosts, micro_batch_size=size)
     with _open_reader(stage, data, progress.step, size, learner.model, world) as reader, watched().stage(stage.name):
         at_end = False
         while not at_end:
             profiler.start_step(stage.name, progress.step + 1)
-            with profiler.part("data"):
+            with profiler.part("data"), learner.own_work.on_host():
                 batches = [batch.to(compute.device) for batch in reader.next_step()]
             with profiler.part("reduction"):
                 masked_tokens, stops, in_time = _agree(world, batches, stop, saves)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import Stopped, TrainerError
-from bert_trainer.output.metrics import MetricsWriter, Record
+from bert_trainer.output.metrics import NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
 from bert_trainer.output.progress import Reporter, Value
 from bert_trainer.output.report import write_report
 from bert_trainer.output.run_folder import RunFolder
@@ -58,7 +58,7 @@ class RunWriter:
     def event(self, event: str, **fields: Value) -> None:
         """Append a record to ``metrics.jsonl`` and print its line."""
 
-    def progress(self, record: Record) -> None:
+    def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:
         """Publish one logging interval, as ``MetricsWriter.progress``."""
 
     def evaluated(self, **fields: Value) -> None:
@@ -129,8 +129,8 @@ class Rank0Writer(RunWriter):
     def event(self, event: str, **fields: Value) -> None:  # noqa: D102
         self._metrics.event(event, **fields)
 
-    def progress(self, record: Record) -> None:  # noqa: D102
-        self._metrics.progress(record)
+    def progress(self, record: Record, of_ranks: OfRanks = NOTHING_OF_RANKS) -> None:  # noqa: D102
+        self._metrics.progress(record, of_ranks)
 
     def evaluated(self, **fields: Value) -> None:  # noqa: D102
         self._metrics.evaluated(**fields)

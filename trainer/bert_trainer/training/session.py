@@ -7,6 +7,7 @@ Whatever is wrong with a job is found before the first step. Only the entries of
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bert_trainer.config.stages import PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import WORD_MASKS_VERSION
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.run_folder import RunFolder
-from bert_trainer.parallel.world import World, on_rank_0
+from bert_trainer.parallel.world import World, gather_texts, on_rank_0
 from bert_trainer.training.device import Compute
 from bert_trainer.training.learner import Learner
 from bert_trainer.training.micro_batch_size import configured_micro_batch_sizes
@@ -41,6 +42,8 @@ class Session:
     resumed_from: Checkpoint | None
     """The checkpoint that the run goes on from; None where it begins."""
     profiler: Profiler
+    hosts: tuple[str, ...]
+    """Machine or pod of every rank."""
     micro_batch_sizes: dict[int, int]
     """By index of the stage; ``auto`` ones are missing until ``choose_micro_batch_sizes`` has measured them."""
 
@@ -71,6 +74,7 @@ class Session:
             writer=writer,
             resumed_from=resume(config.stages, config.initial_checkpoint, data.vocabulary, learner, world, writer),
             profiler=_open_profiler(config, world, compute, writer),
+            hosts=tuple(gather_texts(world, socket.gethostname())),
             micro_batch_sizes=configured_micro_batch_sizes(config.stages),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.task_learner import TaskLearner
 from bert_trainer.training.interval import rank_costs
 from bert_trainer.training.run_writer import RunWriter
+from bert_trainer.training.stragglers import Stragglers
 
 
 @dataclass(slots=True)
@@ -67,8 +68,10 @@ class RunProgress:
 class RunInterval:
     """Losses, counts and times of one logging interval on this rank; tensors stay on the device until ``publish``."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: Sequence[str]) -> None:
+        """Begin with a run. hosts: of all ranks."""
         self.learning_rate = 0.0
+        self._stragglers = Stragglers(hosts)
         self._clear()
 
     def _clear(self) -> None:
@@ -121,7 +124,7 @@ class RunInterval:
         """
         world = learner.all_ranks
         now_s = time.monotonic()  # before anything that waits for the device or for other ranks
-        costs = rank_costs(world, learner, self._reductions)
+        costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
         loss = float(torch.stack(self._losses).double().sum()) if self._losses else 0.0
         own = [loss, self._rows, self._tokens, time.process_time()]
         loss, rows, tokens, cpu_s = world.sum_numbers(own)
@@ -152,6 +155,7 @@ class RunInterval:
                 "cpu_s": cpu_s,
                 "token_imbalance": None if single_rank else self._most_tokens * learner.world.size / tokens,
                 **costs,
-            }
+            },
+            of_ranks,
         )
         self._clear()

@@ -65,6 +65,8 @@ class _StageState:
     saves: SaveTimes
     report_every_steps: int
     stop: StopSignal
+    hosts: Sequence[str]
+    """Of all ranks."""
     started_at_s: float
 
 
@@ -115,6 +117,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         saves=SaveTimes(config.checkpoint, world.rank),
         report_every_steps=config.logging.every_steps,
         stop=stop,
+        hosts=session.hosts,
         started_at_s=time.monotonic(),
     )
     writer.event("stage_started", stage=stage.name, kind=stage.kind, steps=plan.total_steps)
@@ -172,7 +175,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
         sample_hash = state.resumed_from.position.sample_hash
     progress = RunProgress(state.index, state.stage.name, own, first_step, sample_hash)
     reader = _open_reader(state, own)
-    interval = RunInterval()
+    interval = RunInterval(state.hosts)
     state.stop.listen()  # from here on there is something to save
     is_over, at_end = evaluations.is_over(own, progress.stage_step(plan)), False
     while not at_end:
@@ -240,7 +243,7 @@ def _step(
     if is_over:
         interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
     else:
-        with state.profiler.part("data"):
+        with state.profiler.part("data"), learner.own_work.on_host():
             batches: Sequence[TaskBatch] = [it.to(compute.device) for it in reader.read(progress.step)]
         rate = learning_rate(state.schedule, learner.optimizer.num_applied, plan.steps_per_run)
         start, stop = plan.rows_of(progress.step)

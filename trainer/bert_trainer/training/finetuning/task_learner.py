@@ -62,6 +62,7 @@ class TaskLearner(Learner[TaskModel]):
             made.reduction,
             made.scaler,
             made.overlap,
+            made.own_work,
             stage,
             pretrained,
             all_ranks,
