@@ -23,6 +23,7 @@ UNUSED_FOR_A_REASON: dict[Right, str] = {
         "asked for by OwnerReferencesPermissionEnforcement, where it is switched on, when a child is created"
     ),
 }
+NODES: Right = ("", "nodes", "get")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,8 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
     assert forbidden(entries) == set()
     assert {entry["objectRef"].get("namespace") for entry in entries} == {"ours"}
     assert others.status("alien") == {}
-    assert shipped_rights() - {right_of(entry) for entry in entries} == set(UNUSED_FOR_A_REASON)
+    unused = shipped_rights() - {right_of(entry) for entry in entries}
+    assert unused == {*UNUSED_FOR_A_REASON, NODES}, "a binding in a namespace cannot grant it"
 
 
 def test_what_is_shipped_for_namespaces_binds_the_same_role() -> None:

@@ -181,7 +181,7 @@ def leaving(pod: Document) -> Document:
         (
             [unready(0, 0), unready(1, 0)],
             60,
-            "worker-0 on node node-1 runs and has not been ready for 30 s. Next",
+            f"worker-0 on node node-1 runs and has not been ready since {at(0)}. Next",
         ),
         # While an image is being pulled nobody is ready.
         ([unready(0, 0, started=100)], 129, None),

@@ -41,7 +41,7 @@ def summary_of(uid: str) -> JobSummary:
 
 def test_neither_progress_nor_checkpoint_nor_blocker_is_inherited() -> None:
     recorded, job = TellsOfTheFirst(), sample_job()
-    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), recorded, recorded, recorded)
+    reconciler = Reconciler(cast(ApiClient, None), Index(), Settings(), recorded, recorded, recorded, recorded)
     blocker = Blocker(reason=BlockerReason.REJECTED, message="no")
     reconciler._children._refusals[job.ref] = Refusal("first", blocker, pause_s=60, again_at_s=1e12)
     first, second = (reconciler._observe(job, summary_of(uid), JobStatus()) for uid in ("first", "second"))

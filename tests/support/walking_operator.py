@@ -117,6 +117,9 @@ class Told:
     async def read_final(self, *_: object) -> None:
         pass
 
+    async def refresh(self, node: str) -> None:
+        pass
+
     def attempt_started(self, run: str) -> None:
         pass
 
@@ -160,6 +163,7 @@ class Operator:
             recorder=self.told,
             log_records=self.told,  # type: ignore[arg-type]
             metrics=self.told,
+            nodes=self.told,
             clock=lambda: self._cluster.now_s,
         )
         for kind in WATCHED:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
 from bert_operator.state.observed import Blocker
+from bert_operator.timestamps import render_time
 
 SILENCE_S = 30.0
 """Seconds after which an MPIJob without a status is reported, and a pod that runs and is not ready."""
@@ -154,10 +155,11 @@ def find_unready(pods: Sequence[PodSummary], now_s: float) -> Blocker | None:
     if not found:
         return None
     pod = min(found, key=lambda pod: (pod.unready_since_s or 0.0, pod.name))
-    # Without its age, as above.
+    # Since when, and without its age, as above.
+    since = render_time(max(pod.unready_since_s or 0.0, pod.created_at_s))
     return Blocker(
         reason=BlockerReason.POD_NOT_READY,
-        message=f"Pod {pod.name} on node {pod.node} runs and has not been ready for {SILENCE_S:.0f} s. Next: "
+        message=f"Pod {pod.name} on node {pod.node} runs and has not been ready since {since}. Next: "
         f"kubectl get node {pod.node}, and kubectl describe pod {pod.name}",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from bert_operator.api.schema.conditions import ConditionType, Reason
+from bert_operator.api.schema.conditions import FINDINGS, ConditionType, Reason
 from bert_operator.api.schema.status import Condition, JobStatus
 
 
@@ -40,6 +40,10 @@ def events_between(before: JobStatus, after: JobStatus) -> Iterator[JobEvent]:
     # By reason alone: the message may name another pod each time, and each Event is a write.
     if blocked is not None and blocked.status == "True" and blocked.reason != (was_blocked and was_blocked.reason):
         yield JobEvent("Warning", blocked.reason, blocked.message)
+    for kind in FINDINGS:
+        found, was_found = _condition(after, kind), _condition(before, kind)
+        if found is not None and found.status == "True" and found.reason != (was_found and was_found.reason):
+            yield JobEvent("Warning", found.reason, found.message)
     if after.phase != before.phase:
         yield from _phase_events(after)
 

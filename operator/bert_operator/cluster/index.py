@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_operator.cluster.object_summaries import (
     ChildRecord,
     ChildSummary,
     JobSummary,
+    NodeSummary,
     PodSummary,
     WarningSummary,
     child_of,
     read_child,
     read_job,
+    read_node,
     read_pod,
     read_version,
     read_warning,
@@ -52,6 +54,7 @@ class Index:
         self._records: dict[tuple[str, str], ChildRecord] = {}
         # Jobs by the prefix of their children's names, where that is not the job's own name.
         self._by_prefix: dict[JobRef, JobRef] = {}
+        self._nodes: dict[str, NodeSummary] = {}
         self._warnings: OrderedDict[WarningKey, tuple[WarningSummary, ...]] = OrderedDict()
         # How often something new has come for a job. Numbers are not used twice, so that one who holds the number of a
         # job that is gone sees that another has come since.
@@ -106,6 +109,9 @@ class Index:
             return None
         pods = self._pods.setdefault(ref, {})
         known = pods.get(summary.name)
+        if known is not None and known.uid == summary.uid and summary.phase in ("Succeeded", "Failed"):
+            # kubelet may say nothing of devices any more that a pod has given back.
+            summary = summary._replace(sick_devices=summary.sick_devices or known.sick_devices)
         # No comparison of versions: only the reflector puts pods, in order.
         pods[summary.name] = summary
         self._note_prefix(ref)
@@ -128,6 +134,20 @@ class Index:
             self._warnings.popitem(last=False)
         ref = self._job_of(key)
         return None if ref is None else self._note_news(ref)
+
+    def put_node(self, name: str, body: Document) -> list[JobRef]:
+        """Add or update a node, empty if it is gone; return the jobs with pods on it, if there is something new."""
+        known, found = self._nodes.get(name), read_node(name, body)
+        self._nodes[name] = found
+        if found == (known or NodeSummary(name, ())):
+            return []
+        below = [ref for ref, pods in self._pods.items() if any(pod.node == name for pod in pods.values())]
+        return [self._note_news(ref) for ref in below]
+
+    def keep_nodes(self, wanted: Collection[str]) -> None:
+        """Drop all other nodes."""
+        for name in self._nodes.keys() - set(wanted):
+            del self._nodes[name]
 
     def drop(self, body: Document) -> JobRef | None:
         """Drop an object that was deleted."""
@@ -206,6 +226,15 @@ class Index:
         """Return the warnings about objects of a job's namespace."""
         found = ((name, self._warnings.get((ref.namespace, name))) for name in names)
         return {name: warnings for name, warnings in found if warnings}
+
+    def nodes(self) -> Mapping[str, NodeSummary]:
+        """Return what is known of nodes, by name."""
+        return self._nodes
+
+    def nodes_of_pods(self) -> set[str]:
+        """Return the nodes on which pods run."""
+        pods = (pod for pods in self._pods.values() for pod in pods.values())
+        return {pod.node for pod in pods if pod.node and pod.phase == "Running"}
 
     def known(self, kind: str) -> Iterator[tuple[str, str, str, int]]:
         """Yield namespace, name, uid and version of everything of a kind."""

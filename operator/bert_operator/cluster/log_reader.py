@@ -6,7 +6,7 @@ concurrently. A record that cannot be parsed is counted and ignored.
 
 A launcher of today's images also promises a record every so often (``event=alive``). One that breaks its promise is
 frozen: that is counted from log to log that could be read, so that an API server or a kubelet that does not answer is
-never taken for it.
+never taken for it. A log that stays unreadable is told as that.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bert_operator.render.pods import CONTAINER
 from bert_operator.state.observed import Silence
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 from bert_operator.state.results import add_results, read_result
+from bert_operator.timestamps import render_time
 
 READS_PER_SECOND = 10.0
 """Requests started per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
@@ -45,6 +46,9 @@ _LINES, _BYTES = "60", "65536"
 # Times that a launcher may take for what it promises: half a minute in which its node swaps is no reason to end it.
 _PATIENCE = 5
 _SHORTEST_PATIENCE_S = 60.0
+UNREADABLE_S = 60.0
+"""So long no log is read before the status says so: kubelets restart, and API servers are upgraded."""
+_LONGEST_CAUSE = 200
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +72,8 @@ class LatestRecords:
     """That ranks make no progress; None once one of them does."""
     silence: Silence | None = None
     """Of a launcher that does not keep its promise to write something."""
+    unreadable: str | None = None
+    """Why the log cannot be read, and since when; None if it can."""
     job: str | None = field(default=None, compare=False)
     """Uid of the job that they are about."""
     refused: frozenset[int] = field(default=frozenset(), compare=False)
@@ -89,10 +95,22 @@ class _Known:
     """Hash of the log's last lines."""
     changed_at_s: float
     """When a reading first found them, on the loop's clock."""
+    read_at_s: float
+    """When they were read last, on the loop's clock."""
 
     def is_newer(self, uid: str, reading: int, attempt: int) -> bool:
         """Return whether this is newer than a log that arrives now: concurrent readings finish in any order."""
         return self.reading > reading or (self.uid == uid and self.attempt > attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A log that cannot be read."""
+
+    pod_uid: str
+    since_s: float
+    """On the loop's clock."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +135,7 @@ class LogReader:
         self._known: dict[JobRef, _Known] = {}
         self._readings = itertools.count()
         self._final_reads: dict[JobRef, _FinalRead] = {}
+        self._unread: dict[JobRef, _Unread] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
 
@@ -154,7 +173,7 @@ class LogReader:
                 started_s = loop.time()
                 known = set(self._index.jobs())
                 # Here and not by events: a deletion may be missed, and memory must not grow with every job ever run.
-                for table in (self._known, self._final_reads):
+                for table in (self._known, self._final_reads, self._unread):
                     for gone in table.keys() - known:
                         del table[gone]
                 for ref, job, pod in list(self._readable()):
@@ -188,6 +207,7 @@ class LogReader:
             text = await self._api.get_log(path, container=CONTAINER, tailLines=_LINES, limitBytes=_BYTES)
         except ApiError as error:
             _log.debug("%s: cannot read the log of pod %s (%s)", ref, pod.name, error)
+            self._note_unread(ref, job, pod, error)
             return
         except Exception:
             # One bad response must not end the task group, and with it the readings of all jobs.
@@ -202,17 +222,52 @@ class LogReader:
         now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
         is_same = known is not None and known.uid == job.uid and known.tail == tail
         changed_at_s = known.changed_at_s if known is not None and is_same else now_s
+        unread = self._unread.pop(ref, None)
+        if known is not None and is_same and unread is not None:
+            # Nothing was to be seen between the two: what was frozen for that time, this log's node included, may not
+            # have got to writing since.
+            changed_at_s += now_s - known.read_at_s
         # Of more than so many bytes the API server sends the first: what is new is not seen.
         is_cut = len(text.encode(errors="replace")) >= int(_BYTES)
         if not is_cut and now_s - changed_at_s > _patience_s(after.promise):
             known_silence = before.silence if before.silence and before.silence.attempt == pod.attempt else None
             after = replace(after, silence=known_silence or Silence(pod.attempt, int(now_s - changed_at_s)))
-        self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s)
+        self._known[ref] = _Known(job.uid, reading, pod.attempt, after, tail, changed_at_s, now_s)
         if refused := len(after.refused - before.refused):
             self._metrics.progress_refused(refused)
             _log.info("%s: ignored %d unreadable progress records in the log of pod %s", ref, refused, pod.name)
         if after != before:
             self._enqueue(ref)
+
+    def _note_unread(self, ref: JobRef, job: JobSummary, pod: PodSummary, error: ApiError) -> None:
+        """Note that a log could not be read, and tell of it once it has not been for a while."""
+        now_s, unread = asyncio.get_running_loop().time(), self._unread.get(ref)
+        if unread is None or unread.pod_uid != pod.uid:
+            # The first cause, and no age: a message that changes with every reading would be a status write each time.
+            message = describe_unreadable(pod, error, render_time(self._api.now_s()))
+            self._unread[ref] = _Unread(pod.uid, now_s, message)
+        elif now_s - unread.since_s >= UNREADABLE_S and error.status != 404:
+            known = self._known.get(ref)
+            if known is None or known.uid != job.uid:
+                known = _Known(job.uid, next(self._readings), pod.attempt, LatestRecords(job=job.uid), 0, now_s, now_s)
+            if known.attempt == pod.attempt and known.records.unreadable != unread.message:
+                self._known[ref] = replace(known, records=replace(known.records, unreadable=unread.message))
+                self._enqueue(ref)
+
+
+def describe_unreadable(pod: PodSummary, error: ApiError, since: str) -> str:
+    """Return why the log of a running pod is not read. since: RFC 3339."""
+    if error.status == 0:
+        cause = "the API server does not answer"
+    elif error.status >= 500:
+        cause = f"the API server does not get it from the kubelet of node {pod.node}"
+    else:
+        cause = "the API server refuses it"
+    said = f"{error.reason}: {error.message}"[:_LONGEST_CAUSE]
+    return (
+        f"The log of pod {pod.name} has not been readable since {since}: {cause} ({said}). Steps and losses are those "
+        f"from before; the attempt goes on. Next: kubectl logs {pod.name}, and kubectl get node {pod.node}"
+    )
 
 
 def read_latest_records(

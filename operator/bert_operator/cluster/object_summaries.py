@@ -6,6 +6,7 @@ nothing else. Everything is parsed defensively: objects come from other controll
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -22,6 +23,14 @@ ChildKind = Literal["Job", "MPIJob"]
 MAX_KEPT_BYTES = 16 * 1024
 """Of a job's document. The few larger ones are read from the API server at every reconcile."""
 _LONGEST_NOTE = 500
+_LONGEST_REASON = 200
+# Conditions as agents of nodes call them: KernelReady and AcceleratedHardwareReady (EKS) are good if True, while
+# KernelDeadlock, ReadonlyFilesystem, FrequentKubeletRestart (node-problem-detector) and GpuXidError (NVSentinel) are
+# not. What matches neither, such as VMEventScheduled (AKS), says nothing about the node's health.
+_GOOD_ENDINGS = ("Ready", "Healthy", "OK")
+_TROUBLE = re.compile(
+    r"Pressure|Problem|Deadlock|Read-?[Oo]nly|Corrupt|Unhealthy|Error|Fail|Fault|Frequent|Xid|NetworkUnavailable|Hung|Lost"
+)
 _ATTEMPT_DIGITS = 6
 """Far more than all retry budgets together allow; a longer label was not written by an operator."""
 
@@ -120,6 +129,25 @@ class PodSummary(NamedTuple):
     owner_uid: str
     """Of the Job or MPIJob that owns it; for a launcher's pod, of the Job that mpi-operator creates in between."""
     created_at_s: float
+    sick_devices: str = ""
+    """Devices that kubelet calls unhealthy (allocatedResourcesStatus); empty if none, or where it says nothing."""
+
+
+class NodeProblem(NamedTuple):
+    """A condition of a node that is not as it should be."""
+
+    kind: str
+    """Its type: Ready if the node is not."""
+    reason: str
+    message: str
+    since_s: float | None
+
+
+class NodeSummary(NamedTuple):
+    """A node below a pod of ours."""
+
+    name: str
+    problems: tuple[NodeProblem, ...]
 
 
 class WarningSummary(NamedTuple):
@@ -287,7 +315,46 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         finished_at_s=_time(ended.get("finishedAt")),
         owner_uid=sys.intern(_owner_uid(metadata)),
         created_at_s=_time(metadata.get("creationTimestamp")) or 0.0,
+        sick_devices=_sick_devices(container),
     )
+
+
+def _sick_devices(container: Document) -> str:
+    """Return the devices of a container that are unhealthy (Kubernetes' ResourceHealthStatus, KEP-4680)."""
+    found = [
+        f"{status.get('name')} {device.get('resourceID')} is unhealthy"
+        + (f" ({device['message']})" if device.get("message") else "")
+        for status in container.get("allocatedResourcesStatus") or ()
+        for device in status.get("resources") or ()
+        if device.get("health") == "Unhealthy"
+    ]
+    # Unknown is no verdict: a device plugin that restarts makes all of its devices so.
+    return ", ".join(found)[:_LONGEST_NOTE]
+
+
+def read_node(name: str, body: Document) -> NodeSummary:
+    """Return what is wrong with a node."""
+    problems = (
+        NodeProblem(
+            sys.intern(str(item.get("type"))),
+            str(item.get("reason") or "")[:_LONGEST_REASON],
+            str(item.get("message") or "")[:_LONGEST_REASON],
+            _time(item.get("lastTransitionTime")),
+        )
+        for item in (body.get("status") or {}).get("conditions") or ()
+        if _is_problem(str(item.get("type")), str(item.get("status")))
+    )
+    return NodeSummary(name, tuple(problems))
+
+
+def _is_problem(kind: str, status: str) -> bool:
+    """Return whether a condition of a node tells of trouble. Others than Kubernetes' own have no agreed sense."""
+    # Unknown is what the node controller writes when kubelet is silent.
+    if kind == "Ready":
+        return status != "True"
+    if kind.endswith(_GOOD_ENDINGS):
+        return status == "False"
+    return status == "True" and _TROUBLE.search(kind) is not None
 
 
 def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import ChildRef
 from bert_operator.cluster.blockers import find_blocker, find_unready, is_about_user_namespaces
-from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
+from bert_operator.cluster.node_health import blame_sick_node, find_trouble
+from bert_operator.cluster.object_summaries import ChildSummary, NodeSummary, PodSummary, WarningSummary
 from bert_operator.render import names
 from bert_operator.state.observed import Child, read_outcome, read_termination_record
 
@@ -25,6 +27,7 @@ def observe_child(
     *,
     workers: int,
     now_s: float,
+    nodes: Mapping[str, NodeSummary] = MappingProxyType({}),
 ) -> Child:
     """Return the state of a child.
 
@@ -34,6 +37,7 @@ def observe_child(
         warnings: Warning events by the name of their subject.
         workers: Of its run.
         now_s: By the API server's clock, which also wrote creation times; nodes and controllers have their own.
+        nodes: What is known of nodes, by name.
     """
     base = Child(
         run=child.run,
@@ -51,12 +55,18 @@ def observe_child(
     if _has_failed(child, conditions):
         if is_settling(child, pods, now_s):
             return replace(base, state="Running")
-        failed = _failed(base, child, pods, conditions)
+        failed = blame_sick_node(_failed(base, child, pods, conditions), pods, nodes)
         return replace(failed, finished_at_s=_ended_at(failed.finished_at_s, child, now_s))
     if child.is_suspended:
         return replace(base, state="Queued")
     if _has_begun(child, pods, workers, conditions):
-        return replace(base, state="Running", blocker=None if child.is_deleting else find_unready(pods, now_s))
+        return replace(
+            base,
+            state="Running",
+            blocker=None if child.is_deleting else find_unready(pods, now_s),
+            finding=None if child.is_deleting else find_trouble(pods, nodes),
+            pod_nodes=tuple(sorted((pod.name, pod.node) for pod in pods if pod.node)),
+        )
     blocker = None if child.is_deleting else find_blocker(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, blocker=blocker)
 

@@ -11,6 +11,7 @@ _RESOURCES = {
     "Event": ("api/v1", "events"),
     "Job": ("apis/batch/v1", "jobs"),
     "MPIJob": ("apis/kubeflow.org/v2beta1", "mpijobs"),
+    "Node": ("api/v1", "nodes"),
     "Pod": ("api/v1", "pods"),
 }
 

@@ -62,6 +62,13 @@ class RecordSource(Protocol):
         """Read the log of a child that has ended."""
 
 
+class NodeSource(Protocol):
+    """Reads nodes into the index."""
+
+    async def refresh(self, node: str) -> None:
+        """Read a node on which an attempt has failed."""
+
+
 class ReconcileMetrics(ChildMetrics, StatusMetrics, Protocol):
     """What is counted while jobs are reconciled."""
 
@@ -97,6 +104,7 @@ class Reconciler:
         recorder: EventSink,
         log_records: RecordSource,
         metrics: ReconcileMetrics,
+        nodes: NodeSource,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Remember nothing.
@@ -108,6 +116,7 @@ class Reconciler:
             recorder: Takes Events.
             log_records: What logs contain.
             metrics: Counts attempts.
+            nodes: Reads nodes into the index.
             clock: Returns seconds since 1970, by the API server's clock.
         """
         self._api = api
@@ -115,6 +124,7 @@ class Reconciler:
         self._settings = settings
         self._recorder = recorder
         self._log_records = log_records
+        self._nodes = nodes
         self._now_s = clock
         self._freezer = Freezer(api, settings)
         self._statuses = StatusWriter(api, index, recorder, metrics)
@@ -169,6 +179,7 @@ class Reconciler:
         # Before the plan: once a phase is terminal its status is never written again, and later records would be lost.
         if status.phase not in TERMINAL_PHASES:
             await self._read_final_log(ref, summary)
+            await self._read_failed_node(job, summary, status)
         step = await self._plan(job, summary, status)
         await self._carry_out(job, document, summary, status, step)
 
@@ -253,6 +264,7 @@ class Reconciler:
             results=latest.results if latest.job == summary.uid else (),
             hang=hang,
             silence=latest.silence if latest.job == summary.uid else None,
+            unreadable=latest.unreadable if latest.job == summary.uid else None,
             blocker=refusal.blocker if refusal else None,
             created=self._children.created(job.ref, summary.uid),
         )
@@ -263,12 +275,21 @@ class Reconciler:
         subjects = [child.name, f"{child.name}-launcher", *(pod.name for pod in pods)]
         warnings = self._index.warnings(job.ref, subjects)
         workers = run_placement(job.spec, child.run).workers
-        return observe_child(child, pods, warnings, workers=workers, now_s=self._now_s())
+        return observe_child(child, pods, warnings, workers=workers, now_s=self._now_s(), nodes=self._index.nodes())
 
     async def _read_final_log(self, ref: JobRef, summary: JobSummary) -> None:
         newest = max(self._children.own(ref, summary), key=lambda child: child.attempt, default=None)
         if newest is not None and has_ended(newest):
             await self._log_records.read_final(ref, summary, newest)
+
+    async def _read_failed_node(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> None:
+        """Read the node on which the newest attempt failed, before that is put down."""
+        newest = max(self._children.own(job.ref, summary), key=lambda child: child.attempt, default=None)
+        if newest is None or any(failure.attempt == newest.attempt for failure in status.failures):
+            return
+        child = self._observe_child(job, newest)
+        if child.state == "Failed" and child.node is not None:
+            await self._nodes.refresh(child.node)
 
     async def _write_unusable(self, ref: JobRef, summary: JobSummary, status: JobStatus, blocker: Blocker) -> None:
         """Report that a started job cannot be carried on, and leave everything else as it is."""

@@ -21,6 +21,7 @@ from bert_operator.cluster.health import Health, serve_http
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
+from bert_operator.cluster.node_reader import NodeReader
 from bert_operator.cluster.reconciler import Reconciler
 from bert_operator.cluster.recorder import EventRecorder
 from bert_operator.cluster.reflector import Reflector
@@ -76,8 +77,18 @@ class _Service:
         async with ApiClient(configuration) as api:
             self._recorder = EventRecorder(api, self._metrics)
             self._log_reader = LogReader(api, self._index, self._enqueue, self._metrics)
+            # A binding in a namespace grants nothing about nodes: no request that can only be refused.
+            sees_nodes = not self._settings.namespaces
+            self._node_reader = NodeReader(api, self._index, self._enqueue, is_allowed=sees_nodes)
             reconciler = Reconciler(
-                api, self._index, self._settings, self._recorder, self._log_reader, self._metrics, clock=api.now_s
+                api,
+                self._index,
+                self._settings,
+                self._recorder,
+                self._log_reader,
+                self._metrics,
+                self._node_reader,
+                clock=api.now_s,
             )
             self._queue = WorkQueue(reconciler.reconcile, self._metrics)
             self._resyncer = Resyncer(api, self._index, self._settings, self._queue.add, self._metrics.resynced)
@@ -117,6 +128,7 @@ class _Service:
             self._run_in_order(api),
             self._recorder.run(),
             self._log_reader.run(),
+            self._node_reader.run(),
             *(reflector.run() for reflector in self._reflectors),
         ]
         tasks = [asyncio.create_task(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Which nodes the next attempt should avoid: those on which attempts failed again and again. Pure."""
+"""Which nodes the next attempt should avoid: sick ones, and those on which attempts failed again and again. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import MAX_AVOIDED_NODES, Failure
 
 _FAILURES = 2
-"""One says nothing about a node."""
+"""One says nothing about a node, unless it was sick."""
 # What would have happened on any node.
 _OF_NO_NODE = frozenset(
     {
@@ -24,13 +24,17 @@ _OF_NO_NODE = frozenset(
 
 
 def find_bad_nodes(failures: Iterable[Failure]) -> tuple[str, ...]:
-    """Return the nodes whose pods failed first in at least two attempts, the newest last."""
+    """Return the nodes that were sick, or whose pods failed first in at least two attempts, the newest last."""
+    failures = tuple(failures)
     blamed = [
         failure.node
         for failure in failures
         if failure.node is not None and failure.kind == "Infrastructure" and not _blames_none(failure)
     ]
-    often = [node for node, count in Counter(blamed).items() if count >= _FAILURES]
+    counts = Counter(blamed)
+    # A node that says itself that it is sick needs no second attempt to show it.
+    sick = {failure.node for failure in failures if failure.reason == FailureReason.DEVICE_UNHEALTHY}
+    often = [node for node, count in counts.items() if count >= _FAILURES or node in sick]
     newest_last = sorted(often, key=lambda node: len(blamed) - blamed[::-1].index(node))
     return tuple(newest_last[-MAX_AVOIDED_NODES:])
 

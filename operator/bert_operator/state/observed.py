@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_operator.api.schema.conditions import BlockerReason
+from bert_operator.api.schema.conditions import BlockerReason, Reason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus, StageResult
 from bert_operator.state.progress import ProgressRecord
 
@@ -32,6 +32,15 @@ class Blocker:
     reason: BlockerReason
     message: str
     """Cause and next step, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is not as it should be while a child runs; it goes on."""
+
+    reason: Reason
+    message: str
+    """For people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,10 @@ class Child:
     """Node of that pod."""
     blocker: Blocker | None = None
     """Why it does not run although it should."""
+    finding: Finding | None = None
+    """What is wrong with the nodes or devices under it."""
+    pod_nodes: tuple[tuple[str, str], ...] = ()
+    """While it runs, the names of its pods and of their nodes."""
 
     @property
     def is_active(self) -> bool:
@@ -96,6 +109,8 @@ class Observed:
     """That ranks of the newest attempt make no progress; None once one of them does."""
     silence: Silence | None = None
     """Of an attempt whose launcher, or single pod, does not keep its promise to write something."""
+    unreadable: str | None = None
+    """Why the log of the newest attempt cannot be read, and since when; None if it can."""
     blocker: Blocker | None = None
     """Why the child that was planned could not be created."""
     created: ChildRef | None = None

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
-from bert_operator.api.schema.conditions import BlockerReason, FailureReason, Reason
+from bert_operator.api.schema.conditions import BlockerReason, ConditionType, FailureReason, Reason
 from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, ChildRef, Failure, FailureKind, JobStatus
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.budgets import back_off_s, is_storage, since_checkpoint
-from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Observed
+from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Finding, Observed
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
+from bert_operator.state.stragglers import describe_straggler
 from bert_operator.timestamps import parse_time, render_time
 
 SAME_TIME_S = 1.0
@@ -129,8 +130,24 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
+        findings=_findings(observed, newest),
         storage_blocker=_storage_blocker(all_failures),
     )
+
+
+def _findings(observed: Observed, newest: Child | None) -> dict[ConditionType, Finding]:
+    """Return what is not as it should be while the newest child runs."""
+    if newest is None or newest.state != "Running":
+        return {}
+    slow = describe_straggler(observed.progress, newest.attempt, dict(newest.pod_nodes))
+    found = {
+        ConditionType.STRAGGLING: Finding(reason=Reason.SLOW_RANK, message=slow) if slow else None,
+        ConditionType.NODE_UNHEALTHY: newest.finding,
+        ConditionType.PROGRESS_UNKNOWN: Finding(reason=Reason.LOG_UNREADABLE, message=observed.unreadable)
+        if observed.unreadable
+        else None,
+    }
+    return {kind: finding for kind, finding in found.items() if finding is not None}
 
 
 def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failure]) -> bool:

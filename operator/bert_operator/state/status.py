@@ -6,9 +6,10 @@ the last one is a write to the API server.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from bert_operator.api.schema.conditions import BlockerReason, ConditionType, Reason
+from bert_operator.api.schema.conditions import FINDINGS, BlockerReason, ConditionType, Reason
 from bert_operator.api.schema.status import (
     MAX_FAILURES,
     MAX_MESSAGE,
@@ -26,7 +27,7 @@ from bert_operator.api.schema.status import (
 )
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.state.bad_nodes import find_bad_nodes
-from bert_operator.state.observed import Blocker
+from bert_operator.state.observed import Blocker, Finding
 from bert_operator.state.progress import ProgressRecord
 from bert_operator.timestamps import render_duration, render_time
 
@@ -67,6 +68,8 @@ class Facts:
     """The newest child that was seen."""
     blocker: Blocker | None = None
     """What keeps the next child, or the newest one, from running."""
+    findings: Mapping[ConditionType, Finding] = field(default_factory=dict)
+    """What is not as it should be while the newest child runs, by the condition that says so."""
     storage_blocker: Blocker | None = None
     """Storage that ended the newest attempt, and would end the next one until it recovers."""
 
@@ -288,6 +291,12 @@ def _conditions(
         facts.storage_blocker and verdict.reason == Reason.REMOVING_PREVIOUS
     ):
         conditions.set(ConditionType.BLOCKED, False, BlockerReason.CLEARED)
+    for kind in FINDINGS:
+        finding = facts.findings.get(kind) if runs else None
+        if finding is not None:
+            conditions.set(kind, True, finding.reason, finding.message)
+        elif kind in conditions:
+            conditions.set(kind, False, Reason.RECOVERED)
     match verdict.phase:
         case "Stopped":
             conditions.set(ConditionType.STOPPED, True, verdict.reason, verdict.message)

@@ -27,9 +27,25 @@ class ConditionType(_Described):
     VALID = "Valid", "The spec can be carried out in this cluster; False: the message lists what is wrong."
     BLOCKED = "Blocked", "Something outside the job keeps its pods from running; the message says what to do."
     RUNNING = "Running", "A child of the current attempt is running."
+    STRAGGLING = (
+        "Straggling",
+        "A rank has been slower than the others for several reports in a row; the message names its pod and node.",
+    )
+    NODE_UNHEALTHY = (
+        "NodeUnhealthy",
+        "A node or a device under a running pod is reported as unhealthy; the message names it. The attempt goes on.",
+    )
+    PROGRESS_UNKNOWN = (
+        "ProgressUnknown",
+        "The log of the running attempt cannot be read: step and loss in the status are old. The attempt goes on.",
+    )
     STOPPED = "Stopped", "The job was stopped on request and can go on from its newest checkpoint."
     SUCCEEDED = "Succeeded", "Every stage is done; nothing changes any more."
     FAILED = "Failed", "The job ended without success; nothing changes any more."
+
+
+FINDINGS = (ConditionType.STRAGGLING, ConditionType.NODE_UNHEALTHY, ConditionType.PROGRESS_UNKNOWN)
+"""Conditions that a running attempt goes on with."""
 
 
 class Reason(_Described):
@@ -46,6 +62,16 @@ class Reason(_Described):
         "NoProgress",
         "A rank of this attempt makes no progress; the message names it. With runPolicy.onHang: Notify it goes on.",
     )
+    SLOW_RANK = "SlowRank", "All other ranks wait for one in every step."
+    NODE_NOT_READY = "NodeNotReady", "A node does not answer, or says that it is not ready."
+    NODE_CONDITION = (
+        "NodeCondition",
+        "A node is short of something (MemoryPressure, DiskPressure, PIDPressure), or an agent such as "
+        "node-problem-detector says that something is wrong with it.",
+    )
+    DEVICE_UNHEALTHY = "DeviceUnhealthy", "kubelet says that a device of a pod is unhealthy."
+    LOG_UNREADABLE = "LogUnreadable", "The API server or the kubelet does not hand out the log; the message says why."
+    RECOVERED = "Recovered", "What the condition told of is over, or its attempt is."
     QUEUED = "Queued", "A queue holds the child back; it starts when its turn comes."
     REMOVING_PREVIOUS = (
         "RemovingPrevious",
@@ -206,6 +232,11 @@ class FailureReason(_Described):
         "StorageFailed",
         "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "
         "first step it counts as infrastructure.",
+    )
+    DEVICE_UNHEALTHY = (
+        "DeviceUnhealthy",
+        "The node on which the attempt failed, or a device of a pod, is reported as unhealthy; the message has the "
+        "report. The next attempt avoids the node where there are others.",
     )
     EXITED = "Exited", "The child exited with another code than 0, 2, 3 and 4."
     HUNG = (

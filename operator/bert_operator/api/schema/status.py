@@ -235,7 +235,7 @@ class JobStatus(_Part):
     failures: Annotated[tuple[Failure, ...], Field(max_length=MAX_FAILURES)] = ()
     """Failed attempts, oldest first."""
     avoided_nodes: Annotated[tuple[Name, ...], Field(max_length=MAX_AVOIDED_NODES)] = ()
-    """Nodes that further attempts avoid where others are free, since pods on them failed first twice or more."""
+    """Nodes that further attempts avoid where others are free: pods on them failed first, twice or on a sick node."""
     start_time: Time | None = None
     """When the first child was created, RFC 3339; the deadline counts from here."""
     completion_time: Time | None = None
