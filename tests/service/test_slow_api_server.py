@@ -1,6 +1,6 @@
 """An API server that takes half a minute per call makes everything slow, and is no reason to restart the operator.
 
-Time runs BERT_TEST_TIME_SCALE times as fast (1,200 by default); 1 is an hour indeed.
+Time runs BERT_TEST_TIME_SCALE times as fast (400 by default); 1 is an hour indeed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster_api import wait_until
 from cluster_jobs import job_document
 from operator_process import OperatorProcess
 
-SCALE = float(os.environ.get("BERT_TEST_TIME_SCALE", "1200"))
+SCALE = float(os.environ.get("BERT_TEST_TIME_SCALE", "400"))
 JOBS = 200
 CALL_S, HOUR_S = 30 / SCALE, 3600 / SCALE
 # As in the Deployment.
