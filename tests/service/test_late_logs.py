@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import cast
 
 import pytest
 
-from bert_operator.cluster.client import ApiClient
+from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LogReader
 from bert_operator.cluster.metrics import Metrics
@@ -138,6 +139,30 @@ def test_a_child_of_another_owner_hides_nobody_s_progress() -> None:
         await world.answer(0, record("first", 30))
         assert world.step == 30
         running.cancel()
+
+    asyncio.run(follow())
+
+
+@pytest.mark.parametrize(("status", "readings"), [(403, 2), (0, 2), (503, 2), (404, 1)])
+def test_the_last_log_is_read_again_after_a_refusal_and_not_once_it_is_gone(status: int, readings: int) -> None:
+    """What refuses logs refuses the status as well: an outcome without its last evaluation would stay so for good."""
+
+    async def follow() -> None:
+        world = World()
+        world.put("first")
+        await world.ask_to_end()
+        world.logs.asked[0].set_exception(ApiError(status, "", "no"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        entry = world.index.job(REF)
+        assert entry is not None
+        (child,) = world.index.children(REF)
+        with contextlib.suppress(Requeue):
+            await world.reader.read_final(REF, entry, child)
+        assert len(world.logs.asked) == readings
+        if readings > 1:
+            await world.answer(1, record("first", 100))
+            assert world.step == 100
 
     asyncio.run(follow())
 

@@ -115,10 +115,11 @@ class _Unread:
 
 @dataclass(frozen=True, slots=True)
 class _FinalRead:
-    """The one reading of a log after its child has ended."""
+    """The latest reading of a log after its child has ended."""
 
     child_uid: str
-    reading: asyncio.Task[None]
+    reading: asyncio.Task[bool]
+    """Returns whether there is nothing more to be had."""
     until_s: float
     """On the loop's clock."""
 
@@ -147,6 +148,9 @@ class LogReader:
     async def read_final(self, ref: JobRef, job: JobSummary, child: ChildSummary) -> None:
         """Read the log of a child that has ended, once: short runs end between two rounds.
 
+        Once more at every look for as long as the API server refuses or cannot be reached: what kept the outcome from
+        being written kept the last evaluations from being read.
+
         Raises:
             Requeue: It has not arrived yet; the job is queued when it has, or when that takes too long.
         """
@@ -156,7 +160,7 @@ class LogReader:
             return
         loop = asyncio.get_running_loop()
         final = self._final_reads.get(ref)
-        if final is None or final.child_uid != child.uid:
+        if final is None or final.child_uid != child.uid or final.reading.done() and not final.reading.result():
             final = _FinalRead(child.uid, loop.create_task(self._read(ref, job, pod)), loop.time() + FINAL_READ_S)
             self._final_reads[ref] = final
             await asyncio.wait({final.reading}, timeout=_INLINE_WAIT_S)
@@ -200,7 +204,8 @@ class LogReader:
         finally:
             self._being_read.discard(pod.uid)
 
-    async def _read(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> None:
+    async def _read(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> bool:
+        """Read a log; return whether another try would bring no more."""
         reading = next(self._readings)
         path = path_of("Pod", ref.namespace, pod.name, part="log")
         try:
@@ -208,15 +213,15 @@ class LogReader:
         except ApiError as error:
             _log.debug("%s: cannot read the log of pod %s (%s)", ref, pod.name, error)
             self._note_unread(ref, job, pod, error)
-            return
+            return error.status in (400, 404)  # the pod, or its log, is gone
         except Exception:
             # One bad response must not end the task group, and with it the readings of all jobs.
             _log.exception("%s: cannot read the log of pod %s", ref, pod.name)
-            return
+            return True
         known = self._known.get(ref)
         # A slow response must not overwrite a later one, nor an old attempt's log a new one's.
         if known is not None and known.is_newer(job.uid, reading, pod.attempt):
-            return
+            return True
         before = known.records if known is not None and known.uid == job.uid else LatestRecords()
         after = read_latest_records(text, job.uid, pod.attempt, before, job.stages)
         now_s, tail = asyncio.get_running_loop().time(), hash((pod.uid, text))
@@ -238,6 +243,7 @@ class LogReader:
             _log.info("%s: ignored %d unreadable progress records in the log of pod %s", ref, refused, pod.name)
         if after != before:
             self._enqueue(ref)
+        return True
 
     def _note_unread(self, ref: JobRef, job: JobSummary, pod: PodSummary, error: ApiError) -> None:
         """Note that a log could not be read, and tell of it once it has not been for a while."""

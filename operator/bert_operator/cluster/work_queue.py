@@ -19,6 +19,11 @@ from bert_operator.names import JobRef
 
 FIRST_BACK_OFF_S = 0.5
 MAX_BACK_OFF_S = 60.0
+FEW_BACK_OFF_S = 8.0
+"""The longest back-off while few jobs fail: once the API server answers again, or grants its rights, statuses have to
+be right within 15 s, and nothing tells the operator that it does."""
+RETRIES_PER_SECOND = 2.0
+"""Of all failing jobs together: if that is too few to retry each within FEW_BACK_OFF_S, back-offs are longer."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +88,11 @@ class WorkQueue:
         """Jobs that wait for a worker."""
         return len(self._queued_at_s)
 
+    @property
+    def failing(self) -> int:
+        """Jobs that have failed and not come through since."""
+        return len(self._failures)
+
     def oldest_s(self) -> float:
         """Return how long the job at the front has waited, or the slowest worker has been busy, whichever is longer."""
         # A dictionary keeps the order of insertion, so its first job has waited longest.
@@ -109,6 +119,8 @@ class WorkQueue:
                 self._failures.pop(ref, None)
             except Requeue as requeue:
                 failed = False
+                if requeue.after_s >= FIRST_BACK_OFF_S:  # not one that asks for the next step at once
+                    self._failures.pop(ref, None)
                 self.add_after(ref, requeue.after_s)
             # One bad job must not end the task group, and with it the workers of all others.
             except Exception as error:
@@ -131,7 +143,7 @@ class WorkQueue:
     def _back_off(self, ref: JobRef) -> float:
         count = self._failures[ref] = self._failures.get(ref, 0) + 1
         # The exponent is bounded: 2.0 ** 1024 is an OverflowError, which a job would reach after 17 hours of failures.
-        pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), MAX_BACK_OFF_S)
+        pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), longest_back_off_s(self.failing))
         # Jitter: a thousand jobs that failed together, as when the API server restarts, must not retry together.
         return pause_s * random.uniform(0.8, 1.2)  # noqa: S311 - not for secrets
 
@@ -154,6 +166,11 @@ class WorkQueue:
     @staticmethod
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
+
+
+def longest_back_off_s(failing: int) -> float:
+    """Return the longest back-off of a job while so many jobs fail."""
+    return min(max(FEW_BACK_OFF_S, failing / RETRIES_PER_SECOND), MAX_BACK_OFF_S)
 
 
 def _is_bug(error: Exception) -> bool:
