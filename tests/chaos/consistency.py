@@ -44,7 +44,8 @@ def inconsistency(status: Json, truth: Truth, stages: Sequence[str]) -> str:
         return f"{truth.children} children have not ended"
     if truth.attempt == 0:
         # The last child's end may stand in the status a moment before its object says so, not the other way round.
-        return "" if phase in ENDED else f"no child is left, and the phase is {phase}"
+        waits = phase == "Stopped" or status.get("reason") == "BackingOff"
+        return "" if phase in ENDED or waits else f"no child is left, and the phase is {phase}"
     if attempt != truth.attempt:
         return f"attempt {truth.attempt} is the newest child's, and the status says {attempt}"
     if not truth.is_running:

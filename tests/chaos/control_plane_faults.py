@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,12 @@ from node import NODE_NAME, Cluster, node_is_ready
 SLOW_CALL_S = 30.0
 HOUR_S = 3600
 NOT_READY_S = 120.0
-RANKS_SHARE = 0.04
-"""Of a core, for each worker, while a fault holds for minutes: some 40 steps of the job's 180."""
+A_LITTLE, HARDLY = 0.15, 0.04
+"""Of a core, for each worker, while a fault holds for half a minute or for minutes: some 40 steps of the job's 180."""
 NOTICED_S = 90.0
 """Longest wait until the node controller calls a silent node NotReady; by default it waits 50 s."""
+
+_STAND_INS: weakref.WeakKeyDictionary[contextlib.ExitStack, StandIn] = weakref.WeakKeyDictionary()
 
 
 def node_of(scene: Scene) -> Cluster:
@@ -48,9 +51,9 @@ def healing_of(scene: Scene) -> contextlib.ExitStack:
     return stack
 
 
-def slow_ranks(scene: Scene) -> None:
+def slow_ranks(scene: Scene, share: float) -> None:
     """Let the job's workers take few steps until the fault is over."""
-    healing_of(scene).enter_context(slowed(newest_ranks(scene), RANKS_SHARE))
+    healing_of(scene).enter_context(slowed(newest_ranks(scene), share))
 
 
 def newest_ranks(scene: Scene) -> list[Json]:
@@ -80,11 +83,13 @@ def have_operator_again(scene: Scene) -> None:
 
 
 def stop_api_server(scene: Scene) -> None:
+    slow_ranks(scene, A_LITTLE)
     node_of(scene).api_server.kill()
 
 
 def start_api_server(scene: Scene) -> None:
     node_of(scene).api_server.start()
+    end_healing(scene)
 
 
 def kill_etcd(scene: Scene) -> None:
@@ -116,21 +121,24 @@ def start_part(name: str) -> Callable[[Scene], None]:
 
 def lose_node(scene: Scene) -> None:
     """Stop kubelet, and return once the node is NotReady."""
-    slow_ranks(scene)
+    slow_ranks(scene, HARDLY)
     part(scene, "kubelet").kill()
     api = node_of(scene).api
     wait_until(lambda: not node_is_ready(api), NOTICED_S, f"{NODE_NAME} to be NotReady", every_s=0.5)
 
 
 def stand_in_of(scene: Scene) -> StandIn:
-    """Return the operator as a process of this machine, until the moment has been judged."""
-    folder = node_of(scene).folder / f"stand-in-{scene.random.getrandbits(32):08x}"
-    return scene.after.enter_context(stand_in(scene.cluster, folder))
+    """Return the operator as a process of this machine, until the job has been judged: one for all its moments."""
+    stack = scene.after
+    if stack not in _STAND_INS:
+        folder = node_of(scene).folder / f"stand-in-{scene.random.getrandbits(32):08x}"
+        _STAND_INS[stack] = stack.enter_context(stand_in(scene.cluster, folder))
+    return _STAND_INS[stack]
 
 
 def slow_api_server(scene: Scene) -> None:
+    slow_ranks(scene, HARDLY)
     proxy = stand_in_of(scene).proxy
-    slow_ranks(scene)
     fault = proxy.add(RequestFault(lambda _: True, "delay", delay_s=SLOW_CALL_S))
     healing_of(scene).callback(proxy.clear)
     # Open watches would go on telling: what is slow is slow for them as well.
@@ -141,9 +149,10 @@ def slow_api_server(scene: Scene) -> None:
 
 def set_clock(offset_s: int) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
-        process = stand_in_of(scene)
-        process.set_clock(offset_s)
-        healing_of(scene).callback(process.set_clock, 0)
+        slow_ranks(scene, A_LITTLE)
+        operator = stand_in_of(scene)
+        healing_of(scene).callback(operator.clock_file.write_text, "+0")
+        operator.set_clock(offset_s)
 
     return inject
 

@@ -27,6 +27,7 @@ from operator_process import ACCOUNT, OperatorProcess
 DEPLOYMENT = "deployment/bert-operator"
 READY_S = 90
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+SHARED = Path("/dev/shm")  # noqa: S108 - where sem_open(3) and shm_open(3) put theirs
 _COMPARES_EVERY_S = 2.0
 """How often the process notes the time in its metrics: what its clock says is read there."""
 
@@ -78,7 +79,6 @@ def stand_in(cluster: JobCluster, folder: Path) -> Iterator[StandIn]:
                 "FAKETIME_TIMESTAMP_FILE": str(clock_file),
                 "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "FAKETIME_DISABLE_SHM": "1",  # what is shared between processes would be left behind by SIGKILL
             },
             trainerImage=cluster.trainer_image,
             sweepSeconds=_COMPARES_EVERY_S,
@@ -86,7 +86,14 @@ def stand_in(cluster: JobCluster, folder: Path) -> Iterator[StandIn]:
         scale(cluster, 0)
         try:
             with process:
-                yield StandIn(process, proxy, clock_file)
+                number = process.pid
+                try:
+                    yield StandIn(process, proxy, clock_file)
+                finally:
+                    process.kill()
+                    # What libfaketime shares between processes, and leaves behind where one is killed.
+                    for name in (f"faketime_shm_{number}", f"sem.faketime_sem_{number}"):
+                        (SHARED / name).unlink(missing_ok=True)
         finally:
             scale(cluster, 1)
 

@@ -29,6 +29,9 @@ BLOCKED = {"type": "Blocked", "status": "True", "reason": "PodNotReady", "messag
         ({**RUNNING, "phase": "Pending"}, Truth(1, True, ("phase1", 40), 1), "its pods run, and the phase is Pending"),
         ({**RUNNING, "phase": "Pending"}, Truth(1, False, ("phase1", 40), 1), ""),
         ({**RUNNING, "phase": "Succeeded"}, Truth(0, False), ""),
+        ({**RUNNING, "phase": "Stopped"}, Truth(0, False), ""),
+        ({**RUNNING, "phase": "Pending", "reason": "BackingOff"}, Truth(0, False), ""),
+        ({**RUNNING, "phase": "Pending", "reason": "RetryingAtOnce"}, Truth(0, False), "the phase is Pending"),
         ({}, Truth(0, False), "no child is left, and the phase is None"),
     ],
 )
