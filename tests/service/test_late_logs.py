@@ -32,6 +32,9 @@ class LogsOnDemand:
         self.asked.append(answer)
         return await answer
 
+    def now_s(self) -> float:
+        return 0.0
+
     async def wait(self, count: int) -> None:
         """Return when so many have been asked for."""
         async with asyncio.timeout(10):
