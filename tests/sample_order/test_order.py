@@ -75,6 +75,40 @@ def test_an_order_travels_between_ranks() -> None:
     assert pickle.loads(pickle.dumps(order)).sample_numbers(0, 9).tolist() == order.sample_numbers(0, 9).tolist()
 
 
+@given(
+    rows=st.lists(st.integers(1, 9), min_size=2, max_size=6),
+    window=st.integers(1, 30),
+    moments=st.lists(st.integers(0, 90), min_size=1, max_size=3),
+)
+@settings(max_examples=100, deadline=None)
+def test_without_a_shard_the_others_keep_their_order(rows: list[int], window: int, moments: list[int]) -> None:
+    """As plainly as it can be said: walk the whole order, and take away what was left out by then."""
+    before, data_module.WINDOW_SAMPLES = data_module.WINDOW_SAMPLES, window
+    try:
+        whole = SampleOrder(tuple(rows), seed=5)
+        everything = whole.sample_numbers(0, 95 * sum(rows)).tolist()
+        shard_of = [shard for shard, count in enumerate(rows) for _ in range(count)]
+        order, expected = whole, list(enumerate(everything))
+        for shard, position in zip(range(len(rows) - 1), sorted(moments), strict=False):
+            place = expected[position][0]
+            assert order.place_of(position) == place
+            order = order.leave_out(shard, position)
+            expected = [(at, it) for at, it in expected if at < place or shard_of[it] != shard]
+        wanted = [it for _, it in expected][:200]
+        assert order.sample_numbers(0, len(wanted)).tolist() == wanted
+        # In parts of any size, as steps ask for them; and after a journey, or a checkpoint.
+        again = pickle.loads(pickle.dumps(order))
+        parts = [again.sample_numbers(at, min(at + 7, len(wanted))) for at in range(0, len(wanted), 7)]
+        assert np.concatenate(parts).tolist() == wanted
+    finally:
+        data_module.WINDOW_SAMPLES = before
+
+
+def test_an_order_without_any_shard_is_refused() -> None:
+    with pytest.raises(InputError, match="every shard of this stage is left out"):
+        SampleOrder((4, 3), seed=3).leave_out(0, 2).leave_out(1, 2)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ShardFolder:
     dataset = write_dataset(tmp_path_factory.mktemp("dataset"), rows=ROWS)

@@ -1,7 +1,8 @@
 """Shards to the micro-batches of one rank: sample order, split over ranks, prefetching.
 
 The order of samples is a function of seed and epoch alone: every rank computes the same one and takes its part of each
-global batch, so any number of ranks sees the same samples in the same steps. Which rows of a step a rank takes follows
+global batch, so any number of ranks sees the same samples in the same steps. Shards that are left out, from a place in
+the order on, are the only other thing that it depends on. Which rows of a step a rank takes follows
 from their lengths (``parallel.row_balancing``), which every rank has in memory. A checkpoint stores a position and no
 order. Batches continue across epochs; every sample is seen once in each.
 """
@@ -56,16 +57,44 @@ class _Piece:
     """Places in the window's concatenated shards."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A shard whose samples no longer come."""
+
+    shard: int
+    place: int
+    """From which on: counted in the endless order of all samples, from which nothing is left out."""
+
+
 class SampleOrder:
     """The endless order of a stage's samples.
 
-    Shards are shuffled, taken in windows of about ``WINDOW_SAMPLES``, and samples shuffled inside each window.
+    Shards are shuffled, taken in windows of about ``WINDOW_SAMPLES``, and samples shuffled inside each window. Samples
+    of shards that are left out are taken away afterwards, so that the others keep their order; positions count what is
+    left.
     """
 
-    def __init__(self, rows: tuple[int, ...], seed: int, data_range: DataRange | None = None) -> None:
-        """rows: samples of every shard. data_range: the part of all samples, in shard order, that is used."""
+    def __init__(
+        self,
+        rows: tuple[int, ...],
+        seed: int,
+        data_range: DataRange | None = None,
+        left_out: tuple[LeftOut, ...] = (),
+    ) -> None:
+        """Find out which samples there are.
+
+        Args:
+            rows: Samples of every shard.
+            seed: Of the order.
+            data_range: The part of all samples, in shard order, that is used.
+            left_out: Shards that are left out, each once.
+
+        Raises:
+            InputError: the range holds no sample, or all shards are left out.
+        """
         data_range = data_range or DataRange(start=0.0, end=1.0)
         self._arguments = (rows, seed, data_range)
+        self.left_out = left_out
         total = sum(rows)
         first, last = round(data_range.start * total), round(data_range.end * total)
         self.seed = seed
@@ -82,15 +111,41 @@ class SampleOrder:
                 f"dataRange: {data_range.start} to {data_range.end} of {total} samples holds none",
                 hint="widen the range or build more samples",
             )
+        gone = {it.shard: it.place for it in left_out}
+        assert len(gone) == len(left_out), "a shard is left out once"
+        self._gone = gone
+        self._num_kept = self.num_samples - sum(self._used(shard) for shard in gone)
+        if self._num_kept == 0:
+            raise InputError(
+                "every shard of this stage is left out: no sample remains",
+                hint="restore the dataset; the log names each shard and why it was left out",
+            )
         # Per instance: lru_cache on the methods would keep every instance alive. A step that crosses an epoch needs
         # entries of both; the hash of its samples asks for the same ones again.
         self.windows = lru_cache(maxsize=4)(self._windows)
         self.window_order = lru_cache(maxsize=4)(self._window_order)
         self.window_numbers = lru_cache(maxsize=4)(self._window_numbers)
+        self.kept_places = lru_cache(maxsize=4)(self._kept_places)
+        self.window_starts = lru_cache(maxsize=4)(self._window_starts)
+        # Of every epoch up to the first from whose beginning on all of them are left out; all later ones are as long.
+        num_mixed = -(-max(gone.values(), default=0) // self.num_samples)
+        self._epoch_starts = [0, *accumulate(self.window_starts(epoch)[-1] for epoch in range(num_mixed))]
 
     def __reduce__(self) -> tuple[type[SampleOrder], tuple[object, ...]]:
         """Pickle the arguments alone, for the broadcast to the other ranks; lru_cache does not pickle."""
-        return SampleOrder, self._arguments
+        return SampleOrder, (*self._arguments, self.left_out)
+
+    def without(self, left_out: tuple[LeftOut, ...]) -> SampleOrder:
+        """Return the same order with other shards left out."""
+        return SampleOrder(*self._arguments, left_out)
+
+    def leave_out(self, shard: int, position: int) -> SampleOrder:
+        """Return the order in which a shard is left out as well, from a position of this one on."""
+        return self.without((*self.left_out, LeftOut(shard, self.place_of(position))))
+
+    def _used(self, shard: int) -> int:
+        start, stop = self.used_rows[shard]
+        return max(stop - start, 0)
 
     def _windows(self, epoch: int) -> tuple[_Window, ...]:
         used = [shard for shard, (start, stop) in enumerate(self.used_rows) if stop > start]
@@ -116,15 +171,60 @@ class SampleOrder:
         # changes the order of every run that resumes.
         return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, len(key), *key))))
 
+    def _kept_places(self, epoch: int, window: int) -> NDArray[np.int64] | None:
+        """Return which places of a window's order are kept, ascending; None: all of them."""
+        found = self.windows(epoch)[window]
+        first_place = epoch * self.num_samples + found.first_index
+        if not any(self._gone.get(shard, first_place + found.num_samples) < first_place + found.num_samples
+                   for shard in found.shards):  # fmt: skip
+            return None
+        order = self.window_order(epoch, window)
+        kept = np.ones(len(order), np.bool_)
+        starts = [0, *accumulate(self._used(shard) for shard in found.shards)]
+        for shard, start, stop in zip(found.shards, starts, starts[1:], strict=False):
+            if shard in self._gone:
+                is_late = np.arange(len(order)) >= self._gone[shard] - first_place
+                kept &= ~((order >= start) & (order < stop) & is_late)
+        return np.flatnonzero(kept)
+
+    def _window_starts(self, epoch: int) -> tuple[int, ...]:
+        """Return the kept samples of an epoch before each of its windows, and last of all of them."""
+        counts = []
+        for number, window in enumerate(self.windows(epoch)):
+            places = self._kept_places(epoch, number) if self._gone.keys() & set(window.shards) else None
+            counts.append(window.num_samples if places is None else len(places))
+        return (0, *accumulate(counts))
+
+    def _locate(self, position: int) -> tuple[int, int]:
+        """Return the epoch of a position, and the kept samples of that epoch before it."""
+        starts = self._epoch_starts
+        if position >= starts[-1]:
+            epochs, index = divmod(position - starts[-1], self._num_kept)
+            return len(starts) - 1 + epochs, index
+        epoch = bisect_right(starts, position) - 1
+        return epoch, position - starts[epoch]
+
+    def place_of(self, position: int) -> int:
+        """Return the place that a position has in the order of all samples, from which nothing is left out."""
+        epoch, index = self._locate(position)
+        window = bisect_right(self.window_starts(epoch), index) - 1
+        offset = index - self.window_starts(epoch)[window]
+        places = self.kept_places(epoch, window)
+        within = offset if places is None else int(places[offset])
+        return epoch * self.num_samples + self.windows(epoch)[window].first_index + within
+
     def pieces(self, start: int, stop: int) -> Iterator[_Piece]:
         """Cut positions [start, stop) of the endless order at the bounds of epochs and windows."""
         while start < stop:
-            epoch, index = divmod(start, self.num_samples)
-            windows = self.windows(epoch)
-            number = bisect_right([window.first_index for window in windows], index) - 1
-            offset = index - windows[number].first_index
-            count = min(stop - start, windows[number].num_samples - offset)
-            yield _Piece(epoch, number, self.window_order(epoch, number)[offset : offset + count])
+            epoch, index = self._locate(start)
+            starts = self.window_starts(epoch)
+            # The last of those that begin there: one that is left out as a whole begins where the next does.
+            number = bisect_right(starts, index) - 1
+            offset = index - starts[number]
+            count = min(stop - start, starts[number + 1] - index)
+            order, places = self.window_order(epoch, number), self.kept_places(epoch, number)
+            kept = order if places is None else order[places]
+            yield _Piece(epoch, number, kept[offset : offset + count])
             start += count
 
     def _window_numbers(self, epoch: int, window: int) -> NDArray[np.int64]:
