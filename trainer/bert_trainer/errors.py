@@ -10,6 +10,7 @@
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
     │   ├── EngineUnusable        what the run's engine needs is not installed, or in another release
     │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
+    ├── TrainingUnhealthy not finite, spikes, or a loss scale below its limit, where the policy is to stop; exit code 1
     ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt resumes
 
@@ -82,6 +83,10 @@ class OutOfDeviceMemory(InputError):
     """A GPU has less memory than model, optimizer state and one pass need; the same run would fail again."""
 
 
+class TrainingUnhealthy(TrainerError):
+    """Training has gone wrong, and the policy is to stop, or what else it allows is used up."""
+
+
 class StorageFailed(TrainerError):
     """Files could not be read or written: a full disk, a volume that is read-only or does not answer.
 
@@ -106,6 +111,7 @@ NAMED: dict[str, type[TrainerError]] = {
         UnsupportedPrecision,
         EngineUnusable,
         OutOfDeviceMemory,
+        TrainingUnhealthy,
         StorageFailed,
     )
 }

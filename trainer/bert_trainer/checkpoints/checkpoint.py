@@ -14,8 +14,8 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,11 @@ class Checkpoint:
     """Whose run wrote it, as ``namespace/name``."""
     model_sha256: str
     """Of the file with the weights, as the manifest says."""
+    health: Mapping[str, Any] = field(default_factory=dict)
+    """What was known of the stage's health (``training.health``). Beside the position, where releases that know nothing
+    of it pass over it."""
+    num_rollbacks: int = 0
+    """How often its run had gone back before."""
 
     def load(self) -> dict[str, dict[str, Tensor]]:
         """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name."""
@@ -241,7 +246,11 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         if not all(type(number) is int and 0 <= number <= _MAX_COUNT for number in counts):
             raise TypeError(f"a position is counted in whole numbers from 0 to {_MAX_COUNT}")
         environment, job = Environment(**manifest["environment"]), manifest["run"]["job"]
-        return Checkpoint(path, position, environment, job, model_sha256=manifest["sha256"][MODEL_FILE])
+        health, num_rollbacks = manifest.get("health", {}), manifest.get("rollbacks", 0)
+        if not isinstance(health, dict) or type(num_rollbacks) is not int or num_rollbacks < 0:
+            raise TypeError("health is an object, and rollbacks a whole number")
+        model_sha256 = manifest["sha256"][MODEL_FILE]
+        return Checkpoint(path, position, environment, job, model_sha256, health, num_rollbacks)
     except OSError as error:
         raise TrainerError(f"{path}: cannot be read ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -17,9 +17,10 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -83,6 +84,7 @@ class CheckpointStore:
         tensors: dict[str, dict[str, Tensor]],
         *,
         owned: frozenset[str] = frozenset(),
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Copy the state now and write it in the background; waits for an earlier write first.
 
@@ -90,6 +92,7 @@ class CheckpointStore:
             position: Where in the run the state was taken.
             tensors: As ``Checkpoint.load`` returns them.
             owned: Parts that the caller hands over and no longer changes: they are written without a copy.
+            more: What else its manifest holds, by names that releases before pass over; not changed any more.
 
         Raises:
             TrainerError: the write before this one failed.
@@ -104,7 +107,7 @@ class CheckpointStore:
             for part, named in tensors.items()
         }
         # Not a daemon: an interpreter that exits in between would wait for the write instead of cutting it.
-        self._thread = threading.Thread(target=self._write, args=(position, copies), name="checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(position, copies, more or {}), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
@@ -124,7 +127,7 @@ class CheckpointStore:
             error, self._error = self._error, None
             raise error
 
-    def _write(self, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def _write(self, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]) -> None:
         target = self.path_of(position)
         staging = self.root / f".{target.name}.{os.getpid()}"
         try:
@@ -133,14 +136,14 @@ class CheckpointStore:
                     return  # a stop right after a resume or a save: this step is on disk already
                 self._set_aside(target, f"{target}: holds another state of this step")
             try:
-                self._write_files(staging, position, tensors)
+                self._write_files(staging, position, tensors, more)
             except OSError as error:
                 remove_folder(staging)
                 # A full disk: prune first, down to the checkpoints that would remain after this write. At least one
                 # valid checkpoint stays throughout.
                 if not is_full(error) or not self.prune(max(self.keep - 1, 1)):
                     raise
-                self._write_files(staging, position, tensors)
+                self._write_files(staging, position, tensors, more)
             # Order matters. The files and their folder are synced (_write_files), so the rename cannot expose a
             # checkpoint whose content a power failure would lose. The fence comes last before the rename: an attempt
             # that was declared dead and comes back must not publish into its successor's folder. In the gap between
@@ -160,7 +163,9 @@ class CheckpointStore:
             remove_folder(staging)
             self._error = error
 
-    def _write_files(self, staging: Path, position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def _write_files(
+        self, staging: Path, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]
+    ) -> None:
         remove_folder(staging)
         staging.mkdir(parents=True)
         moments = {
@@ -172,6 +177,7 @@ class CheckpointStore:
         save_tensors(tensors["model"], staging / MODEL_FILE)
         save_tensors(moments, staging / OPTIMIZER_FILE)
         manifest = {
+            **more,
             "contract_version": CONTRACT_VERSION,
             "run": json.loads(self.folder.claim_record),
             "position": {name: value for name, value in asdict(position).items() if value is not None},
@@ -201,16 +207,29 @@ class CheckpointStore:
             # It stays where refused/ is in it.
             self.root.rmdir()
 
-    def latest_valid(self) -> Checkpoint | None:
+    def latest_valid(self, why_distrusted: Callable[[Checkpoint], str | None] = lambda _: None) -> Checkpoint | None:
         """Return the latest checkpoint that verifies; later ones that do not are moved to ``refused/``.
+
+        why_distrusted: says of one that verifies why it is moved there all the same.
 
         Raises:
             TrainerError: one cannot be read for a reason that may be transient; an older one must not replace it.
         """
+        for found in self.valid():
+            why = why_distrusted(found)
+            if why is None:
+                return found
+            self._set_aside(found.path, f"{found.path}: {why}")
+        return None
+
+    def valid(self) -> Iterator[Checkpoint]:
+        """Yield the checkpoints that verify, latest first; raises and moves others as ``latest_valid`` does."""
         listed, unreadable = list_checkpoints(self.root)
         for path, error in unreadable:
             self._refuse(path, error)
-        return next((found for path in listed if (found := self._verify(path)) is not None), None)
+        for path in listed:
+            if (found := self._verify(path)) is not None:
+                yield found
 
     def prune(self, keep: int) -> int:
         """Delete checkpoints older than the latest ``keep`` that verify, except the last one of a finished stage.

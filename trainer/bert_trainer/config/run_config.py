@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from bert_trainer.config.health import HealthConfig
 from bert_trainer.config.optimization import OptimizerConfig
 from bert_trainer.config.section import Positive, PositiveFloat, Probability, Section, Seed
 from bert_trainer.config.stages import CheckpointTimes, Stage
@@ -212,6 +213,9 @@ class RunConfig(Section):
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     checkpoint: CheckpointConfig
     logging: LoggingConfig
+    # The operator renders it only where a job asks for it; release 0.1.0 did not know it.
+    health: HealthConfig | None = None
+    """What is done about training that goes wrong; empty: every field's default."""
 
     @property
     def sizes(self) -> ModelConfig:

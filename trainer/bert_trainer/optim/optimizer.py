@@ -28,7 +28,14 @@ class StepResult:
     gradient_norm: float
     """Global L2 norm before clipping, loss scale taken out."""
     applied: bool
-    """False where the gradients were not finite: nothing was changed."""
+    """False where the gradients were not finite or too large: nothing was changed."""
+    loss: float = 0.0
+    """What this rank has contributed to the step's loss."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the gradients were finite."""
+        return math.isfinite(self.gradient_norm)
 
 
 class Optimizer:
@@ -111,18 +118,35 @@ class Optimizer:
             self.second_moment.zero_()
 
     @torch.no_grad()
-    def step(self, learning_rate: float, *, loss_scale: float = 1.0) -> StepResult:
+    def step(
+        self,
+        learning_rate: float,
+        *,
+        loss_scale: float = 1.0,
+        largest_norm: float = math.inf,
+        loss: Tensor | None = None,
+    ) -> StepResult:
         """Clip and apply ``gradients``, which are used up (their values are undefined after).
 
-        Collective where the state is partitioned. loss_scale: the factor that the gradients still carry.
+        Collective where the state is partitioned.
+
+        Args:
+            learning_rate: Of this step.
+            loss_scale: The factor that the gradients still carry.
+            largest_norm: Above it nothing is applied, as where the gradients are not finite.
+            loss: This rank's part of the step's loss, (); read together with the norm.
         """
         config, gradients = self.config, self.gradients
         # By row, on the rank that holds it, and combined in the order of rows: the norm is the same to the bit however
         # the rows are split over ranks, so that ranks agree on clipping and on skipping the step.
         norms_R = self.partition.gather_by_row(row_norms(gradients))
-        norm = float(torch.linalg.vector_norm(norms_R.double())) / loss_scale
-        if not math.isfinite(norm):
-            return StepResult(norm, applied=False)
+        scaled_norm = torch.linalg.vector_norm(norms_R.double())
+        # In one copy: the host waits for a GPU once in every step, here.
+        numbers_2 = torch.stack([scaled_norm, torch.zeros_like(scaled_norm) if loss is None else loss.double()])
+        scaled, own_loss = numbers_2.tolist()
+        norm = scaled / loss_scale
+        if not math.isfinite(norm) or norm > largest_norm:
+            return StepResult(norm, applied=False, loss=own_loss)
         # Unscaling and clipping are one factor, applied by the pass that updates the moments.
         factor = 1.0 / loss_scale
         if config.max_gradient_norm is not None and norm > config.max_gradient_norm:
@@ -137,7 +161,7 @@ class Optimizer:
         ratios = self._trust_ratios(norms) if config.name == "lamb" else None
         apply_update_(values, gradients, learning_rate, ratios)
         self.partition.all_gather_(values, self.parameters.values)
-        return StepResult(norm, applied=True)
+        return StepResult(norm, applied=True, loss=own_loss)
 
     def _trust_ratios(self, norms: Tensor) -> Tensor:
         """Return ||w|| / ||u|| of the tensor that each of this rank's decayed rows belongs to; 1 where either is 0.
@@ -164,11 +188,11 @@ class LossScaler:
         self.growth_interval = growth_interval
         self.finite_steps = 0
 
-    def update(self, *, applied: bool) -> None:
-        """Take note of one step's outcome."""
+    def update(self, *, finite: bool) -> None:
+        """Take note of whether a step's gradients were finite."""
         if not self.enabled:
             return
-        if not applied:
+        if not finite:
             self.scale, self.finite_steps = self.scale / 2, 0
             return
         self.finite_steps += 1

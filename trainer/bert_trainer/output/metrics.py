@@ -50,6 +50,10 @@ _GAUGES = {
     "reduction_exposed_s": "Seconds per step that gradient reduction took after the backward pass, the slowest rank's.",
     "token_imbalance": "Real tokens of the busiest rank over the mean of all ranks, 1 if they are equal.",
     "memory_bytes": "Memory of the largest rank: resident set, or the most that tensors took on a GPU.",
+    "unhealthy_findings": "Findings of training health in the current stage: not finite, spikes, a low loss scale.",
+    "skipped_steps": "Steps of the current stage whose update was not applied, overflows of fp16 included.",
+    "left_out_steps": "Steps of the current stage whose samples were left out by a rollback.",
+    "rollbacks": "Times that the run has gone back to a checkpoint.",
     "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
     "remaining_s": "Expected seconds until the current stage ends.",
     "evaluation_step": "Optimizer steps of the stage at its latest evaluation.",
@@ -95,6 +99,7 @@ _ON_THE_LINE = [
     "slow_rank_intervals",
     "slow_rank_s",
 ]
+_ON_THE_LINE_UNLESS_ZERO = ["unhealthy_findings", "skipped_steps", "left_out_steps", "rollbacks"]
 
 _OF_EVERY_RECORD = {"event", "attempt", "attempt_uid", "run_s", "cpu_s"}
 
@@ -200,15 +205,15 @@ class MetricsWriter:
                 # One write per line: a killed run leaves at most one incomplete last line, which _end_cut_line ends.
                 kept = {key: value for key, value in record.items() if _is_json(value)}
                 file.write(json.dumps(kept | {key: list(figures) for key, figures in of_ranks.items()}) + "\n")
-                if event == "evaluated":
+                if event in ("evaluated", "rolled_back"):
                     # On the disk before a checkpoint of the same step: what lies behind one is not evaluated again.
+                    # And before the run goes back: what was evaluated behind that checkpoint counts no more.
                     file.flush()
                     os.fsync(file.fileno())
         except TrainerError:
             if event != "failed":
                 raise
-        shown = {key: fields.get(key) for key in _ON_THE_LINE} if event == "progress" else fields
-        self.reporter.report(event, **shown)
+        self.reporter.report(event, **(_shown(fields) if event == "progress" else fields))
 
     def close(self) -> None:
         """Flush and close everything."""
@@ -219,6 +224,12 @@ class MetricsWriter:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def _shown(fields: Record) -> Record:
+    """Return what the progress line has of a record."""
+    unless_zero = {key: fields[key] for key in _ON_THE_LINE_UNLESS_ZERO if fields.get(key)}
+    return {key: fields.get(key) for key in _ON_THE_LINE} | unless_zero
 
 
 def _process_start_s() -> float:

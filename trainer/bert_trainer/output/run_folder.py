@@ -58,6 +58,7 @@ _MUTABLE = (
     "checkpoint",
     "logging",
     "profile_steps",
+    "health",  # a run that was stopped may go on with another policy
 )
 
 

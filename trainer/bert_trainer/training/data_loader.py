@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -268,6 +268,7 @@ class StageReader:
         masking: DynamicMasking | None = None,
         balanced: bool = True,
         staged: Callable[[Batch], Batch] | None = None,
+        left_out: Collection[int] = (),
     ) -> None:
         """Prepare to read; the thread starts on ``__enter__``.
 
@@ -283,6 +284,7 @@ class StageReader:
             masking: Draws masks; without it those of the files are used.
             balanced: Ranks get nearly the same number of tokens of every step; otherwise contiguous parts of it.
             staged: Applied to every micro-batch in the reading thread (``Backend.stage_batch``).
+            left_out: Steps, counted from 0, that ``next_step`` passes over.
         """
         self.folder = folder
         self.order = order
@@ -301,7 +303,10 @@ class StageReader:
         self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(
-            target=self._read_ahead, args=(first_step, last_step), name="stage-reader", daemon=True
+            target=self._read_ahead,
+            args=((step for step in range(first_step, last_step) if step not in left_out),),
+            name="stage-reader",
+            daemon=True,
         )
 
     def __enter__(self) -> StageReader:
@@ -336,9 +341,9 @@ class StageReader:
         while not self._queue.empty():
             self._queue.get_nowait()
 
-    def _read_ahead(self, first_step: int, last_step: int) -> None:
+    def _read_ahead(self, steps: Iterable[int]) -> None:
         try:
-            for step in range(first_step, last_step):
+            for step in steps:
                 if self._closed.is_set():
                     return
                 self._queue.put(self.read_step(step))

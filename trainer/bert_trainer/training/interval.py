@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import psutil
@@ -77,15 +77,24 @@ class Interval:
         """Set how long this rank has waited for batches since the stage began."""
         self._waited_s = waited_s
 
-    def publish(self, progress: StageProgress, result: StepResult, evaluations_s: float = 0.0) -> None:
-        """Sum over the ranks and report; collective.
+    def publish(
+        self,
+        progress: StageProgress,
+        result: StepResult | None,
+        figures: Mapping[str, int],
+        evaluations_s: float = 0.0,
+    ) -> None:
+        """Sum over the ranks and report, unless every step since the last report was left out; collective.
 
         Args:
             progress: Of the stage.
-            result: Of the last step.
+            result: Of the last step; None where it was left out.
+            figures: Of the stage's health.
             evaluations_s: What evaluations still to come are expected to take.
         """
         learner, world = self._learner, self._world
+        if not self._reductions:
+            return
         # Before anything that waits, for the device or for other ranks: the interval ends here.
         now_s = time.monotonic()
         costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
@@ -117,7 +126,7 @@ class Interval:
                 "nsp_accuracy": pairs_correct / rows if has_nsp else None,
                 "learning_rate": self.learning_rate,
                 "micro_batch_size": self._micro_batch_size,
-                "gradient_norm": result.gradient_norm,
+                "gradient_norm": None if result is None else result.gradient_norm,
                 "loss_scale": learner.scaler.scale if learner.scaler.enabled else None,
                 "sequences_per_s": rows / elapsed_s,
                 "real_tokens_per_s": tokens / elapsed_s,
@@ -132,6 +141,7 @@ class Interval:
                 "token_imbalance": None if world.size == 1 else self._most_tokens * world.size / tokens,
                 **costs,
                 "data_wait_share": waited_s / world.size / elapsed_s,
+                **figures,
             },
             of_ranks,
         )

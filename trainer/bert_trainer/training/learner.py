@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from bert_trainer.config.optimization import OptimizerConfig
 from bert_trainer.config.run_config import ReductionConfig
-from bert_trainer.errors import InputError, TrainerError
+from bert_trainer.errors import InputError
 from bert_trainer.model.encoder import Encoder
 from bert_trainer.optim.optimizer import LossScaler, Optimizer, StepResult
 from bert_trainer.parallel.flat_parameters import FlatParameters
@@ -89,6 +90,14 @@ class Learner(Generic[ModelT]):
         owned = frozenset(moments) if self.optimizer.partition.is_split else frozenset[str]()
         return LearnerState(self.state_views(moments), owned)
 
+    def restart(self, initial: Mapping[str, Tensor]) -> None:
+        """Give parameters their initial values, by name, and forget everything learnt since."""
+        with torch.no_grad():
+            for name, view in self.parameters.named(self.parameters.values).items():
+                view.copy_(initial[name])
+        self.optimizer.start_stage(keep_moments=False)
+        self.scaler = LossScaler(enabled=self.scaler.enabled)
+
     def let_go_of_training(self) -> None:
         """Free gradients and moments of a model that no stage will train any more; weights stay."""
         for span in self.parameters.spans:
@@ -110,6 +119,8 @@ def take_step(
     loss_of: Callable[[T], Tensor],
     learning_rate: float,
     profiler: Profiler,
+    *,
+    largest_norm: float = math.inf,
 ) -> tuple[StepResult, ReductionTimes]:
     """Accumulate gradients over micro-batches, reduce them once, update.
 
@@ -119,12 +130,15 @@ def take_step(
         loss_of: A micro-batch's part of the step's loss: ranks add their gradients, they don't average them.
         learning_rate: Of this step.
         profiler: Times the parts.
+        largest_norm: Gradients of a larger one are not applied.
     """
     learner.parameters.gradients.zero_()
+    total = torch.zeros((), device=learner.device)
     with learner.own_work.on_device(), learner.model.backend.step_context():
         for number, batch in enumerate(batches, start=1):
             with profiler.part("forward"):
                 loss = loss_of(batch)
+                total = total + loss.detach()
             # Gradients are final during the last backward pass alone: only then may buckets be all-reduced while
             # backward still runs.
             if number == len(batches) and learner.overlap:
@@ -134,29 +148,11 @@ def take_step(
     with profiler.part("reduction"):
         times = learner.reduction.finish()
     with profiler.part("optimizer"):
-        result = learner.optimizer.step(learning_rate, loss_scale=learner.scaler.scale)
-    learner.scaler.update(applied=result.applied)
+        result = learner.optimizer.step(
+            learning_rate, loss_scale=learner.scaler.scale, largest_norm=largest_norm, loss=total
+        )
+    learner.scaler.update(finite=result.is_finite)
     return result, times
-
-
-def not_finite(learner: Learner[ModelT], stage: str, step: int, result: StepResult) -> TrainerError | None:
-    """Return the error that ends a run whose gradients are not finite, if it has to end.
-
-    step: counted from 1.
-    """
-    # fp16: an overflow skips the update and halves the loss scale; only below 1 has the loss itself diverged.
-    if result.applied or learner.scaler.scale >= 1.0 and learner.scaler.enabled:
-        return None
-    return TrainerError(
-        f"{stage}: the gradients of step {step} are not finite (norm {result.gradient_norm})",
-        hint="lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32",
-    )
-
-
-def check_finite(learner: Learner[ModelT], stage: str, step: int, result: StepResult) -> None:
-    """Raise what ``not_finite`` returns."""
-    if (error := not_finite(learner, stage, step, result)) is not None:
-        raise error
 
 
 @torch.no_grad()

@@ -9,9 +9,10 @@ nothing on the others. Of a step: ``pretrain`` takes it (``train_step``), ``Save
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -33,10 +34,12 @@ from bert_trainer.training.data_loader import StageReader, num_micro_batches
 from bert_trainer.training.device import Compute
 from bert_trainer.training.evaluate_stage import evaluate_and_report
 from bert_trainer.training.evaluation import Accuracy, evaluate
+from bert_trainer.training.findings import RolledBack, act_on
 from bert_trainer.training.finetuning.data import check_data
 from bert_trainer.training.finetuning.run import finetune
+from bert_trainer.training.health import Health
 from bert_trainer.training.interval import Interval
-from bert_trainer.training.learner import Learner, check_finite, take_step
+from bert_trainer.training.learner import Learner, take_step
 from bert_trainer.training.micro_batch_size import choose_micro_batch_sizes
 from bert_trainer.training.micro_batch_trials import Trials
 from bert_trainer.training.model_export import export_and_report
@@ -85,7 +88,7 @@ def train(config: RunConfig, *, attempt: int) -> None:
 def run_stages(session: Session, stop: StopSignal) -> None:
     """Run what is left of the configuration's stages, in order, and report."""
     config, world, writer = session.config, session.world, session.writer
-    first = 0 if session.resumed_from is None else session.resumed_from.position.stage_index
+    first = session.first_stage
     try:
         with storage_errors(lambda: writer.has_trained), contextlib.closing(session):
             check_data(config.stages, writer, resumed_at=None if session.resumed_from is None else first)
@@ -96,9 +99,14 @@ def run_stages(session: Session, stop: StopSignal) -> None:
             session.micro_batch_sizes.update(
                 choose_micro_batch_sizes(config.stages, trials, world, writer, first_stage=first)
             )
-            for index, stage in enumerate(config.stages):
-                if index >= first:
-                    run_stage(session, index, stage, stop)
+            finished = False
+            while not finished:
+                try:
+                    for index in range(session.first_stage, len(config.stages)):
+                        run_stage(session, index, config.stages[index], stop)
+                    finished = True
+                except RolledBack as back:
+                    session = session.rolled_back(back)
             with watched().activity("writing the report"):
                 writer.finish()
     except TrainerError as error:
@@ -127,7 +135,7 @@ def run_stage(session: Session, index: int, stage: Stage, stop: StopSignal) -> N
 
 def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSignal) -> None:
     """Train one phase, from its start or from where the checkpoint left it."""
-    config, world, compute, learner = session.config, session.world, session.compute, session.learner
+    config, world, learner = session.config, session.world, session.learner
     data, writer, profiler = session.data.training[index], session.writer, session.profiler
     size = session.micro_batch_sizes[index]
     resumed_from = session.resumed_in(index)
@@ -145,49 +153,44 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     saves = _save_times(session, stage, data)
     passes = num_micro_batches(stage.global_batch_size, size, world.size)
     interval = Interval(learner, world, writer, session.hosts, micro_batch_size=size)
-    with _open_reader(stage, data, progress.step, size, learner.model, world) as reader, watched().stage(stage.name):
-        at_end = False
+    health, left_out = session.health_in(index), session.left_out_in(index)
+    with (
+        _open_reader(stage, data, progress.step, size, learner.model, world, left_out) as reader,
+        watched().stage(stage.name),
+    ):
+        at_end = is_overdue = False
         while not at_end:
             profiler.start_step(stage.name, progress.step + 1)
-            with profiler.part("data"), learner.own_work.on_host():
-                batches = [batch.to(compute.device) for batch in reader.next_step()]
-            with profiler.part("reduction"):
-                masked_tokens, stops, in_time = _agree(world, batches, stop, saves)
-            if stops:
-                _save_and_stop(progress, learner, writer)
-            result = train_step(
-                progress,
-                learner,
-                compute,
-                batches,
-                interval,
-                profiler,
-                seed=config.seed,
-                masked_tokens=masked_tokens,
-                passes=passes,
-            )
-            check_finite(learner, stage.name, progress.step + 1, result)
+            samples_before, why_left_out = progress.samples, left_out.get(progress.step + 1)
+            result, in_time = None, False
+            if why_left_out is None:
+                result, in_time = _next_step(progress, session, reader, interval, health, stop, saves, passes=passes)
             watched().step()
-            interval.add_busiest_rank(reader.most_tokens)
-            samples_before = progress.samples
-            progress.advance(writer)
+            progress.advance(writer, skipped=health.why_skipped if result else None, left_out=why_left_out)
             writer.has_trained = True
             interval.set_data_wait(reader.waited_s)
 
             at_end = progress.step == data.total_steps
             is_reported = progress.step % config.logging.every_steps == 0 or at_end
+            figures = {**health.figures(), **session.rollback_figures(index, progress.step)}
             if is_reported:
-                interval.publish(progress, result, evaluations_s=evaluations.remaining_s(progress.step))
+                interval.publish(progress, result, figures, evaluations_s=evaluations.remaining_s(progress.step))
             if evaluations.times.is_due(progress.step):
                 with profiler.paused(), interval.paused(), watched().activity(f"the evaluation of {stage.name}"):
                     evaluations.run(progress.step)
                 at_end = at_end or evaluations.target_met
                 if at_end and not is_reported:
-                    interval.publish(progress, result)
-            if at_end or saves.is_due(progress.step, samples_before, progress.samples, in_time=bool(in_time)):
+                    interval.publish(progress, result, figures)
+            is_overdue |= saves.is_due(progress.step, samples_before, progress.samples, in_time=in_time)
+            if at_end or is_overdue:
+                # In its place among the other numbers: a library may add another place in another order.
+                act_on(health.judge_loss(_agree(world, health)[-1]), index, writer.event)
+            # While the last losses were high, the next one may send the run back behind a checkpoint of now.
+            if at_end or (is_overdue and not health.is_suspicious):
                 with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {stage.name}"):
-                    writer.save(progress.position(learner, at_end=at_end), learner.gather_state())
+                    writer.save(progress.position(learner, at_end=at_end), learner.gather_state(), health.state())
                 saves.restart()
+                is_overdue = False
             profiler.end_step()
             # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
             writer.raise_if_failed()
@@ -196,17 +199,66 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     writer.event("stage_finished", stage=stage.name, seconds=seconds, message=evaluations.outcome)
 
 
-def _agree(world: World, batches: Sequence[Batch], stop: StopSignal, saves: SaveTimes) -> tuple[float, float, float]:
-    """Return what all ranks have to know before a forward pass, by one all-reduce of three numbers.
+def _next_step(
+    progress: StageProgress,
+    session: Session,
+    reader: StageReader,
+    interval: Interval,
+    health: Health,
+    stop: StopSignal,
+    saves: SaveTimes,
+    *,
+    passes: int,
+) -> tuple[StepResult, bool]:
+    """Take the step that the reader has next.
+
+    Returns:
+        What became of it, and whether the clock asks for a checkpoint.
+
+    Raises:
+        Stopped: on request, before the step.
+        RolledBack, TrainingUnhealthy: what health says of it, or of the loss of the step before.
+    """
+    learner, writer, profiler = session.learner, session.writer, session.profiler
+    with profiler.part("data"), learner.own_work.on_host():
+        batches = [batch.to(session.compute.device) for batch in reader.next_step()]
+    with profiler.part("reduction"):
+        masked_tokens, stops, in_time, loss = _agree(
+            session.world, health, batches, stopped=stop.received, in_time=saves.interval_is_over()
+        )
+    act_on(health.judge_loss(loss), progress.index, writer.event)
+    if stops:
+        _save_and_stop(progress, learner, writer, health)
+    result = train_step(
+        progress,
+        learner,
+        session.compute,
+        batches,
+        interval,
+        profiler,
+        seed=session.config.seed,
+        masked_tokens=masked_tokens,
+        passes=passes,
+        largest_norm=health.largest_norm,
+    )
+    finding = health.judge_step(progress.step + 1, result, learner.scaler)
+    act_on(finding, progress.index, writer.event, learner.scaler)
+    interval.add_busiest_rank(reader.most_tokens)
+    return result, bool(in_time)
+
+
+def _agree(
+    world: World, health: Health, batches: Sequence[Batch] = (), *, stopped: bool = False, in_time: bool = False
+) -> list[float]:
+    """Return what all ranks have to know before a forward pass, by one all-reduce of four numbers.
 
     Returns:
         The masked tokens that the loss is divided by; how many ranks were asked to stop, so that all of them leave at
-        the same step; and whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
-        collective.
+        the same step; whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
+        collective; and the loss of the step before.
     """
     masked = sum(batch.num_masked for batch in batches)
-    masked_tokens, stops, in_time = world.sum_numbers([masked, stop.received, saves.interval_is_over()])
-    return masked_tokens, stops, in_time
+    return world.sum_numbers([masked, stopped, in_time, health.own_loss])
 
 
 def _open_evaluations(session: Session, index: int, stage: PretrainStage) -> StageEvaluations:
@@ -224,7 +276,13 @@ def _save_times(session: Session, stage: PretrainStage, data: StageData) -> Save
 
 
 def _open_reader(
-    stage: PretrainStage, data: StageData, first_step: int, micro_batch_size: int, model: Bert, world: World
+    stage: PretrainStage,
+    data: StageData,
+    first_step: int,
+    micro_batch_size: int,
+    model: Bert,
+    world: World,
+    left_out: Collection[int],
 ) -> StageReader:
     return StageReader(
         data.folder,
@@ -241,6 +299,7 @@ def _open_reader(
         staged=partial(
             model.backend.stage_batch, sequence_length=stage.sequence_length, micro_batch_size=micro_batch_size
         ),
+        left_out=[step - 1 for step in left_out],
     )
 
 
@@ -255,6 +314,7 @@ def train_step(
     seed: int,
     masked_tokens: float,
     passes: int,
+    largest_norm: float = math.inf,
 ) -> StepResult:
     """Accumulate gradients over micro-batches, reduce them once, update.
 
@@ -268,6 +328,7 @@ def train_step(
         seed: Of dropout.
         masked_tokens: Masked tokens of the whole step, over all ranks.
         passes: Micro-batches of the whole step, over all ranks.
+        largest_norm: Gradients of a larger one are not applied.
     """
     stage = progress.stage
 
@@ -288,7 +349,7 @@ def train_step(
 
     # The schedule counts applied updates: a step that fp16 overflow skips does not advance it.
     rate = learning_rate(stage.schedule, learner.optimizer.num_applied, progress.data.total_steps)
-    result, times = take_step(learner, batches, loss_of, rate, profiler)
+    result, times = take_step(learner, batches, loss_of, rate, profiler, largest_norm=largest_norm)
     interval.add_reduction(times)
     interval.learning_rate = rate
     return result
@@ -315,7 +376,7 @@ def _evaluate_stage(session: Session, index: int, stage: EvaluateStage, *, when:
         )
 
 
-def _save_and_stop(progress: StageProgress, learner: Learner[Bert], writer: RunWriter) -> None:
+def _save_and_stop(progress: StageProgress, learner: Learner[Bert], writer: RunWriter, health: Health) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
     # On all ranks, before rank 0 goes its own way: with ZeRO-1 it is collective.
     with watched().activity(f"a checkpoint of {progress.stage.name}"):
@@ -323,7 +384,7 @@ def _save_and_stop(progress: StageProgress, learner: Learner[Bert], writer: RunW
         position = progress.position(learner)
 
         def save() -> None:
-            writer.save(position, state)
+            writer.save(position, state, health.state())
             writer.leave(position)
 
         writer.on_rank_0(save)

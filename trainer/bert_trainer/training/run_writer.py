@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
+from bert_trainer.checkpoints.rollbacks import Rollback, read_rollbacks, why_distrusted
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.output.metrics import NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
@@ -24,6 +26,8 @@ from bert_trainer.output.report import write_report
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.output.termination import write_termination
 from bert_trainer.parallel.world import World, on_rank_0
+from bert_trainer.training.findings import roll_back
+from bert_trainer.training.health import Finding
 from bert_trainer.training.learner import LearnerState
 
 T = TypeVar("T")
@@ -40,6 +44,8 @@ class RunWriter:
         self.folder = folder
         self.environment = environment
         """Of this attempt, as checkpoints record it."""
+        self.rollbacks: tuple[Rollback, ...] = ()
+        """Of the run so far; on rank 0, elsewhere empty."""
         self.has_trained = False
         """A step was taken, by this attempt or before the checkpoint that it resumed: from there on trouble with files
         is no mistake in the configuration."""
@@ -64,23 +70,53 @@ class RunWriter:
     def evaluated(self, **fields: Value) -> None:
         """Publish an evaluation, as ``MetricsWriter.evaluated``."""
 
-    def chain_samples(self, stage: str, step: int, before: str, numbers: Callable[[], NDArray[np.int64]]) -> str:
+    def chain_samples(
+        self,
+        stage: str,
+        step: int,
+        before: str,
+        numbers: Callable[[], NDArray[np.int64]],
+        *,
+        skipped: str | None = None,
+        left_out: str | None = None,
+    ) -> str:
         """Return the hash of a stage's samples after one more step, and write the ledger if there is one.
 
         Args:
             stage: Its name.
             step: Of the stage, counted from 0.
-            before: The hash so far; returned unchanged on other ranks than 0.
+            before: The hash so far; returned unchanged on other ranks than 0, and where the step is left out.
             numbers: Called on rank 0 alone: the step's samples, in order.
+            skipped: Why the step's update was not applied; None if it was.
+            left_out: Why its samples were not read at all; None if they were.
         """
         return before
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Return the latest checkpoint that verifies."""
+        """Return the latest checkpoint that verifies, and holds no step that a rollback has left out."""
         return None
 
-    def save(self, position: Position, state: LearnerState) -> None:
-        """Write a checkpoint in the background. state: from ``Learner.gather_state``, which is collective."""
+    def save(self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint in the background.
+
+        Args:
+            position: Where in the run.
+            state: From ``Learner.gather_state``, which is collective.
+            health: Of the stage, as ``Health.state`` returns it; None: nothing is judged that a resume needs.
+        """
+
+    def roll_back(self, stage_index: int, finding: Finding, most: int) -> tuple[Rollback, ...]:
+        """Record that the run goes back from a finding, and return all rollbacks; for ``on_rank_0``.
+
+        Args:
+            stage_index: Of the stage.
+            finding: Its steps are left out from now on, and checkpoints with one of them set aside.
+            most: Rollbacks in a row without a new checkpoint.
+
+        Raises:
+            TrainingUnhealthy: that was one too many, or there is nothing to go back to.
+        """
+        raise AssertionError("runs on rank 0")
 
     def raise_if_failed(self) -> None:
         """Raise the error of a checkpoint that could not be written in the background."""
@@ -119,6 +155,7 @@ class Rank0Writer(RunWriter):
         # Before anything is written: on a full disk, a lower keep frees space.
         self.store.prune(self.store.keep)
         self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
+        self.rollbacks = read_rollbacks(folder.path)
 
     def _announce(self, position: Position, path: Path) -> None:
         self.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
@@ -136,19 +173,44 @@ class Rank0Writer(RunWriter):
         self._metrics.evaluated(**fields)
 
     def chain_samples(  # noqa: D102
-        self, stage: str, step: int, before: str, numbers: Callable[[], NDArray[np.int64]]
+        self,
+        stage: str,
+        step: int,
+        before: str,
+        numbers: Callable[[], NDArray[np.int64]],
+        *,
+        skipped: str | None = None,
+        left_out: str | None = None,
     ) -> str:
         samples = numbers()
         if self.folder.config.logging.sample_ledger:
+            listed = samples.tolist()
+            entry: dict[str, Any] = {"stage": stage, "step": step, "samples": listed}
+            if skipped is not None:
+                entry["skipped"] = skipped
+            if left_out is not None:
+                entry |= {"samples": [], "left_out": listed, "why": left_out}
             with (self.folder.path / LEDGER_FILE).open("a") as file:
-                file.write(json.dumps({"stage": stage, "step": step, "samples": samples.tolist()}) + "\n")
+                file.write(json.dumps(entry) + "\n")
+        if left_out is not None:
+            return before
         return hashlib.sha256(bytes.fromhex(before) + samples.astype("<i8").tobytes()).hexdigest()
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
-        return self.store.latest_valid()
+        return self.store.latest_valid(partial(why_distrusted, rollbacks=self.rollbacks))
 
-    def save(self, position: Position, state: LearnerState) -> None:  # noqa: D102
-        self.store.save(position, state.tensors, owned=state.owned)
+    def save(  # noqa: D102
+        self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None
+    ) -> None:
+        more: dict[str, Any] = {} if health is None else {"health": health}
+        if self.rollbacks:
+            more["rollbacks"] = len(self.rollbacks)
+        self.store.save(position, state.tensors, owned=state.owned, more=more)
+
+    def roll_back(self, stage_index: int, finding: Finding, most: int) -> tuple[Rollback, ...]:  # noqa: D102
+        self.store.wait()
+        self.rollbacks = roll_back(self.store, self.rollbacks, stage_index, finding, most=most, announce=self.event)
+        return self.rollbacks
 
     def raise_if_failed(self) -> None:  # noqa: D102
         self.store.raise_if_failed()

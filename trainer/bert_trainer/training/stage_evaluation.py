@@ -153,12 +153,19 @@ def told_apart(accuracy: float, wanted: float) -> str:
 
 
 def accuracies_by_step(records: Iterable[Record], stage: str) -> dict[int, float]:
-    """Return the masked-LM accuracy of a stage's evaluations while it trained, by step; damaged records are skipped."""
+    """Return the masked-LM accuracy of a stage's evaluations while it trained, by step; damaged records are skipped.
+
+    Those that a rollback went back behind are left out: another model will be at those steps.
+    """
     found: dict[int, float] = {}
     for record in records:
-        if (record.get("event"), record.get("stage")) != ("evaluated", stage):
+        if record.get("stage") != stage:
             continue
         step, accuracy = record.get("step"), record.get("mlm_accuracy")
+        if record.get("event") == "rolled_back" and type(step) is int:
+            found = {at: figure for at, figure in found.items() if at <= step}
+        if record.get("event") != "evaluated":
+            continue
         if type(step) is int and isinstance(accuracy, int | float) and 0 <= accuracy <= 1:
             found[step] = float(accuracy)
     return found

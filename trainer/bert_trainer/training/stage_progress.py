@@ -32,12 +32,17 @@ class StageProgress:
         """Sequences of the stage so far."""
         return self.step * self.stage.global_batch_size
 
-    def advance(self, writer: RunWriter) -> None:
-        """Count a step; rank 0 also hashes its sample numbers."""
+    def advance(self, writer: RunWriter, *, skipped: str | None = None, left_out: str | None = None) -> None:
+        """Count a step; rank 0 also hashes its sample numbers. skipped, left_out: as ``RunWriter.chain_samples``."""
         first, behind = self.samples, self.samples + self.stage.global_batch_size
         order = self.data.order
         self.sample_hash = writer.chain_samples(
-            self.stage.name, self.step, self.sample_hash, lambda: order.sample_numbers(first, behind)
+            self.stage.name,
+            self.step,
+            self.sample_hash,
+            lambda: order.sample_numbers(first, behind),
+            skipped=skipped,
+            left_out=left_out,
         )
         self.step += 1
 

@@ -228,6 +228,11 @@ class FailureReason(_Described):
         "OutOfDeviceMemory",
         "A GPU's memory ran out; the message names settings that need less. Not tried again unchanged.",
     )
+    TRAINING_UNHEALTHY = (
+        "TrainingUnhealthy",
+        "Training went wrong and spec.health says to stop: gradients that are not finite, a spike of their norm or of "
+        "the loss, or a loss scale below its limit. The message names step, figures and what to change.",
+    )
     STORAGE_FAILED = (
         "StorageFailed",
         "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "

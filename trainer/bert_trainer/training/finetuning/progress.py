@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,11 +36,11 @@ class RunProgress:
     sample_hash: str
     """Chained SHA-256 of the run's rows so far; on rank 0, elsewhere empty."""
 
-    def advance(self, writer: RunWriter, reader: StepReader) -> None:
-        """Count a step; rank 0 also hashes the numbers of its rows."""
-        step = self.step
+    def advance(self, writer: RunWriter, reader: StepReader, *, skipped: str | None = None) -> None:
+        """Count a step; rank 0 also hashes the numbers of its rows. skipped: as ``RunWriter.chain_samples``."""
+        step, number = self.step, self.stage_step(reader.plan)
         self.sample_hash = writer.chain_samples(
-            self.stage, self.stage_step(reader.plan), self.sample_hash, lambda: reader.numbers_of(step)
+            self.stage, number, self.sample_hash, lambda: reader.numbers_of(step), skipped=skipped
         )
         self.step += 1
 
@@ -107,6 +107,7 @@ class RunInterval:
         plan: RunPlan,
         result: StepResult | None,
         writer: RunWriter,
+        figures: Mapping[str, int],
         *,
         started_at_s: float,
         evaluations_s: float,
@@ -119,6 +120,7 @@ class RunInterval:
             plan: Of the stage.
             result: Of the last step; None on a rank whose own run is over.
             writer: Of the run.
+            figures: Of the health of this rank's run.
             started_at_s: When this attempt began the stage.
             evaluations_s: What evaluations still to come are expected to take.
         """
@@ -126,8 +128,10 @@ class RunInterval:
         now_s = time.monotonic()  # before anything that waits for the device or for other ranks
         costs, of_ranks = rank_costs(world, learner, self._reductions, self._tokens, self._stragglers)
         loss = float(torch.stack(self._losses).double().sum()) if self._losses else 0.0
-        own = [loss, self._rows, self._tokens, time.process_time()]
-        loss, rows, tokens, cpu_s = world.sum_numbers(own)
+        # One model, one count; ranks with models of their own add theirs.
+        counted = figures.values() if learner.is_split_by_rank or world.rank == 0 else (0 for _ in figures)
+        own = [loss, self._rows, self._tokens, time.process_time(), *counted]
+        loss, rows, tokens, cpu_s, *totals = world.sum_numbers(own)
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         step, single_rank = progress.stage_step(plan), learner.world.size == 1
         steps_left = plan.total_steps - step
@@ -155,6 +159,7 @@ class RunInterval:
                 "cpu_s": cpu_s,
                 "token_imbalance": None if single_rank else self._most_tokens * learner.world.size / tokens,
                 **costs,
+                **{name: int(total) for name, total in zip(figures, totals, strict=True)},
             },
             of_ranks,
         )

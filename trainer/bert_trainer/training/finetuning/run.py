@@ -10,16 +10,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Position
 from bert_trainer.config.finetuning import FinetuneStage
+from bert_trainer.config.health import HealthConfig
 from bert_trainer.config.optimization import Schedule
 from bert_trainer.config.run_config import InitialCheckpoint
 from bert_trainer.config.stages import PretrainStage, Stage
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import StepResult
 from bert_trainer.optim.schedule import learning_rate
@@ -27,6 +29,7 @@ from bert_trainer.parallel.reduction import ReductionTimes
 from bert_trainer.system.heartbeat import watched
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.device import Compute
+from bert_trainer.training.findings import act_on
 from bert_trainer.training.finetuning.beginning import check_beginning
 from bert_trainer.training.finetuning.data import StageRows, StepReader, TaskBatch, open_data
 from bert_trainer.training.finetuning.evaluations import Evaluations
@@ -35,7 +38,8 @@ from bert_trainer.training.finetuning.results import Run
 from bert_trainer.training.finetuning.run_plan import RunPlan
 from bert_trainer.training.finetuning.stage_end import end_stage, has_ended
 from bert_trainer.training.finetuning.task_learner import TaskLearner, scaled_schedule
-from bert_trainer.training.learner import Learner, not_finite, take_step
+from bert_trainer.training.health import HINT, Health
+from bert_trainer.training.learner import Learner, take_step
 from bert_trainer.training.letter_case import lower_case_of
 from bert_trainer.training.profiling import Profiler
 from bert_trainer.training.run_writer import RunWriter
@@ -64,6 +68,7 @@ class _StageState:
     profiler: Profiler
     saves: SaveTimes
     report_every_steps: int
+    health: HealthConfig
     stop: StopSignal
     hosts: Sequence[str]
     """Of all ranks."""
@@ -116,6 +121,7 @@ def finetune(session: Session, index: int, stage: FinetuneStage, stop: StopSigna
         # min_samples_to_start counts the samples of pretraining, which are behind.
         saves=SaveTimes(config.checkpoint, world.rank),
         report_every_steps=config.logging.every_steps,
+        health=session.health,
         stop=stop,
         hosts=session.hosts,
         started_at_s=time.monotonic(),
@@ -167,12 +173,14 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
     runs = evaluations.runs_of(number)
     own = runs[learner.all_ranks.rank if learner.is_split_by_rank else 0]
     sample_hash = ""
+    health = _open_health(state)
     if first_step == 0:
         learner.start(own.seed)
     else:
         assert state.resumed_from is not None, "a run begins at 0 unless a checkpoint is in it"
         learner.load(state.resumed_from)
         sample_hash = state.resumed_from.position.sample_hash
+        health.load(state.resumed_from.health)
     progress = RunProgress(state.index, state.stage.name, own, first_step, sample_hash)
     reader = _open_reader(state, own)
     interval = RunInterval(state.hosts)
@@ -183,17 +191,17 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
         with profiler.part("reduction"):
             stops, in_time = learner.all_ranks.sum_numbers([state.stop.received, state.saves.interval_is_over()])
         if stops:
-            _save_and_stop(state, progress)
-        result = _step(state, reader, progress, interval, is_over=is_over)
+            _save_and_stop(state, progress, health)
+        result = _step(state, reader, progress, interval, health, is_over=is_over)
         rows_before = plan.rows_before(progress.step)
         watched().step()
-        progress.advance(writer, reader)
+        progress.advance(writer, reader, skipped=health.why_skipped)
         writer.has_trained = True
 
         step, is_last = progress.stage_step(plan), progress.step == plan.steps_per_run
         is_reported = step % state.report_every_steps == 0 or is_last
         if is_reported:
-            _publish(state, progress, result, interval)
+            _publish(state, progress, result, interval, health)
         at_end = is_last
         if plan.is_evaluated(progress.step):
             with profiler.paused(), interval.paused(), watched().activity(f"the evaluation of {state.stage.name}"):
@@ -201,11 +209,15 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
             is_over = evaluations.is_over(own, step)
             at_end = is_last or all(evaluations.is_over(run, step) for run in runs)
             if at_end and not is_reported:
-                _publish(state, progress, result, interval)
+                _publish(state, progress, result, interval, health)
         rows = plan.rows_before(progress.step)
         if at_end or state.saves.is_due(step, rows_before, rows, in_time=bool(in_time)):
             with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {state.stage.name}"):
-                writer.save(progress.position(learner, plan, at_end=at_end), learner.gather_state())
+                writer.save(
+                    progress.position(learner, plan, at_end=at_end),
+                    learner.gather_state(),
+                    _health_state(state, health),
+                )
             state.saves.restart()
         profiler.end_step()
         # Checkpoints are written in the background: a write that failed ends the run at the end of this step.
@@ -230,16 +242,22 @@ def _open_reader(state: _StageState, run: Run) -> StepReader:
 
 
 def _step(
-    state: _StageState, reader: StepReader, progress: RunProgress, interval: RunInterval, *, is_over: bool
+    state: _StageState,
+    reader: StepReader,
+    progress: RunProgress,
+    interval: RunInterval,
+    health: Health,
+    *,
+    is_over: bool,
 ) -> StepResult | None:
     """Take one step, on a rank whose run is not over. Collective.
 
     Raises:
-        TrainerError: the gradients are not finite, on this rank or on another one that trains its own model.
+        TrainingUnhealthy: what health says of the step, on this rank or on another one that trains its own model.
     """
     learner, plan, compute, world = state.learner, state.plan, state.compute, state.learner.all_ranks
     result: StepResult | None = None
-    error: TrainerError | None = None
+    error: TrainingUnhealthy | None = None
     if is_over:
         interval.add_step(0, ReductionTimes(0, 0.0, 0.0))
     else:
@@ -257,27 +275,45 @@ def _step(
             interval.add(batch, loss)
             return loss / (stop - start)  # a mean over the rows of all ranks, whose gradients are added
 
-        result, times = take_step(learner, batches, loss_of, rate, state.profiler)
+        result, times = take_step(learner, batches, loss_of, rate, state.profiler, largest_norm=health.largest_norm)
         interval.add_step(reader.most_tokens, times)
         interval.learning_rate = rate
-        error = not_finite(learner, state.stage.name, progress.stage_step(plan) + 1, result)
+        finding = health.judge_step(progress.stage_step(plan) + 1, result, learner.scaler)
+        try:
+            act_on(finding, state.index, state.writer.event, learner.scaler)
+        except TrainingUnhealthy as raised:
+            error = raised
     if learner.is_split_by_rank:
         # The ranks learn of it together: one that went on alone would wait for the others for ever.
         failed = np.zeros(world.size)
         failed[world.rank] = error is not None
         by_rank = world.sum_numbers(failed.tolist())
         if any(by_rank) and error is None:
-            error = TrainerError(
-                f"{state.stage.name}: the gradients of step {progress.stage_step(plan) + 1} are not finite on rank "
-                f"{by_rank.index(1)}",
-                hint="lower the learning rate or lengthen the warm-up; with fp16, use bf16 or fp32",
+            step = progress.stage_step(plan) + 1
+            error = TrainingUnhealthy(
+                f"{state.stage.name}: step {step} is unhealthy on rank {by_rank.index(1)}", hint=HINT
             )
     if error is not None:
         raise error
     return result
 
 
-def _publish(state: _StageState, progress: RunProgress, result: StepResult | None, interval: RunInterval) -> None:
+def _open_health(state: _StageState) -> Health:
+    config = state.health
+    if state.learner.is_split_by_rank:
+        # Its median is in no checkpoint, which holds one rank's: a resumed run would judge otherwise.
+        config = config.model_copy(update={"on_gradient_norm": "Report"})
+    return Health(config, state.stage.name, finetuning=True)
+
+
+def _health_state(state: _StageState, health: Health) -> dict[str, Any] | None:
+    """Return what a checkpoint holds of a run's health: of models that ranks have of their own, nothing."""
+    return None if state.learner.is_split_by_rank else health.state()
+
+
+def _publish(
+    state: _StageState, progress: RunProgress, result: StepResult | None, interval: RunInterval, health: Health
+) -> None:
     left = state.plan.evaluations_left(progress.stage_step(state.plan))
     interval.publish(
         state.learner,
@@ -285,15 +321,16 @@ def _publish(state: _StageState, progress: RunProgress, result: StepResult | Non
         state.plan,
         result,
         state.writer,
+        health.figures(),
         started_at_s=state.started_at_s,
         evaluations_s=left * state.evaluations.last_s,
     )
 
 
-def _save_and_stop(state: _StageState, progress: RunProgress) -> None:
+def _save_and_stop(state: _StageState, progress: RunProgress, health: Health) -> None:
     """Save, and leave on every rank only when the checkpoint is in place."""
     position = progress.position(state.learner, state.plan)
     # Between two runs the end of the one before is on disk, and the next one starts afresh.
     if progress.step or not progress.run.number:
-        state.writer.save(position, state.learner.gather_state())
+        state.writer.save(position, state.learner.gather_state(), _health_state(state, health))
     state.writer.on_rank_0(lambda: state.writer.leave(position))

@@ -1,0 +1,93 @@
+"""What a run has gone back from: which steps are left out ever after, why, and which checkpoints came of them.
+
+``rollbacks.json`` in the output folder, replaced atomically before a run goes back. A run that is killed at any moment
+comes to the same steps again: without the record it finds the same, with it it leaves the same steps out. A checkpoint
+says how many rollbacks its run had behind it, so one that holds a step which is left out is known and set aside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_trainer.checkpoints.checkpoint import Checkpoint
+from bert_trainer.errors import TrainerError
+from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
+
+ROLLBACKS_FILE = "rollbacks.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """One of them. Steps are those of the stage, counted from 1."""
+
+    stage_index: int
+    stage: str
+    first_step: int
+    last_step: int
+    """The first and the last step that are left out."""
+    finding: str
+    message: str
+    to_stage_index: int
+    to_step: int
+    """The checkpoint that the run went back to; both 0: its start."""
+
+
+def read_rollbacks(output: Path) -> tuple[Rollback, ...]:
+    """Return a run's rollbacks, oldest first.
+
+    Raises:
+        TrainerError: the file cannot be read; going on without it would train on what is to be left out.
+    """
+    path = output / ROLLBACKS_FILE
+    try:
+        return tuple(Rollback(**entry) for entry in json.loads(path.read_text())["rollbacks"])
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainerError(
+            f"{path}: not a record of rollbacks ({error})",
+            hint="restore it from a backup; without it this run would train on steps that it has left out",
+        ) from error
+
+
+def write_rollbacks(output: Path, rollbacks: Sequence[Rollback]) -> None:
+    """Replace the record; on the disk when this returns."""
+    document: dict[str, Any] = {"rollbacks": [asdict(rollback) for rollback in rollbacks]}
+    with disk_errors(output / ROLLBACKS_FILE):
+        write_json_atomically(output / ROLLBACKS_FILE, document)
+
+
+def why_distrusted(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str | None:
+    """Return why a run must not go on from a checkpoint of its own; None if it may."""
+    at = (checkpoint.position.stage_index, checkpoint.position.step)
+    for rollback in rollbacks[checkpoint.num_rollbacks :]:
+        if at >= (rollback.stage_index, rollback.first_step):
+            return f"holds step {rollback.first_step} of {rollback.stage}, which is left out: {rollback.message}"
+    return None
+
+
+def left_out_steps(rollbacks: Sequence[Rollback], stage_index: int) -> dict[int, str]:
+    """Return the steps of a stage that are left out, counted from 1, and why."""
+    return {
+        step: rollback.message
+        for rollback in rollbacks
+        if rollback.stage_index == stage_index
+        for step in range(rollback.first_step, rollback.last_step + 1)
+    }
+
+
+def num_in_vain(rollbacks: Sequence[Rollback], to: tuple[int, int]) -> int:
+    """Return how many rollbacks in a row, the newest included, went to a checkpoint or to later ones.
+
+    to: index of the stage and step of the checkpoint. A newer one ends the row: the run got further than before.
+    """
+    count = 0
+    for rollback in reversed(rollbacks):
+        if (rollback.to_stage_index, rollback.to_step) < to:
+            break
+        count += 1
+    return count

@@ -1,0 +1,122 @@
+"""What follows from a finding: a report, a skipped update, a way back to a checkpoint, or the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bert_trainer.checkpoints.rollbacks import Rollback, num_in_vain, why_distrusted, write_rollbacks
+from bert_trainer.checkpoints.store import CheckpointStore
+from bert_trainer.errors import TrainingUnhealthy
+from bert_trainer.optim.optimizer import LossScaler
+from bert_trainer.training.health import HINT, Finding
+
+
+class RolledBack(Exception):
+    """The run has to go back: raised on every rank at the same step, and caught where stages are run."""
+
+    def __init__(self, stage_index: int, finding: Finding) -> None:
+        """stage_index: of the stage with the finding."""
+        super().__init__(finding.message)
+        self.stage_index, self.finding = stage_index, finding
+
+
+def unhealthy(finding: Finding) -> TrainingUnhealthy:
+    """Return the error that ends a run for a finding."""
+    return TrainingUnhealthy(f"{finding.stage}: {finding.message}", hint=HINT)
+
+
+def act_on(
+    finding: Finding | None, stage_index: int, report: Callable[..., None], scaler: LossScaler | None = None
+) -> None:
+    """Report a finding, if there is one, and do what its policy asks for; an update is skipped already.
+
+    Args:
+        finding: What ``Health`` returned.
+        stage_index: Of its stage.
+        report: Writes an event.
+        scaler: Of a finding about a step; a skipped one with too low a scale leaves it at the limit.
+
+    Raises:
+        RolledBack, TrainingUnhealthy: as the policy says, on every rank alike.
+    """
+    if finding is None:
+        return
+    report(
+        "unhealthy",
+        stage=finding.stage,
+        step=finding.last_step,
+        finding=finding.name,
+        action=finding.action,
+        message=finding.message,
+    )
+    if finding.action == "Rollback":
+        raise RolledBack(stage_index, finding)
+    if finding.action == "Stop":
+        raise unhealthy(finding)
+    if finding.name == "lossScale" and scaler is not None:
+        scaler.scale *= 2  # what the overflow has halved it from: lower, it would lose more than it saves
+
+
+def roll_back(
+    store: CheckpointStore,
+    before: Sequence[Rollback],
+    stage_index: int,
+    finding: Finding,
+    *,
+    most: int,
+    announce: Callable[..., None],
+) -> tuple[Rollback, ...]:
+    """Find the checkpoint to go back to, and record the rollback; on rank 0.
+
+    Args:
+        store: With no write under way.
+        before: Earlier rollbacks.
+        stage_index: Of the stage with the finding.
+        finding: What is left out, and why.
+        most: Rollbacks in a row without a new checkpoint.
+        announce: Writes an event.
+
+    Returns:
+        All rollbacks.
+
+    Raises:
+        TrainingUnhealthy: that was one too many, or no checkpoint is left from before the finding.
+    """
+    new = Rollback(
+        stage_index=stage_index,
+        stage=finding.stage,
+        first_step=finding.first_step,
+        last_step=finding.last_step,
+        finding=finding.name,
+        message=finding.message,
+        to_stage_index=0,
+        to_step=0,
+    )
+    # Nothing is set aside yet: if this ends the run, another attempt goes on from what it had.
+    trusted = [found for found in store.valid() if why_distrusted(found, before) is None]
+    target = next((found for found in trusted if why_distrusted(found, (new,)) is None), None)
+    if target is None and trusted:
+        # Not to the start of the run: a day of training is not thrown away unasked.
+        raise unhealthy(replace(finding, message=f"{finding.message}; no checkpoint from before that is left"))
+    to = (0, 0) if target is None else (target.position.stage_index, target.position.step)
+    in_vain = num_in_vain(before, to)
+    if in_vain >= most:
+        message = f"{finding.message}; {in_vain} rollbacks in a row have led to no new checkpoint, allowed: {most}"
+        raise unhealthy(replace(finding, message=message))
+    rollbacks = (*before, replace(new, to_stage_index=to[0], to_step=to[1]))
+    step = to[1] if to[0] == stage_index else 0
+    number = finding.last_step - finding.first_step + 1
+    announce(
+        "rolled_back",
+        stage=finding.stage,
+        step=step,
+        path=None if target is None else str(target.path),
+        finding=finding.name,
+        left_out_steps=number,
+        message=f"Went back to step {step} and leaves out {number} step(s) from {finding.first_step} on: "
+        f"{finding.message}",
+    )
+    store.folder.check_fence()
+    write_rollbacks(store.folder.path, rollbacks)
+    return rollbacks
