@@ -94,6 +94,7 @@ def render_run_config(
         **({"device": "cuda"} if in_pods and accelerator is not None else {}),
         # Only what is not the default: other jobs keep the document that they have always had.
         **({} if spec.collectives is None else {"collectives": spec.collectives}),
+        **({} if spec.health is None else {"health": set_fields(spec.health)}),
     }
 
 

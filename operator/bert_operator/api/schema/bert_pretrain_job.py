@@ -33,6 +33,7 @@ from bert_operator.api.schema.cluster import (
 )
 from bert_operator.api.schema.evaluation import DataRangeSpec, EvaluateSpec, EvaluationSpec, TargetSpec
 from bert_operator.api.schema.finetuning import FinetuneSpec
+from bert_operator.api.schema.health import HealthSpec
 from bert_operator.api.schema.optimization import OptimizerSpec, ReductionSpec, WarmupSpec
 from bert_operator.api.schema.preparation import PrepareSpec
 from bert_operator.api.schema.section import (
@@ -390,6 +391,9 @@ class JobSpec(Section):
     """Steps of the job, run in this order: prepare first, evaluate, finetune and export after training."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are written and how many are kept."""
+    health: HealthSpec | None = None
+    """What is done about training that goes wrong. Empty: gradients that are not finite stop the job, spikes are
+    reported."""
     logging: LoggingSpec = LoggingSpec()
     """Progress reports, TensorBoard and Prometheus metrics."""
     profile_steps: ProfileStepsSpec | None = None
