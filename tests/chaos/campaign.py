@@ -106,6 +106,8 @@ def _gather(bench: Bench, fault: Fault, scene: Scene, watch: JobWatch, plans: Se
             moments.append(_one_moment(fault, here, watch))
         except NotInEffect as reason:
             not_in_effect = str(reason)
+        except (AssertionError, OSError) as problem:  # a deadline is an OSError as well
+            not_in_effect = f"given up: {problem}"[:500]
     status = _wait_end(scene.job)
     outcome = outcome_of(scene.job, watch.folder)
     if fault.in_effect and not not_in_effect:

@@ -36,8 +36,8 @@ def verdict_of(record: Record) -> str:
 def table(faults: Sequence[Fault], records: Mapping[str, Record]) -> str:
     """Return the faults that have been tried, in the catalog's order, as a table of Markdown."""
     lines = [
-        "| fault | at steps | verdict | a step again after | steps trained again | lost, doubled samples |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| fault | at steps | verdict | a step again after | status right after | trained again | lost, doubled |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [_row(fault, records[fault.name]) for fault in faults if fault.name in records]
     return "\n".join(lines)
@@ -79,6 +79,7 @@ def _row(fault: Fault, record: Record) -> str:
         ", ".join(str(moment["step"]) for moment in moments),
         verdict_of(record),
         _recoveries(fault, jobs, moments),
+        ", ".join(f"{moment['settled_s']:.1f} s" for moment in moments if moment["settled_s"] is not None) or "-",
         ", ".join(str(moment["trained_again"]) for moment in moments) or "-",
         f"{lost}, {doubled}",
     ]

@@ -11,7 +11,10 @@ ENDED = Fault(name="a shard removed", group="training", inject=lambda scene: Non
 
 
 def job(verdict: str, *recoveries: float | None, **more: object) -> dict[str, object]:
-    moments = [{"step": 20 + number, "recovery_s": s, "trained_again": 5} for number, s in enumerate(recoveries)]
+    moments = [
+        {"step": 20 + number, "recovery_s": s, "trained_again": 5, "settled_s": 1.25 if number == 1 else None}
+        for number, s in enumerate(recoveries)
+    ]
     empty = {"findings": [], "notes": [], "lost_samples": 0, "doubled_samples": 0, "reasons": [], "phase": "Succeeded"}
     return {**empty, "verdict": verdict, "moments": moments, **more}
 
@@ -26,8 +29,8 @@ RECORDS = {
 
 def test_faults_stand_in_the_order_of_the_catalog() -> None:
     assert table([KILLED, ENDED], RECORDS).splitlines()[2:] == [
-        "| SIGKILL of a rank | 20, 21, 20 | degraded | 12.0 s, 14.0 s, 50.0 s | 5, 5, 5 | 3, 0 |",
-        "| a shard removed | 20 | resilient | ends: RefusedInput | 5 | 0, 0 |",
+        "| SIGKILL of a rank | 20, 21, 20 | degraded | 12.0 s, 14.0 s, 50.0 s | 1.2 s | 5, 5, 5 | 3, 0 |",
+        "| a shard removed | 20 | resilient | ends: RefusedInput | - | 5 | 0, 0 |",
     ]
 
 
