@@ -226,6 +226,16 @@ def test_an_ended_child_is_removed_before_the_next_attempt_is_created() -> None:
     assert gone.create.attempt == 2
 
 
+def test_what_keeps_a_deleted_child_is_told() -> None:
+    failed = child(1, exit_code=1, ref=ref())
+    first = plan(TRAINING_ONLY, observed(failed), NOW_S)
+    held = replace(failed, stopping=True, held_by=("example.com/held",))
+    step = plan(TRAINING_ONLY, Observed(status=first.status, children=(held,)), NOW_S)
+    assert (step.remove, step.create, step.status.reason) == ((), None, "RemovingPrevious")
+    assert "is held by the finalizer example.com/held. Next: " in (step.status.message or "")
+    assert plan(TRAINING_ONLY, Observed(status=step.status, children=(held,)), NOW_S).status == step.status
+
+
 def test_the_child_of_a_complete_run_is_in_nobody_s_way() -> None:
     done = child(1, run="prepare", state="Succeeded", ref=ref())
     step = plan(JOB, observed(done), NOW_S)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from bert_operator.cluster.object_summaries import read_child
+from bert_operator.cluster.observation import observe_child
 from bert_operator.render.names import ATTEMPT_LABEL, JOB_LABEL, RUN_LABEL
 from fake_cluster import Document, FakeCluster, is_deleting
 from fake_controllers import act, start_pod
@@ -124,3 +126,15 @@ def test_a_child_of_another_uid_is_nobodys() -> None:
     forged = {**child, "metadata": {**child["metadata"], "uid": "forged", "ownerReferences": []}}
     operator.index.put_child(forged)
     assert operator.index.own_children(REF, child["metadata"]["ownerReferences"][0]["uid"]) == []
+
+
+def test_finalizers_of_others_count_only_while_a_child_is_deleted() -> None:
+    world, operator = running()
+    (child,) = world.children()
+    for name, deleted, held_by in (("a", False, ()), ("b", True, ("example.com/held",))):
+        metadata = {**child["metadata"], "finalizers": ["foregroundDeletion", "example.com/held"], "uid": name}
+        if deleted:
+            metadata["deletionTimestamp"] = "2026-11-23T00:00:00Z"
+        read = read_child({**child, "metadata": metadata})
+        assert read is not None
+        assert observe_child(read[1], [], {}, workers=2, now_s=0.0).held_by == held_by

@@ -31,6 +31,8 @@ _GOOD_ENDINGS = ("Ready", "Healthy", "OK")
 _TROUBLE = re.compile(
     r"Pressure|Problem|Deadlock|Read-?[Oo]nly|Corrupt|Unhealthy|Error|Fail|Fault|Frequent|Xid|NetworkUnavailable|Hung|Lost"
 )
+_OWN_FINALIZERS = ("foregroundDeletion", "orphan")
+"""Of the garbage collector, which takes them away by itself."""
 _ATTEMPT_DIGITS = 6
 """Far more than all retry budgets together allow; a longer label was not written by an operator."""
 
@@ -97,6 +99,8 @@ class ChildSummary(NamedTuple):
     """Whether others have taken its owner away: the garbage collector does not delete it with its job."""
     is_watched: bool = True
     """Whether it has the label that watches select by."""
+    finalizers: tuple[str, ...] = ()
+    """Those of others, which hold it back when it is deleted."""
 
 
 class PodSummary(NamedTuple):
@@ -250,6 +254,7 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
         is_orphan=is_orphan,
         is_watched=is_watched,
+        finalizers=tuple(sys.intern(name) for name in metadata.get("finalizers") or () if name not in _OWN_FINALIZERS),
     )
 
 

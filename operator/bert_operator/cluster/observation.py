@@ -44,6 +44,7 @@ def observe_child(
         attempt=child.attempt,
         state="Pending",
         stopping=child.is_deleting,
+        held_by=child.finalizers if child.is_deleting else (),
         waiting_since_s=_waiting_since(child, pods, now_s),
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
     )

@@ -61,6 +61,8 @@ class Child:
     state: ChildState
     stopping: bool = False
     """A stop was requested, or it is being deleted; another request is not needed."""
+    held_by: tuple[str, ...] = ()
+    """Finalizers of others, which keep it although it is being deleted."""
     exit_code: int | None = None
     signal: int | None = None
     """Number of the signal that ended it."""
@@ -88,6 +90,14 @@ class Child:
     def is_active(self) -> bool:
         """Whether it may still touch the output folder."""
         return self.state in ("Pending", "Queued", "Running")
+
+    def describe_hold(self) -> str:
+        """Return what keeps it although it is being deleted, and the next step."""
+        what = f"{self.ref.kind} {self.ref.name}" if self.ref is not None else "The child"
+        return (
+            f"{what} is held by the finalizer {', '.join(self.held_by)}. Next: have whoever set it take it away, or "
+            f"remove it by kubectl edit"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -343,7 +343,9 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     # Of this run only: children of completed runs stay, with their logs, until the job is deleted.
     leftovers = tuple(child for child in observed.children if child.run == run.name and child.ref is not None)
     if leftovers:
-        verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS)
+        held = next((child.describe_hold() for child in leftovers if child.held_by), "")
+        message = f"{Reason.REMOVING_PREVIOUS.sentence} {held}" if held else ""
+        verdict = Verdict(phase="Pending", reason=Reason.REMOVING_PREVIOUS, message=message)
         return _Step(verdict=verdict, remove=_not_stopping(list(leftovers)), requeue_after_s=left_s)
     is_at_once = len(failures) == 1 and back_off_s(failures) == 0.0
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
