@@ -20,8 +20,8 @@ import torch
 import bert_trainer.checkpoints.checkpoint as checkpoint_module
 from bert_trainer.checkpoints.checkpoint import Environment, Position, read_checkpoint
 from bert_trainer.checkpoints.store import CheckpointStore
-from bert_trainer.errors import TrainerError
-from bert_trainer.output.run_folder import FencedError, RunFolder
+from bert_trainer.errors import FencedError, TrainerError
+from bert_trainer.output.run_folder import RunFolder
 from small_disk import mounted
 from tiny_run import run_config
 
@@ -50,7 +50,7 @@ def tensors(value: float, elements: int = 8) -> dict[str, dict[str, torch.Tensor
 
 def make_store(folder: Path, *, keep: int = 3, attempt: int = 1) -> CheckpointStore:
     claimed = RunFolder.claim(run_config(folder, folder / "data"), attempt=attempt)
-    return CheckpointStore(claimed, ENVIRONMENT, keep, on_saved=lambda _position, _path: None)
+    return CheckpointStore(claimed, ENVIRONMENT, keep, on_saved=lambda _position, _path, _seconds: None)
 
 
 def save(store: CheckpointStore, step: int, **changes: int) -> Path:
@@ -336,3 +336,49 @@ def test_any_error_of_the_disk_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(TrainerError, match=r"phase1-00000002: .*Input/output error"):
         store.wait()
     assert names(store) == ["phase1-00000001"]
+
+
+def failing_saves(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[int]:
+    """Let the next writes fail; return a list that gets an entry for each write."""
+    write, seen = checkpoint_module.save_file, []
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        seen.append(code)
+        if len(seen) <= times:
+            raise OSError(code, os.strerror(code))
+        write(*arguments, **options)
+
+    monkeypatch.setattr(checkpoint_module, "save_file", fail)
+    return seen
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_trouble_that_passes_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    store = make_store(tmp_path)
+    store.again_after_s = (0.0, 0.0)
+    failing_saves(monkeypatch, code, times=2)
+    save(store, 1)
+    assert names(store) == ["phase1-00000001"]
+    assert caplog.text.count(f"phase1-00000001: could not be written ({os.strerror(code)}); trying again in 0 s") == 2
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EINVAL])
+def test_what_does_not_pass_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    store = make_store(tmp_path)
+    store.again_after_s = (3600.0,)
+    seen = failing_saves(monkeypatch, code, times=9)
+    with pytest.raises(TrainerError, match="could not be written"):
+        save(store, 1)
+    assert len(seen) == 1
+
+
+def test_an_attempt_that_ends_waits_for_no_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(tmp_path)
+    store.again_after_s = (3600.0,)
+    failing_saves(monkeypatch, errno.EIO, times=9)
+    store.save(position(1), tensors(1.0))
+    store.hurry()
+    with pytest.raises(TrainerError, match="Input/output error"):
+        store.wait()

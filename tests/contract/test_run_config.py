@@ -292,12 +292,34 @@ def test_the_contract_version_is_the_trainer_s() -> None:
     assert run_config.CONTRACT_VERSION == trainer.CONTRACT_VERSION
 
 
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        (2, "the operator is of a newer release; name the trainer image"),
+        (0, "the operator is of an older release than this image: upgrade it"),
+        (None, "what the operator renders"),
+    ],
+)
+def test_of_two_releases_the_older_one_is_named_with_what_to_do(version: int | None, remedy: str) -> None:
+    document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
+    with pytest.raises(InputError, match=f"contract_version is {version}, this trainer reads 1") as refused:
+        checks.parse_run_config({**document, "contract_version": version})
+    assert remedy in str(refused.value)
+
+
+def test_a_field_of_a_newer_operator_is_refused_with_what_to_do() -> None:
+    document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
+    with pytest.raises(InputError, match="brand_new: got 1") as refused:
+        checks.parse_run_config({**document, "brand_new": 1})
+    assert "the operator is of a newer release" in str(refused.value)
+
+
 def test_nothing_that_the_trainer_knows_is_left_to_its_own_defaults() -> None:
     """The frozen document is complete, so a new release of the trainer does not change what it means."""
     document = run_config.render_run_config(sample_job(), uid="u", ranks=2, hosts=1, output_folder="/o")
     # The others are rendered only where a job asks for them, so that the documents of all others stay as they are.
     open_ones = {"device", "type_vocab_size", "lengths", "evaluation", "target", "checkpoint", "data_range"}
-    open_ones |= {"config_file", "collectives", "engine"}
+    open_ones |= {"config_file", "collectives", "engine", "health"}
     for path, model, section in (
         ("", trainer.RunConfig, document),
         ("model", trainer.ModelConfig, document["model"]),

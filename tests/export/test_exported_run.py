@@ -24,11 +24,10 @@ from bert_trainer.checkpoints.tensorflow_import import read_tensorflow_checkpoin
 from bert_trainer.config.stages import ExportStage
 from bert_trainer.dataset.shards.dataset_info import DatasetInfo
 from bert_trainer.dataset.shards.samples import Samples
-from bert_trainer.errors import InputError
+from bert_trainer.errors import FencedError, InputError
 from bert_trainer.model.batch import make_batch
 from bert_trainer.model.bert import Bert
 from bert_trainer.output.metrics import read_metrics
-from bert_trainer.output.run_folder import FencedError
 from bert_trainer.parallel.world import Alone
 from bert_trainer.training.model_export import export_name
 from bert_trainer.training.session import Session

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bert_trainer.config.run_config import RunConfig
-from bert_trainer.errors import InputError
-from bert_trainer.output.run_folder import FencedError, RunFolder
+from bert_trainer.errors import FencedError, InputError
+from bert_trainer.output.run_folder import RunFolder
 from tiny_finetune import finetune_stage
 from tiny_run import pretrain_stage, run_config
 
@@ -87,7 +87,7 @@ def test_a_later_attempt_of_the_same_run_needs_no_permission(tmp_path: Path) -> 
     RunFolder.claim(config(tmp_path), attempt=2)
     with pytest.raises(FencedError) as error:
         before.check_fence()
-    assert error.value.exit_code == 1
+    assert error.value.exit_code == 4, "neither the program nor its input is at fault"
     with pytest.raises(FencedError, match="attempt 2 has claimed it; this is attempt 1"):
         RunFolder.claim(config(tmp_path), attempt=1)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,30 @@ def test_checkpoints_that_will_be_replaced_are_room(tmp_path: Path, monkeypatch:
     preflight.check_room(tmp_path, 50)
     with pytest.raises(StorageFailed):
         preflight.check_room(tmp_path, 51)
+
+
+def test_a_file_system_that_tells_no_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 0))
+    assert preflight.check_room(tmp_path, 10**12) is None
+
+
+def test_ranks_whose_processors_lack_what_the_others_have_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = threading.local()
+    monkeypatch.setattr(preflight, "processor_flags", lambda: flags.own)
+
+    def look(world: ThreadedWorld, slow: set[int], precision: str) -> list[str]:
+        flags.own = frozenset({"avx2"} if world.rank in slow else {"avx2", "amx_bf16"})
+        return list(preflight.look_at_hosts(world, precision).findings(0))
+
+    for slow, precision, named in (({1, 2}, "bf16", "ranks 1, 2 lack"), ({0, 1, 2}, "bf16", None), ({1}, "fp32", None)):
+        found = run_threads(3, partial(look, slow=slow, precision=precision))
+        assert all((named is None and not lines) or (named is not None and named in lines[0]) for lines in found)
+
+
+def test_memory_that_a_checkpoint_s_copy_needs_is_named() -> None:
+    hosts = preflight.Hosts([64e9, 64e9], [3e9, 40e9], [], "fp32")
+    assert list(hosts.findings(3 * 10**9)) == []
+    assert "rank 0 has 3.0 GB of memory left, and copies 4.0 GB" in next(hosts.findings(4 * 10**9))
 
 
 class Folder:
@@ -87,3 +113,7 @@ def test_a_run_of_two_ranks_reports_its_network(tmp_path: Path) -> None:
     assert found["bandwidth_mb_per_s"] > 1
     assert 0 <= found["clock_skew_s"] < 5
     assert "message" not in found
+    report = json.loads((tmp_path / "out" / "report.json").read_text())["preflight"]
+    assert (report["latencyMicroseconds"], report["findings"]) == (found["latency_us"], None)
+    assert report["memoryGigabytes"] >= report["memoryAvailableGigabytes"] > 0
+    assert report["outputFreeGigabytes"] > 0

@@ -24,6 +24,7 @@ from bert_trainer.pod.exit_codes import Evidence, build_record, decide_exit_code
 from bert_trainer.pod.launcher_log import LauncherLog
 from bert_trainer.pod.rank_output import Line
 from bert_trainer.system.atomic_files import disk_errors, storage_errors
+from bert_trainer.training import run_writer
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from small_disk import fill, mounted
@@ -39,6 +40,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def disk(tmp_path: Path) -> Iterator[Path]:
     with mounted(tmp_path / "disk", size="4m") as folder:
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The volumes here stay as they are."""
+    monkeypatch.setattr(run_writer, "SAVE_AGAIN_AFTER_S", ())
 
 
 class AtStep:
@@ -92,6 +99,24 @@ def test_a_volume_that_becomes_read_only_is_no_bad_input(disk: Path, dataset: Pa
     assert (type(refused.value), refused.value.exit_code) == (StorageFailed, 2), "this attempt has taken no step"
     remount("rw")
     run(config, attempt=3)
+
+
+def test_a_slow_volume_is_told_as_one(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_writer, "SLOW_WRITE_S", 0.0)
+    run(run_config(tmp_path / "out", dataset))
+    saved = [record for record in read_metrics(tmp_path / "out") if record["event"] == "checkpoint"]
+    assert saved
+    for record in saved:
+        assert str(record["message"]).startswith("slow volume: 0.")
+        assert float(record["seconds"] or 0) > 0
+
+
+def test_an_output_folder_that_is_gone_is_no_other_attempt_s(tmp_path: Path, dataset: Path) -> None:
+    out = tmp_path / "out"
+    config = run_config(out, dataset, logging={"every_steps": 100, "tensorboard": False})
+    with pytest.raises(StorageFailed, match="the output folder is gone") as gone:
+        run(config, stop=AtStep(4, lambda: out.rename(tmp_path / "away")))
+    assert gone.value.exit_code == EXIT_INFRASTRUCTURE
 
 
 def fail_with(code: int, *, has_trained: bool) -> None:

@@ -9,8 +9,10 @@
     │   ├── DeviceUnusable        PyTorch finds no GPU, or fewer than ranks, where the run asks for them
     │   ├── UnsupportedPrecision  the processor or device cannot compute as asked
     │   ├── EngineUnusable        what the run's engine needs is not installed, or in another release
-    │   └── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
+    │   ├── OutOfDeviceMemory     a GPU's memory does not hold what the run needs of it
+    │   └── DataUnreadable        a shard is damaged, gone, or another one than when the run began
     ├── TrainingUnhealthy not finite, spikes, or a loss scale below its limit, where the policy is to stop; exit code 1
+    ├── FencedError       a newer attempt owns the output folder; exit code 4
     ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt resumes
 
@@ -87,12 +89,27 @@ class TrainingUnhealthy(TrainerError):
     """Training has gone wrong, and the policy is to stop, or what else it allows is used up."""
 
 
+class DataUnreadable(InputError):
+    """A shard is damaged, gone, or another one than when the run began, while others of its folder are there."""
+
+
+class FencedError(TrainerError):
+    """A newer attempt owns the output folder; this one must stop writing to it.
+
+    Nothing is wrong with the program or its input: a node that was cut off has come back.
+    """
+
+    exit_code = EXIT_INFRASTRUCTURE
+
+
 class StorageFailed(TrainerError):
     """Files could not be read or written: a full disk, a volume that is read-only or does not answer.
 
     After the first step nothing that the user wrote can be the cause. Before it, the exit code is that of the error
     that this one replaces.
     """
+
+    exit_code = EXIT_INFRASTRUCTURE
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int = EXIT_INFRASTRUCTURE) -> None:
         """exit_code: 4 after the first step."""
@@ -112,6 +129,8 @@ NAMED: dict[str, type[TrainerError]] = {
         EngineUnusable,
         OutOfDeviceMemory,
         TrainingUnhealthy,
+        DataUnreadable,
+        FencedError,
         StorageFailed,
     )
 }

@@ -18,7 +18,7 @@ OTHER_REASON = "Other"
 KNOWN_REASONS = frozenset(
     {reason.value for reason in FailureReason}
     # Reasons in termination records of the trainer's programs, and signals.
-    | {"Failed", "FencedError", "InputError", "PeerFailed", "Stopped", "TakenOverError", "TrainerError"}
+    | {"Failed", "InputError", "PeerFailed", "Stopped", "TakenOverError", "TrainerError"}
     | {"WorkerLost", "WorkersUnreachable", "HorovodInternalError", "LostPeer", "OutOfMemoryError"}
     | {known.name for known in signal.Signals}
     | {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}

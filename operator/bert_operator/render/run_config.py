@@ -83,6 +83,7 @@ def render_run_config(
         "dataset": {
             "folder": place(spec.dataset.path) or f"{output_folder}/data",
             "vocabulary_file": place(spec.dataset.vocabulary_file),
+            **_given("on_unreadable_shard", spec.dataset.on_unreadable_shard),
         },
         "initial_checkpoint": _initial_checkpoint(spec.initial_checkpoint, place),
         "stages": [_stage(stage, spec, number, place, processes) for number, stage in enumerate(spec.stages)],
@@ -96,6 +97,11 @@ def render_run_config(
         **({} if spec.collectives is None else {"collectives": spec.collectives}),
         **({} if spec.health is None else {"health": set_fields(spec.health)}),
     }
+
+
+def _given(name: str, value: object) -> dict[str, object]:
+    """Return an entry for what a job says, and none where it is silent, as jobs of the release before have it."""
+    return {} if value is None else {name: value}
 
 
 def place_path(path: str | None, *, base: str | None) -> str | None:

@@ -67,6 +67,10 @@ class Position:
     """Updates that bias correction counts, where they are not ``num_applied``. Only then it is in the manifest, which
     releases up to 0.1 would otherwise refuse."""
 
+    left_out: dict[str, int] | None = None
+    """Shards that are left out of the stage's order, by name, and from which place on; None: none. Releases that do not
+    know it refuse such a manifest: they would go on with other samples."""
+
     @property
     def stage_finished(self) -> bool:
         """True for the checkpoint at a stage's end."""
@@ -242,6 +246,7 @@ def read_checkpoint(path: Path, *, with_sums: bool = True, is_own: bool = True) 
         counts = [position.stage_index, position.step, position.total_steps, position.num_applied]
         if position.moment_steps is not None:
             counts.append(position.moment_steps)
+        counts.extend((position.left_out or {}).values())
         # Not isinstance: true is an int, too.
         if not all(type(number) is int and 0 <= number <= _MAX_COUNT for number in counts):
             raise TypeError(f"a position is counted in whole numbers from 0 to {_MAX_COUNT}")

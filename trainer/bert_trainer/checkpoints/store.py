@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,7 +43,7 @@ from bert_trainer.checkpoints.checkpoint import (
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError
 from bert_trainer.output.run_folder import RunFolder, remove_folder
-from bert_trainer.system.atomic_files import disk_errors, is_full
+from bert_trainer.system.atomic_files import disk_errors, is_full, is_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +63,11 @@ class CheckpointStore:
     folder: RunFolder
     environment: Environment
     keep: int
-    on_saved: Callable[[Position, Path], None]
-    """Called from the writing thread once a checkpoint is in place."""
+    on_saved: Callable[[Position, Path, float], None]
+    """Called from the writing thread once a checkpoint is in place; the last argument is how many seconds it took."""
+    again_after_s: tuple[float, ...] = ()
+    """Waits between attempts to write one, where the volume is in trouble."""
+    _hurries: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _error: BaseException | None = field(default=None, init=False)
     _verified: dict[Path, object] = field(default_factory=dict, init=False)
@@ -121,6 +125,10 @@ class CheckpointStore:
             self._thread = None
         self.raise_if_failed()
 
+    def hurry(self) -> None:
+        """Wait for no volume any more: the attempt ends."""
+        self._hurries.set()
+
     def raise_if_failed(self) -> None:
         """Raise the error of the background write, if it failed."""
         if self._error is not None:
@@ -130,20 +138,15 @@ class CheckpointStore:
     def _write(self, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]) -> None:
         target = self.path_of(position)
         staging = self.root / f".{target.name}.{os.getpid()}"
+        began_at_s = time.monotonic()
         try:
+            # Before anything is made: where a volume was mounted, a folder may be left that is not ours.
+            self.folder.check_fence()
             if target.exists() and (found := self._verify(target)) is not None:
                 if found.position == position:
                     return  # a stop right after a resume or a save: this step is on disk already
                 self._set_aside(target, f"{target}: holds another state of this step")
-            try:
-                self._write_files(staging, position, tensors, more)
-            except OSError as error:
-                remove_folder(staging)
-                # A full disk: prune first, down to the checkpoints that would remain after this write. At least one
-                # valid checkpoint stays throughout.
-                if not is_full(error) or not self.prune(max(self.keep - 1, 1)):
-                    raise
-                self._write_files(staging, position, tensors, more)
+            self._write_patiently(staging, position, tensors, more)
             # Order matters. The files and their folder are synced (_write_files), so the rename cannot expose a
             # checkpoint whose content a power failure would lose. The fence comes last before the rename: an attempt
             # that was declared dead and comes back must not publish into its successor's folder. In the gap between
@@ -154,7 +157,7 @@ class CheckpointStore:
             _sync_folder(self.root)
             self._verified[target] = files_stamp(target)
             self.prune(self.keep)
-            self.on_saved(position, target)
+            self.on_saved(position, target, time.monotonic() - began_at_s)
         except OSError as error:
             remove_folder(staging)
             self._error = self._write_error(target, tensors, error)
@@ -162,6 +165,39 @@ class CheckpointStore:
         except BaseException as error:  # noqa: BLE001 - raised in the training thread by raise_if_failed
             remove_folder(staging)
             self._error = error
+
+    def _write_patiently(
+        self, staging: Path, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]
+    ) -> None:
+        """Write the files; again after a while where the volume is in trouble that may pass. Training goes on."""
+        for wait_s in (*self.again_after_s, None):
+            try:
+                self._write_or_prune(staging, position, tensors, more)
+            except OSError as error:
+                remove_folder(staging)
+                # Nobody mounts a volume for writing again under a running pod.
+                if wait_s is None or error.errno == errno.EROFS or not is_trouble(error) or self._hurries.is_set():
+                    raise
+                logger.warning(
+                    "%s: could not be written (%s); trying again in %.0f s",
+                    self.path_of(position), error.strerror, wait_s,
+                )  # fmt: skip
+                self._hurries.wait(wait_s)
+            else:
+                return
+
+    def _write_or_prune(
+        self, staging: Path, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]
+    ) -> None:
+        try:
+            self._write_files(staging, position, tensors, more)
+        except OSError as error:
+            remove_folder(staging)
+            # A full disk: prune first, down to the checkpoints that would remain after this write. At least one
+            # valid checkpoint stays throughout.
+            if not is_full(error) or not self.prune(max(self.keep - 1, 1)):
+                raise
+            self._write_files(staging, position, tensors, more)
 
     def _write_files(
         self, staging: Path, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]
@@ -305,13 +341,23 @@ class CheckpointStore:
         hint = "check the output volume; earlier checkpoints are intact"
         if is_full(error):
             needed = sum(tensor.nbytes for named in tensors.values() for tensor in named.values()) / 1e6
-            hint = f"free space on the output volume, {needed:.1f} MB at least; earlier checkpoints are intact"
+            room = f"{needed:.1f} MB at least{_describe_free(self.root)}"
+            hint = f"free space on the output volume, {room}; earlier checkpoints are intact"
             if self.keep > 2:
                 hint += (
                     ". Or start the job again with a lower checkpoint.keep and output.ifExists: Resume: surplus "
                     "checkpoints are deleted before it writes"
                 )
         return TrainerError(f"{target}: the checkpoint could not be written ({error})", hint=hint)
+
+
+def _describe_free(path: Path) -> str:
+    """Return how much is free, for a message; nothing where the file system does not tell."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return ""
+    return f" ({state.f_bavail * state.f_frsize / 1e6:.1f} MB are free)" if state.f_blocks else ""
 
 
 def _sync_folder(path: Path) -> None:

@@ -63,7 +63,7 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
     if version != CONTRACT_VERSION:
         raise InputError(
             f"{source}: contract_version is {version!r}, this trainer reads {CONTRACT_VERSION}",
-            hint="use an operator and a trainer image of the same release",
+            hint=_other_release(version),
         )
     try:
         config = RunConfig.model_validate(document)
@@ -73,6 +73,10 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
         within = {item["loc"][:length] for item in items for length in range(len(item["loc"]))}
         items = [item for item in items if item["loc"] not in within]
         lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in items]
+        if any(item["type"] == "extra_forbidden" for item in items):
+            # Of the same version: a field that is new, and that this job sets.
+            hint = f"fields that this trainer does not know: {_NEWER_OPERATOR}"
+            raise _problems(source, lines, hint=hint) from error
     else:
         lines = find_problems(config)
         if not lines:
@@ -98,8 +102,20 @@ def resolve_model(config: RunConfig) -> RunConfig:
     return resolved
 
 
-def _problems(source: str, lines: list[str]) -> InputError:
-    return InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines))
+def _problems(source: str, lines: list[str], *, hint: str | None = None) -> InputError:
+    return InputError(f"{source}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines), hint=hint)
+
+
+_NEWER_OPERATOR = "the operator is of a newer release; name the trainer image of that release in spec.image"
+
+
+def _other_release(version: object) -> str:
+    """Return what to do about a document of another contract version."""
+    if not isinstance(version, int) or isinstance(version, bool):
+        return "a run configuration is what the operator renders: 'bert-operator render JOB'"
+    if version > CONTRACT_VERSION:
+        return _NEWER_OPERATOR
+    return "the operator is of an older release than this image: upgrade it, or name the image of its release"
 
 
 def _field(location: tuple[int | str, ...]) -> str:

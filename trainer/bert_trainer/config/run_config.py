@@ -112,6 +112,10 @@ class DatasetConfig(Section):
     # ``bert-data`` makes this section without an operator.
     vocabulary_file: str | None = None
     """One token per line; empty: ``vocab.txt`` in ``folder``."""
+    # The operator renders it where a job asks for Skip, so it has a default.
+    on_unreadable_shard: Literal["Stop", "Skip"] = "Stop"
+    """A shard that is damaged, gone or another one than when the run began. Stop: the attempt ends and names it. Skip:
+    all ranks go on without it, from the same step on."""
 
 
 class InitialCheckpoint(Section):

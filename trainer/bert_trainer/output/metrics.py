@@ -55,6 +55,8 @@ _GAUGES = {
     "left_out_steps": "Steps of the current stage whose samples were left out by a rollback.",
     "rollbacks": "Times that the run has gone back to a checkpoint.",
     "data_wait_share": "Share of the last logging interval that ranks waited for their batches, in [0, 1].",
+    "checkpoint_seconds": "Seconds that the latest checkpoint took to reach the disk.",
+    "shards_left_out": "Shards that the current stage goes on without, since they could not be used.",
     "remaining_s": "Expected seconds until the current stage ends.",
     "evaluation_step": "Optimizer steps of the stage at its latest evaluation.",
     "evaluation_mlm_accuracy": "Share of masked tokens predicted correctly in the latest evaluation.",
@@ -90,6 +92,7 @@ _ON_THE_LINE = [
     "micro_batch_size",
     "sequences_per_s",
     "real_tokens_per_s",
+    "shards_left_out",
     "elapsed_s",
     "remaining_s",
     # Only while a rank is slow.
@@ -165,6 +168,11 @@ class MetricsWriter:
         # Ranks that each train a model of their own have a curve each.
         curve = str(fields["stage"]) if rank is None else f"{fields['stage']}/rank{rank}"
         self._publish(str(fields["stage"]), None if step is None else int(step), figures, curve=curve)
+
+    def saved(self, **fields: Value) -> None:
+        """Publish that a checkpoint is in place; ``fields`` has at least stage, step and seconds."""
+        self.event("checkpoint", **fields)
+        self._publish(str(fields["stage"]), int(fields["step"] or 0), {"checkpoint_seconds": fields["seconds"]})
 
     def repeat_results(self) -> None:
         """Print the latest evaluation of every stage once more: who reads the end of the log then has all of them."""

@@ -47,6 +47,7 @@ def make_report(config: RunConfig, records: list[Record], dataset: dict[str, Any
             for stage in config.stages
             if isinstance(stage, PretrainStage | FinetuneStage)
         ],
+        "preflight": _preflight_report(records),
         "heldOut": _held_out_report(config, records),
         "checkpoint": _last(records, "checkpoint", "path"),
         "export": _last(records, "exported", "path"),
@@ -189,6 +190,23 @@ def _held_out_report(config: RunConfig, records: list[Record]) -> dict[str, Any]
         "maskedLmLoss": after.get("mlm_loss"),
         "samples": after.get("samples"),
     }
+
+
+def _preflight_report(records: list[Record]) -> dict[str, Any] | None:
+    """Return what the newest attempt found before its first step; None where nothing was trained."""
+    found = next((record for record in reversed(records) if record["event"] == "preflight"), None)
+    if found is None:
+        return None
+    names = {
+        "latencyMicroseconds": "latency_us",
+        "bandwidthMegabytesPerSecond": "bandwidth_mb_per_s",
+        "clockSkewSeconds": "clock_skew_s",
+        "outputFreeGigabytes": "output_free_gb",
+        "memoryGigabytes": "memory_gb",
+        "memoryAvailableGigabytes": "memory_available_gb",
+        "findings": "message",
+    }
+    return {name: found.get(key) for name, key in names.items()}
 
 
 def _last(records: list[Record], event: str, key: str) -> Any:

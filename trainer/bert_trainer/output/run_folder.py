@@ -19,7 +19,7 @@ from typing import Any
 
 from bert_trainer.config.checks import parse_run_config, resolve_model
 from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
-from bert_trainer.errors import EXIT_BAD_INPUT, InputError, TrainerError
+from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed
 from bert_trainer.system.atomic_files import disk_errors, remove_partial_files, write_atomically, write_json_atomically
 from bert_trainer.system.files import shown
 
@@ -52,6 +52,7 @@ _MUTABLE = (
     "collectives",
     "activation_checkpointing",
     "engine",
+    "dataset.on_unreadable_shard",
     "gpu_memory_limit_gib",
     "optimizer.partitioning",
     "reduction",
@@ -60,10 +61,6 @@ _MUTABLE = (
     "profile_steps",
     "health",  # a run that was stopped may go on with another policy
 )
-
-
-class FencedError(TrainerError):
-    """A newer attempt owns the output folder; this one must stop writing to it."""
 
 
 class TakenOverError(FencedError):
@@ -130,6 +127,10 @@ class RunFolder:
         try:
             current = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
+            if not self.path.is_dir():
+                raise StorageFailed(
+                    f"{self.path}: the output folder is gone", hint="check that its volume is mounted on this node"
+                ) from error
             raise FencedError(f"{path}: can no longer be read ({error})") from error
         if current == self.claim_record:
             return

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INFRASTRUCTURE, EXIT_STOPPED, StorageFailed
+from bert_trainer.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INFRASTRUCTURE, EXIT_STOPPED, NAMED
 from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_error_message, find_exception
 from bert_trainer.pod.rendezvous import NoProgress
 
@@ -29,6 +29,9 @@ _SIGNAL_BASE = 128
 _MAX_RANK_RECORD_BYTES = 65_536
 _MAX_WORD_CHARACTERS = 80  # of a reason or a stage
 _MAX_LOG_TAIL_CHARACTERS = 900  # together with one sentence before them they fit into the status
+
+_INFRASTRUCTURE_REASONS = [name for name, kind in NAMED.items() if kind.exit_code == EXIT_INFRASTRUCTURE]
+"""Of errors that name what else would be taken for a worker that was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +192,7 @@ def _explain(exit_code: int, log: LauncherLog, failure: FirstFailure | None) -> 
         return reason, final.get("message", "") if agrees and exit_code else ""
     lines = log.last_lines(failure.rank if failure else None)
     error = find_error_message(lines)
-    is_reported = log.rank_0_exit_code == exit_code or error is not None and error[0] == StorageFailed.__name__
+    is_reported = log.rank_0_exit_code == exit_code or error is not None and error[0] in _INFRASTRUCTURE_REASONS
     if exit_code == EXIT_INFRASTRUCTURE and not is_reported:
         host = failure.host if failure and failure.host else "a worker"
         rank = "" if failure is None or failure.rank is None else f"rank {failure.rank} on "

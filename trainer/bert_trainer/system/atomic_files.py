@@ -34,6 +34,11 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def is_trouble(error: BaseException | None) -> bool:
+    """Return whether an error is that of a volume: it may pass, and is nobody's mistake."""
+    return isinstance(error, OSError) and error.errno in _TROUBLE
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn an OSError that is raised while ``path`` is written into an error that names it.
@@ -74,7 +79,7 @@ def storage_errors(has_trained: Callable[[], bool]) -> Iterator[None]:
     except (TrainerError, OSError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         is_reported = isinstance(error, TrainerError) and error.is_reported
-        if is_reported or not isinstance(cause, OSError) or cause.errno not in _TROUBLE:
+        if is_reported or not is_trouble(cause):
             raise
         message, exit_code = str(error), EXIT_FAILED
         if isinstance(error, TrainerError):

@@ -9,6 +9,7 @@ order. Batches continue across epochs; every sample is seen once in each.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -25,12 +26,18 @@ from bert_trainer.config.stages import DataRange
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.dataset.shards.ragged import RaggedSamples
-from bert_trainer.errors import InputError
+from bert_trainer.errors import DataUnreadable, InputError, StorageFailed
 from bert_trainer.model.batch import Batch, make_batch
 from bert_trainer.parallel.row_balancing import balance_rows, rank_slice
+from bert_trainer.system.atomic_files import is_trouble
+
+logger = logging.getLogger(__name__)
 
 WINDOW_SAMPLES = 65536
 """Samples shuffled together: as many whole shards as fit, at least one. Bounds the reader's memory."""
+
+READ_AGAIN_AFTER_S = (1.0, 4.0, 16.0)
+"""Waits between attempts at a shard whose volume is in trouble: what lasts longer is no moment of a server's."""
 
 # One step for the loop to take at once, one in preparation. More would only hold memory: a reader that is slower than
 # the loop stays slower.
@@ -299,15 +306,17 @@ class StageReader:
         """Real tokens of the busiest rank in the step that ``next_step`` returned last."""
         self.waited_s = 0.0
         """Seconds that ``next_step`` has waited since the stage began."""
+        self.failed_shard: int | None = None
+        """The shard whose reading has failed, once ``next_step`` has raised its error."""
+        self._last_step, self._left_out = last_step, left_out
         self._loaded: tuple[tuple[int, int], RaggedSamples] | None = None
         self._queue: queue.Queue[tuple[list[Batch], int] | BaseException] = queue.Queue(_READ_AHEAD_STEPS)
         self._closed = threading.Event()
-        self._thread = threading.Thread(
-            target=self._read_ahead,
-            args=((step for step in range(first_step, last_step) if step not in left_out),),
-            name="stage-reader",
-            daemon=True,
-        )
+        self._thread = self._make_thread(first_step)
+
+    def _make_thread(self, first_step: int) -> threading.Thread:
+        steps = (step for step in range(first_step, self._last_step) if step not in self._left_out)
+        return threading.Thread(target=self._read_ahead, args=(steps,), name="stage-reader", daemon=True)
 
     def __enter__(self) -> StageReader:
         """Start reading."""
@@ -316,6 +325,18 @@ class StageReader:
 
     def __exit__(self, *_: object) -> None:
         """Stop reading and wait for the thread."""
+        self._stop()
+
+    def restart(self, order: SampleOrder, step: int) -> None:
+        """Read another order from a step on; what was read ahead is forgotten."""
+        self._stop()
+        self._drain()
+        self.order, self._loaded, self.failed_shard = order, None, None
+        self._closed.clear()
+        self._thread = self._make_thread(step)
+        self._thread.start()
+
+    def _stop(self) -> None:
         self._closed.set()
         # The thread may block on a full queue, and may fill it again after each draining, until it sees the flag.
         while self._thread.is_alive():
@@ -326,7 +347,8 @@ class StageReader:
         """Return the micro-batches of the next step, in order.
 
         Raises:
-            InputError: a shard cannot be read.
+            DataUnreadable: a shard cannot be used, which ``failed_shard`` names.
+            StorageFailed: the folder of shards is gone.
         """
         began_s = time.monotonic()
         # Without a timeout: whatever ends the reader, its error included, comes through this queue.
@@ -401,11 +423,30 @@ class StageReader:
             # Before the next one is read, or both would be in memory.
             self._loaded = None
             parts = []
+            gone = {it.shard for it in self.order.left_out}
             for shard in self.order.windows(epoch)[window].shards:
                 start, stop = self.order.used_rows[shard]
-                if self.masking is None:
-                    parts.append(self.folder.read_ragged(shard, slice(start, stop)))
-                else:
-                    parts.append(self.masking.read_unmasked(self.folder, shard, slice(start, stop)))
+                if shard in gone:
+                    # In their places, where nobody looks: a reader only goes on behind where they were left out.
+                    parts.append(RaggedSamples.without_tokens(stop - start))
+                    continue
+                self.failed_shard = shard
+                parts.append(self._read_patiently(shard, slice(start, stop)))
+            self.failed_shard = None
             self._loaded = ((epoch, window), RaggedSamples.concatenate(parts))
         return self._loaded[1]
+
+    def _read_patiently(self, shard: int, rows: slice) -> RaggedSamples:
+        """Read a shard; again after a while where its volume was in trouble, since that may pass."""
+        for wait_s in (*READ_AGAIN_AFTER_S, None):
+            try:
+                if self.masking is None:
+                    return self.folder.read_ragged(shard, rows)
+                return self.masking.read_unmasked(self.folder, shard, rows)
+            except (DataUnreadable, StorageFailed) as error:
+                if wait_s is None or not is_trouble(error.__cause__):
+                    raise
+                logger.warning("%s; trying again in %.0f s", error.message, wait_s)
+                if self._closed.wait(wait_s):
+                    raise
+        raise AssertionError("the last attempt returns or raises")

@@ -142,6 +142,7 @@ class Interval:
                 **costs,
                 "data_wait_share": waited_s / world.size / elapsed_s,
                 **figures,
+                "shards_left_out": len(progress.data.order.left_out) or None,
             },
             of_ranks,
         )

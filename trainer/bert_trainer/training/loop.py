@@ -53,6 +53,7 @@ from bert_trainer.training.session import Session
 from bert_trainer.training.stage_evaluation import StageEvaluations
 from bert_trainer.training.stage_progress import StageProgress, start_or_resume
 from bert_trainer.training.stop_signal import StopSignal
+from bert_trainer.training.unreadable_shards import read_step, settle
 
 
 def train(config: RunConfig, *, attempt: int) -> None:
@@ -155,7 +156,7 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
     interval = Interval(learner, world, writer, session.hosts, micro_batch_size=size)
     health, left_out = session.health_in(index), session.left_out_in(index)
     with (
-        _open_reader(stage, data, progress.step, size, learner.model, world, left_out) as reader,
+        _open_reader(progress, size, learner.model, world, left_out) as reader,
         watched().stage(stage.name),
     ):
         at_end = is_overdue = False
@@ -220,12 +221,7 @@ def _next_step(
         RolledBack, TrainingUnhealthy: what health says of it, or of the loss of the step before.
     """
     learner, writer, profiler = session.learner, session.writer, session.profiler
-    with profiler.part("data"), learner.own_work.on_host():
-        batches = [batch.to(session.compute.device) for batch in reader.next_step()]
-    with profiler.part("reduction"):
-        masked_tokens, stops, in_time, loss = _agree(
-            session.world, health, batches, stopped=stop.received, in_time=saves.interval_is_over()
-        )
+    batches, (masked_tokens, stops, in_time, loss) = _next_batches(session, progress, reader, health, stop, saves)
     act_on(health.judge_loss(loss), progress.index, writer.event)
     if stops:
         _save_and_stop(progress, learner, writer, health)
@@ -247,18 +243,45 @@ def _next_step(
     return result, bool(in_time)
 
 
+def _next_batches(
+    session: Session, progress: StageProgress, reader: StageReader, health: Health, stop: StopSignal, saves: SaveTimes
+) -> tuple[list[Batch], tuple[float, float, float, float]]:
+    """Return this rank's micro-batches of the next step, and what all ranks have agreed on before it.
+
+    As ``_agree`` returns it, without troubles: those are settled here.
+    """
+    world, profiler, skips = session.world, session.profiler, session.config.dataset.on_unreadable_shard == "Skip"
+    while True:
+        with profiler.part("data"), session.learner.own_work.on_host():
+            read, error = read_step(reader)
+            batches = [batch.to(session.compute.device) for batch in read]
+        with profiler.part("reduction"):
+            masked_tokens, stops, in_time, troubles, loss = _agree(
+                world, health, batches, stopped=stop.received, in_time=saves.interval_is_over(), error=error
+            )
+        if not troubles:
+            return batches, (masked_tokens, stops, in_time, loss)
+        settle(error, reader, progress, world, session.writer, skips=skips)
+
+
 def _agree(
-    world: World, health: Health, batches: Sequence[Batch] = (), *, stopped: bool = False, in_time: bool = False
+    world: World,
+    health: Health,
+    batches: Sequence[Batch] = (),
+    *,
+    stopped: bool = False,
+    in_time: bool = False,
+    error: TrainerError | None = None,
 ) -> list[float]:
-    """Return what all ranks have to know before a forward pass, by one all-reduce of four numbers.
+    """Return what all ranks have to know before a forward pass, by one all-reduce of five numbers.
 
     Returns:
         The masked tokens that the loss is divided by; how many ranks were asked to stop, so that all of them leave at
         the same step; whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
-        collective; and the loss of the step before.
+        collective; how many ranks could not read the step; and the loss of the step before.
     """
     masked = sum(batch.num_masked for batch in batches)
-    return world.sum_numbers([masked, stopped, in_time, health.own_loss])
+    return world.sum_numbers([masked, stopped, in_time, error is not None, health.own_loss])
 
 
 def _open_evaluations(session: Session, index: int, stage: PretrainStage) -> StageEvaluations:
@@ -276,14 +299,10 @@ def _save_times(session: Session, stage: PretrainStage, data: StageData) -> Save
 
 
 def _open_reader(
-    stage: PretrainStage,
-    data: StageData,
-    first_step: int,
-    micro_batch_size: int,
-    model: Bert,
-    world: World,
-    left_out: Collection[int],
+    progress: StageProgress, micro_batch_size: int, model: Bert, world: World, left_out: Collection[int]
 ) -> StageReader:
+    # What the stage goes on with: its checkpoint may leave out shards.
+    stage, data = progress.stage, progress.data
     return StageReader(
         data.folder,
         data.order,
@@ -291,7 +310,7 @@ def _open_reader(
         micro_batch_size=micro_batch_size,
         rank=world.rank,
         world_size=world.size,
-        first_step=first_step,
+        first_step=progress.step,
         last_step=data.total_steps,
         masking=data.masking,
         # A mean of micro-batch means depends on which rows share a micro-batch: keep the original scripts' split.

@@ -1,8 +1,9 @@
 """Checks between set-up and the first step, by all ranks: what would otherwise fail hours later, or only be slow.
 
 Shards that one host sees otherwise than rank 0, and no room for two checkpoints, end the run with a name; clocks that
-differ and the speed of the network between ranks are measured. No shard is read: one rank of each host asks the file
-system for its size.
+differ, hosts that compute more slowly than rank 0's, memory and the speed of the network between ranks are measured.
+No shard is read: one rank of each host asks the file system for its size. What cannot work at all (a folder that cannot
+be written, GPUs or instructions that are missing) was refused before: ``run_folder``, ``device``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,11 @@ import torch
 
 from bert_trainer.dataset.shards import ShardFolder
 from bert_trainer.errors import InputError, StorageFailed
+from bert_trainer.model.backends.cpu.capability import check_flags
+from bert_trainer.model.backends.cpu.library import processor_flags
 from bert_trainer.model.bert import Bert
 from bert_trainer.parallel.world import BUCKET_ELEMENTS, World, gather_numbers
+from bert_trainer.system.available_memory import available_bytes, total_bytes
 from bert_trainer.training.learner import Learner
 from bert_trainer.training.run_data import RunData
 from bert_trainer.training.run_writer import RunWriter
@@ -34,7 +38,7 @@ _ABSENT = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was measured."""
+    """What was measured of the network."""
 
     latency_s: float
     """Of an all-reduce of one number, the median."""
@@ -47,25 +51,66 @@ class Preflight:
 def check_before_training(
     data: RunData, learner: Learner[Bert], device: torch.device, world: World, writer: RunWriter
 ) -> None:
-    """Run all checks, and report what was measured; collective.
+    """Run all checks, and report what was found; collective.
 
     Raises:
         InputError: a host sees other shards than rank 0.
         StorageFailed: there is no room for two checkpoints.
     """
-    writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner)))
+    free = writer.on_rank_0(lambda: check_room(writer.folder.path, checkpoint_bytes(learner)))
     shards = [*(stage.folder for stage in data.training.values()), *(it.folder for it in data.evaluation.values())]
     check_same_shards(world, shards)
-    found = measure(world, device)
-    if found is None:
-        return
+    hosts = look_at_hosts(world, writer.folder.config.precision if device.type == "cpu" else None)
+    network = measure(world, device)
+    findings = [*hosts.findings(checkpoint_bytes(learner))]
+    if network is not None and network.clock_skew_s > CLOCK_SKEW_S:
+        findings.append("the clocks of these hosts differ: set up time servers")
     writer.event(
         "preflight",
-        latency_us=found.latency_s * 1e6,
-        bandwidth_mb_per_s=found.bandwidth_bytes_per_s / 1e6,
-        clock_skew_s=found.clock_skew_s,
-        message=None if found.clock_skew_s <= CLOCK_SKEW_S else "the clocks of these hosts differ: set up time servers",
+        latency_us=None if network is None else network.latency_s * 1e6,
+        bandwidth_mb_per_s=None if network is None else network.bandwidth_bytes_per_s / 1e6,
+        clock_skew_s=None if network is None else network.clock_skew_s,
+        output_free_gb=None if free is None else free / 1e9,
+        memory_gb=min(hosts.memory_bytes) / 1e9,
+        memory_available_gb=min(hosts.available_bytes) / 1e9,
+        message="; ".join(findings) or None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """What the ranks' machines and containers offer, by rank."""
+
+    memory_bytes: list[float]
+    """The machine's, or the container's limit."""
+    available_bytes: list[float]
+    """Of it, with the model loaded."""
+    slow_ranks: list[int]
+    """Those whose processor lacks the instructions that make the run's precision fast."""
+    precision: str | None
+
+    def findings(self, checkpoint: int) -> Iterator[str]:
+        """Yield sentences about what would be slow, or fail late. checkpoint: bytes of one."""
+        if 0 < len(self.slow_ranks) < len(self.memory_bytes):
+            ranks = ", ".join(map(str, self.slow_ranks))
+            yield (
+                f"the processors of ranks {ranks} lack instructions for {self.precision} that the others have: all "
+                "wait for them; choose nodes alike with spec.scheduling.nodeSelector"
+            )
+        # It is copied before it is written in the background, on rank 0 alone.
+        if self.available_bytes[0] < checkpoint:
+            yield (
+                f"rank 0 has {self.available_bytes[0] / 1e9:.1f} GB of memory left, and copies {checkpoint / 1e9:.1f} "
+                "GB for each checkpoint: raise resources.memory"
+            )
+
+
+def look_at_hosts(world: World, precision: str | None) -> Hosts:
+    """Compare what the ranks' hosts offer; collective. precision: of a run on processors, else None."""
+    is_slow = precision is not None and check_flags(precision, processor_flags()) is not None
+    found = gather_numbers(world, [total_bytes(), available_bytes(), is_slow])
+    slow = [rank for rank, (*_, is_slow_there) in enumerate(found) if is_slow_there]
+    return Hosts([total for total, *_ in found], [free for _, free, _ in found], slow, precision)
 
 
 def checkpoint_bytes(learner: Learner[Bert]) -> int:
@@ -74,21 +119,28 @@ def checkpoint_bytes(learner: Learner[Bert]) -> int:
     return 3 * values.numel() * values.element_size()
 
 
-def check_room(folder: Path, bytes_of_one: int) -> None:
+def check_room(folder: Path, bytes_of_one: int) -> int | None:
     """Check that two checkpoints fit into an output folder; those that are there count as room: they are replaced.
+
+    Returns:
+        Free bytes; None where the file system does not tell, as those of object stores: then nothing is refused.
 
     Raises:
         StorageFailed: they don't.
     """
     needed = CHECKPOINTS_ON_DISK * bytes_of_one
     there = sum(file.stat().st_size for file in (folder / "checkpoints").glob("*/*"))
-    free = shutil.disk_usage(folder).free
+    usage = shutil.disk_usage(folder)
+    if usage.total == 0:
+        return None
+    free = usage.free
     if free + there < needed:
         raise StorageFailed(
             f"{folder}: {free / 1e9:.2f} GB are free; two checkpoints take {needed / 1e9:.2f} GB, and one is complete "
             "before an older one is deleted",
             hint="free space, or use a larger volume for output",
         )
+    return free
 
 
 def check_same_shards(world: World, shards: Iterable[ShardFolder]) -> None:

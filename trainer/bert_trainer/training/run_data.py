@@ -1,23 +1,28 @@
 """What a run reads: its vocabulary, and the shards that its stages train on and are measured on.
 
-All of it is opened before the first step, so that a mistake in any stage is found at once.
+All of it is opened before the first step, so that a mistake in any stage is found at once. Data that a run resumes with
+are compared with those that it began with.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_trainer.checkpoints.checkpoint import MANIFEST_FILE
+from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import EvaluateStage, Evaluation, PretrainStage
 from bert_trainer.dataset.sampling.dynamic_masking import DynamicMasking
-from bert_trainer.dataset.shards import ShardFolder, Split, find_named_shards, find_shard_folder
+from bert_trainer.dataset.shards import ShardFolder, Split, check_there, find_named_shards, find_shard_folder
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary, read_vocabulary
-from bert_trainer.errors import InputError
+from bert_trainer.errors import InputError, StorageFailed
 from bert_trainer.optim.schedule import num_steps
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
+from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, read_record, write_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,34 @@ def open_data(config: RunConfig, world: World) -> RunData:
     Raises:
         InputError: the vocabulary or a stage's shards are missing, damaged, or not this model's.
     """
+    on_rank_0(world, lambda: _check_folders(config))
     # Files are opened on rank 0, which broadcasts the result: all ranks see the same shards, and a mistake in them is
     # reported once.
     vocabulary = on_rank_0(world, lambda: _read_vocabulary(config))
     training, evaluation = on_rank_0(world, lambda: _open_stages(config, vocabulary))
     return RunData(vocabulary, training, evaluation)
+
+
+def _check_folders(config: RunConfig) -> None:
+    """Tell a volume that is no longer there from a mistyped path: the run has read from it before.
+
+    Raises:
+        StorageFailed: with exit code 4.
+    """
+    record = read_record(Path(config.output_folder))
+    for stage in config.stages:
+        if isinstance(stage, PretrainStage) and stage.name in record:
+            folder = _base(config, stage) / record[stage.name].folder
+            if not any(os.path.exists(folder / name) for name in record[stage.name].files):  # noqa: PTH110 - never raises
+                raise StorageFailed(
+                    f"{folder}: none of the shards is there with which this run began",
+                    hint="check that the dataset's volume is mounted on this node; if the data have moved for good, "
+                    f"delete {SHARDS_FILE} in the output folder",
+                )
+
+
+def _base(config: RunConfig, stage: PretrainStage) -> Path:
+    return Path(stage.shards or config.dataset.folder)
 
 
 def _read_vocabulary(config: RunConfig) -> Vocabulary:
@@ -87,12 +115,14 @@ def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, S
     training: dict[int, StageData] = {}
     evaluation: dict[int, EvaluationSet] = {}
     samples_before = 0
+    output = Path(config.output_folder)
+    # Before the first checkpoint nothing was learnt from the data: they may have been made anew since.
+    record = read_record(output) if any(output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")) else {}
+    begun: dict[str, tuple[Path, ShardFolder]] = {}
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage):
-            masked = stage.masking == "static"
-            folder = _open_shards(
-                config, stage, vocabulary, split="training", length=stage.sequence_length, masked=masked
-            )
+            folder = _open_training_shards(config, stage, vocabulary, record.get(stage.name))
+            begun[stage.name] = (_base(config, stage), folder)
             # Each phase has an order of its own, even over the same shards.
             order = SampleOrder(folder.rows, config.seed + index, stage.data_range)
             total = num_steps(stage.length, num_samples=order.num_samples, global_batch_size=stage.global_batch_size)
@@ -111,7 +141,37 @@ def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, S
                 evaluation[index] = _open_evaluation(config, stage.evaluation, stage.sequence_length, vocabulary)
         elif isinstance(stage, EvaluateStage):
             evaluation[index] = _open_evaluation(config, stage, stage.sequence_length, vocabulary)
+    if begun and not begun.keys() <= record.keys():
+        write_record(output, begun)
     return training, evaluation
+
+
+def _open_training_shards(
+    config: RunConfig, stage: PretrainStage, vocabulary: Vocabulary, known: StageShards | None
+) -> ShardFolder:
+    """Open what a stage trains on. known: what it began with, if it has."""
+    if known is not None and config.dataset.on_unreadable_shard == "Skip":
+        # What cannot be used any more is found, and left out, when it is needed.
+        return ShardFolder.of_known(
+            _base(config, stage) / known.folder,
+            known.files,
+            sequence_length=stage.sequence_length,
+            max_predictions=stage.max_predictions_per_sequence,
+            vocabulary=vocabulary,
+        )
+    if known is not None:
+        check_there(_base(config, stage) / known.folder, known.files)
+    folder = _open_shards(
+        config,
+        stage,
+        vocabulary,
+        split="training",
+        length=stage.sequence_length,
+        masked=stage.masking == "static",
+    )
+    if known is not None:
+        folder.check_same(known.files)
+    return folder
 
 
 def _open_evaluation(

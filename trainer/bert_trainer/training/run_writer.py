@@ -33,6 +33,11 @@ from bert_trainer.training.learner import LearnerState
 T = TypeVar("T")
 
 LEDGER_FILE = "ledger.jsonl"
+SAVE_AGAIN_AFTER_S = (2.0, 8.0, 30.0)
+"""Waits between attempts at a checkpoint: somebody deletes a file, a server comes back. What lasts longer ends the
+attempt, and the next one waits without holding nodes."""
+SLOW_WRITE_S = 60.0
+"""A checkpoint that takes longer is worth a word: the next one has to wait for it."""
 
 
 class RunWriter:
@@ -92,6 +97,16 @@ class RunWriter:
         """
         return before
 
+    def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:
+        """Tell that a stage goes on without a shard: in the metrics, and in the ledger if there is one.
+
+        Args:
+            stage: Its name.
+            step: The first without it, counted from 0.
+            path: The shard.
+            message: Why.
+        """
+
     def latest_checkpoint(self) -> Checkpoint | None:
         """Return the latest checkpoint that verifies, and holds no step that a rollback has left out."""
         return None
@@ -149,16 +164,25 @@ class Rank0Writer(RunWriter):
         """Clean up behind an attempt that was killed, then open the metrics."""
         super().__init__(world, folder, environment)
         config = folder.config
-        self.store = CheckpointStore(folder, environment, config.checkpoint.keep, self._announce)
+        self.store = CheckpointStore(folder, environment, config.checkpoint.keep, self._announce, SAVE_AGAIN_AFTER_S)
         self.store.remove_leftovers()
         folder.remove_leftovers()
         # Before anything is written: on a full disk, a lower keep frees space.
         self.store.prune(self.store.keep)
+        self._attempt = attempt
         self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
         self.rollbacks = read_rollbacks(folder.path)
 
-    def _announce(self, position: Position, path: Path) -> None:
-        self.event("checkpoint", stage=position.stage, step=position.step, path=str(path))
+    def _announce(self, position: Position, path: Path, seconds: float) -> None:
+        num_bytes = sum(file.stat().st_size for file in path.iterdir())
+        is_slow = seconds >= SLOW_WRITE_S
+        self._metrics.saved(
+            stage=position.stage,
+            step=position.step,
+            path=str(path),
+            seconds=seconds,
+            message=f"slow volume: {num_bytes / 1e6:.1f} MB took {seconds:.0f} s" if is_slow else None,
+        )
 
     def write(self, action: Callable[[], None]) -> None:  # noqa: D102 - as RunWriter's, here and below
         action()
@@ -190,11 +214,20 @@ class Rank0Writer(RunWriter):
                 entry["skipped"] = skipped
             if left_out is not None:
                 entry |= {"samples": [], "left_out": listed, "why": left_out}
-            with (self.folder.path / LEDGER_FILE).open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+            self._note(entry)
         if left_out is not None:
             return before
         return hashlib.sha256(bytes.fromhex(before) + samples.astype("<i8").tobytes()).hexdigest()
+
+    def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:  # noqa: D102
+        self.event("shard_left_out", stage=stage, step=step, path=str(path), message=message)
+        if self.folder.config.logging.sample_ledger:
+            self._note({"stage": stage, "step": step, "left_out": path.name})
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        with (self.folder.path / LEDGER_FILE).open("a") as file:
+            # An attempt that was cut off and comes back may write here, behind its successor, until its next commit.
+            file.write(json.dumps({**entry, "attempt": self._attempt}) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
         return self.store.latest_valid(partial(why_distrusted, rollbacks=self.rollbacks))
@@ -242,6 +275,7 @@ class Rank0Writer(RunWriter):
         self.event("failed", reason=type(error).__name__, exit_code=error.exit_code, message=str(error))
 
     def close(self) -> None:  # noqa: D102
+        self.store.hurry()
         try:
             self.store.wait()
         finally:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bert_trainer.checkpoints.checkpoint import Position
 from bert_trainer.config.stages import PretrainStage
 from bert_trainer.errors import TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.optim.optimizer import Optimizer
+from bert_trainer.training.data_loader import LeftOut
 from bert_trainer.training.learner import Learner
 from bert_trainer.training.run_data import StageData
 from bert_trainer.training.run_writer import RunWriter
@@ -62,7 +63,12 @@ class StageProgress:
             finite_steps=scaler.finite_steps,
             # Only where it differs: release 0.1 refuses manifests with a field that it does not know.
             moment_steps=None if optimizer.moment_steps == optimizer.num_applied else optimizer.moment_steps,
+            left_out={self.data.folder.paths[it.shard].name: it.place for it in self.data.order.left_out} or None,
         )
+
+    def leave_out(self, shard: int) -> None:
+        """Go on without a shard: none of its samples comes from the next step on."""
+        self.data = replace(self.data, order=self.data.order.leave_out(shard, self.samples))
 
 
 def start_or_resume(
@@ -92,4 +98,18 @@ def start_or_resume(
             f"{data.total_steps}",
             hint="the dataset has changed; restore it or start over (output.ifExists: New)",
         )
-    return StageProgress(index, stage, data, at.step, at.sample_hash)
+    return StageProgress(index, stage, _without(data, at.left_out or {}), at.step, at.sample_hash)
+
+
+def _without(data: StageData, left_out: dict[str, int]) -> StageData:
+    """Return what a stage reads without the shards that its checkpoint says."""
+    numbers = {path.name: number for number, path in enumerate(data.folder.paths)}
+    if unknown := sorted(left_out.keys() - numbers.keys()):
+        raise TrainerError(
+            f"{data.folder.paths[0].parent}: lacks {', '.join(unknown)}, which the checkpoint leaves out",
+            hint="restore the dataset, or start over (output.ifExists: New)",
+        )
+    if not left_out:
+        return data
+    order = data.order.without(tuple(LeftOut(numbers[name], place) for name, place in left_out.items()))
+    return replace(data, order=order)

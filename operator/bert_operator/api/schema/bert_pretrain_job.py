@@ -124,6 +124,9 @@ class DatasetSpec(Section):
     volume: VolumeSource | None = None
     """In a cluster: the volume to mount, read-only while training; relative paths of this section, of text and of
     shards are relative to its mount. Empty: the output's volume."""
+    on_unreadable_shard: Literal["Stop", "Skip"] | None = None
+    """A shard that is damaged, gone or not the one that the run began with. ``Stop``, the default: the job ends and
+    names it. ``Skip``: training goes on without it, says so in log and metrics, and remembers it."""
 
 
 class LengthSpec(Section):

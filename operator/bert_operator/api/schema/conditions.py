@@ -233,6 +233,16 @@ class FailureReason(_Described):
         "Training went wrong and spec.health says to stop: gradients that are not finite, a spike of their norm or of "
         "the loss, or a loss scale below its limit. The message names step, figures and what to change.",
     )
+    DATA_UNREADABLE = (
+        "DataUnreadable",
+        "A shard is damaged, gone, or not the one that the run began with; the message names it. Next: restore it, or "
+        "start the job again with dataset.onUnreadableShard: Skip and output.ifExists: Resume.",
+    )
+    FENCED = (
+        "FencedError",
+        "A newer attempt has claimed the output folder: this one was cut off and came back. It has committed nothing "
+        "since, and counts as infrastructure.",
+    )
     STORAGE_FAILED = (
         "StorageFailed",
         "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "

@@ -6,6 +6,7 @@ anywhere is found when the file is read. Described in docs/concepts/data-format.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,9 @@ def header(path: Path, file: h5py.File) -> ShardHeader:
     for name in _PER_ROW:
         require_shape(path, name, datasets[name], (rows,))
     require_shape(path, "masked_lm_ids", datasets["masked_lm_ids"], datasets["masked_lm_positions"].shape)
-    found = ShardHeader(**read_attributes(file, "compact") | {"rows": rows})
+    sums = ",".join(str(dataset.attrs.get("crc32")) for dataset in datasets.values())
+    content = hashlib.sha256(sums.encode()).hexdigest()[:16]
+    found = ShardHeader(**read_attributes(file, "compact") | {"rows": rows, "content": content})
     if found.sequence_length is None or found.max_predictions is None:
         raise InputError(f"{path}: lacks the attribute sequence_length or max_predictions", hint=REBUILD)
     return found

@@ -1,8 +1,10 @@
-"""Folders of shards: the files of a split, and whether they belong together."""
+"""Folders of shards: the files of a split, whether they belong together, and whether they are still the same."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_trainer.config.dataset_names import LayoutName
@@ -12,13 +14,35 @@ from bert_trainer.dataset.shards.header import ShardHeader, Split, is_hdf5
 from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord, without_suffix
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
-from bert_trainer.errors import InputError
+from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
 from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
 from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
 """Of HDF5 files."""
 _FIRST_ROWS = 1024
+
+
+_NAMED_FILES = 5
+"""Of those that have changed, in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownShard:
+    """What tells a shard from another one that has taken its place."""
+
+    rows: int
+    num_bytes: int
+    content: str | None = None
+    """As in its header."""
+    modified_ns: int | None = field(default=None, compare=False)
+    """When this run opened it; copies of a data set on other machines have other times."""
+
+    @classmethod
+    def of(cls, path: Path, header: ShardHeader) -> KnownShard:
+        """Describe a file whose header was read."""
+        state = path.stat()
+        return cls(header.rows, state.st_size, header.content, state.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +55,10 @@ class ShardFolder:
     vocabulary_size: int | None
     sequence_length: int
     max_predictions: int
+    known: tuple[KnownShard, ...] = ()
+    """What each file was when the run began; empty: nobody looks whether one changes."""
+    _modified_ns: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
+    """When each file that this process has read was modified."""
 
     @classmethod
     def open(
@@ -72,7 +100,41 @@ class ShardFolder:
             raise InputError(f"{folder}: the {split} shards hold no samples")
         rows = tuple(header.rows for header in headers)
         size = vocabulary.size if vocabulary else None
-        return cls(tuple(paths), rows, size, sequence_length, max_predictions)
+        known = tuple(KnownShard.of(path, header) for path, header in zip(paths, headers, strict=True))
+        return cls(tuple(paths), rows, size, sequence_length, max_predictions, known)
+
+    @classmethod
+    def of_known(
+        cls,
+        folder: Path,
+        known: Mapping[str, KnownShard],
+        *,
+        sequence_length: int,
+        max_predictions: int,
+        vocabulary: Vocabulary,
+    ) -> ShardFolder:
+        """Return a folder as it was when the run began, without opening a file. known: by name, sorted.
+
+        A file that is gone or has changed since is found when it is read.
+        """
+        rows = tuple(shard.rows for shard in known.values())
+        paths = tuple(folder / name for name in known)
+        return cls(paths, rows, vocabulary.size, sequence_length, max_predictions, tuple(known.values()))
+
+    def check_same(self, known: Mapping[str, KnownShard]) -> None:
+        """Compare with what the files were when the run began.
+
+        Raises:
+            DataUnreadable: files are others, gone, or new; names the first of them.
+        """
+        now = {path.name: shard for path, shard in zip(self.paths, self.known, strict=True)}
+        if now == known:
+            return
+        problems = {
+            **{name: "is new" for name in now if name not in known},
+            **{name: "has changed" for name in known if name in now and now[name] != known[name]},
+        }
+        raise _other_shards(self.paths[0].parent, problems, len(known))
 
     @property
     def num_samples(self) -> int:
@@ -83,12 +145,93 @@ class ShardFolder:
         """Read rows of one file without padding.
 
         Raises:
-            InputError: as ``shards.read_ragged``, or a row is longer than the folder's other files are.
+            DataUnreadable: as ``shards.read_ragged``, a row is longer than the folder's other files are, or the file is
+                not the one that the run began with.
+            StorageFailed: the folder itself is gone, as when its volume is no longer mounted; with exit code 4.
         """
         path = self.paths[shard_index]
-        samples = read_ragged(path, self.vocabulary_size, rows)
-        _check_widths(path, samples, self.sequence_length, self.max_predictions)
+        try:
+            self._check_unchanged(shard_index)
+            samples = read_ragged(path, self.vocabulary_size, rows)
+            _check_widths(path, samples, self.sequence_length, self.max_predictions)
+            if len(samples) != len(range(*rows.indices(self.rows[shard_index]))):
+                raise _changed(path, f"holds {len(samples)} of the rows {rows.start} to {rows.stop}")
+        except (InputError, OSError) as error:
+            cause = error.__cause__ if isinstance(error, InputError) else error
+            self._check_folder(path.parent, cause)
+            if isinstance(error, InputError):
+                raise DataUnreadable(error.message, hint=error.hint) from cause
+            raise DataUnreadable(f"{path}: cannot be read ({error.strerror})", hint=_RESTORE) from error
         return samples
+
+    def _check_unchanged(self, shard_index: int) -> None:
+        """Compare a file with what it was: its size always, its checksums where the time says that it was written.
+
+        No time alone condemns a file that has checksums: copying a data set anew changes nothing in it.
+        """
+        if not self.known:
+            return
+        path, known = self.paths[shard_index], self.known[shard_index]
+        state = path.stat()
+        if state.st_size != known.num_bytes:
+            raise _changed(path, f"had {known.num_bytes} bytes, now it has {state.st_size}")
+        before_ns = self._modified_ns.get(shard_index)
+        if known.content is None:
+            if before_ns not in (None, state.st_mtime_ns):
+                raise _changed(path, "was written while the run read it, and its layout has no checksums to compare")
+        elif (known.modified_ns if before_ns is None else before_ns) != state.st_mtime_ns:
+            header = read_header(path)
+            if (header.content, header.rows) != (known.content, known.rows):
+                raise _changed(path, "its checksums are others")
+        self._modified_ns[shard_index] = state.st_mtime_ns
+
+    def _check_folder(self, folder: Path, cause: BaseException | None) -> None:
+        """Tell a folder that is gone from a file in it."""
+        problem = None
+        try:
+            with os.scandir(folder) as entries:
+                next(entries, None)
+        except OSError as error:
+            problem, cause = error.strerror, error
+        # Where a volume was mounted, an empty folder is left.
+        if problem is None and any(os.path.exists(path) for path in self.paths):  # noqa: PTH110 - never raises
+            return
+        raise StorageFailed(
+            f"{folder}: the folder of shards is gone ({problem or 'none of its files is there'})",
+            hint="check that the dataset's volume is mounted on this node and that its server answers",
+            exit_code=EXIT_INFRASTRUCTURE,
+        ) from cause
+
+
+_RESTORE = (
+    "restore the file and resume, or leave out what cannot be read (dataset.onUnreadableShard: Skip); list all that is "
+    "wrong with 'bert-data verify FOLDER'"
+)
+
+
+def check_there(folder: Path, known: Mapping[str, KnownShard]) -> None:
+    """Check that the files with which a run began are there, before anything else is said about those that are.
+
+    Raises:
+        DataUnreadable: some are gone; names the first of them.
+    """
+    there = {path.name for path in files_in(folder)}
+    if gone := {name: "is gone" for name in known if name not in there}:
+        raise _other_shards(folder, gone, len(known))
+
+
+def _other_shards(folder: Path, problems: Mapping[str, str], num_known: int) -> DataUnreadable:
+    named = ", ".join(f"{name} {problem}" for name, problem in list(problems.items())[:_NAMED_FILES])
+    return DataUnreadable(
+        f"{folder}: {len(problems)} of {num_known} shards are not those that this run began with: "
+        f"{named}{', ...' if len(problems) > _NAMED_FILES else ''}",
+        hint="restore them, or start over (output.ifExists: New), or go on without those that are gone or have "
+        "changed (dataset.onUnreadableShard: Skip)",
+    )
+
+
+def _changed(path: Path, what: str) -> DataUnreadable:
+    return DataUnreadable(f"{path}: not the shard that the run began with: {what}", hint=_RESTORE)
 
 
 def shard_folder_name(sequence_length: int, max_predictions: int) -> str:

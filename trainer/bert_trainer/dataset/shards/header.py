@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class ShardHeader:
     generator_version: int | None = field(default=None, compare=False)
     made_from: str | None = field(default=None, compare=False)
     """Fingerprint of the sources of a file that ``convert`` or ``chop`` wrote."""
+    content: str | None = field(default=None, compare=False)
+    """Made of the checksums in the file, so that another content has another one; None where a layout has none."""
 
 
 @contextmanager
@@ -62,7 +65,17 @@ def opened(path: Path) -> Iterator[h5py.File]:
             raise InputError(
                 f"{path}: cannot be read (permission denied)", hint="check its owner and rights"
             ) from error
-        raise InputError(f"{path}: damaged or not an HDF5 file ({error})", hint=REBUILD) from error
+        raise InputError(f"{path}: damaged or not an HDF5 file ({error})", hint=REBUILD) from _with_errno(error)
+
+
+def _with_errno(error: Exception) -> Exception:
+    """Return an error with the number of the operating system's, which HDF5 has put into words."""
+    number = re.search(r"\berrno = (\d+)", str(error))
+    if not isinstance(error, OSError) or error.errno is not None or number is None:
+        return error
+    named = OSError(int(number[1]), str(error))
+    named.__cause__ = error
+    return named
 
 
 def is_hdf5(path: Path) -> bool:

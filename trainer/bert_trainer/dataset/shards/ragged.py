@@ -84,6 +84,12 @@ class RaggedSamples:
         return cls(ids, counts, counts, np.zeros(0, np.int8), counts, ids, ids)
 
     @classmethod
+    def without_tokens(cls, num_rows: int) -> RaggedSamples:
+        """Return rows that hold nothing: in the places of those that are not read, and never taken."""
+        counts, ids = np.zeros(num_rows, np.int64), np.zeros(0, np.uint16)
+        return cls(ids, counts, counts, np.zeros(num_rows, np.int8), counts, ids, ids)
+
+    @classmethod
     def concatenate(cls, parts: Sequence[RaggedSamples]) -> RaggedSamples:
         """Join at least one part, end to end; a single part is returned as it is."""
         if len(parts) == 1:

@@ -28,6 +28,7 @@ from bert_trainer.dataset.shards.samples import DATASETS, Samples
 from bert_trainer.dataset.shards.tfrecord_file import (
     note_path,
     opened_records,
+    read_end,
     read_first,
     read_note,
     read_records,
@@ -48,7 +49,8 @@ def header(path: Path) -> ShardHeader:
     """Check everything but the rows. Follows the lengths of all records, since nothing states their number."""
     with opened_records(path) as file:
         first = read_first(path, file)
-    note = _note(path)
+        end = read_end(file)
+    note = _note(path) | {"content": end.hex()}
     if first is None:
         return ShardHeader(**note | {"rows": 0})
     widths = _widths(path, first)

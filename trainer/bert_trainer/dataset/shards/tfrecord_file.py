@@ -185,6 +185,13 @@ def write_records(file: BinaryIO, records: list[bytes]) -> None:
         file.writelines((length, FOOTER.pack(masked_crc32c(length)), record, FOOTER.pack(masked_crc32c(record))))
 
 
+def read_end(file: BinaryIO) -> bytes:
+    """Return the last bytes of a file, which are the checksum of its last record."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - FOOTER.size))
+    return file.read()
+
+
 @dataclass(frozen=True, slots=True)
 class _Identity:
     """What tells a file from one that took its place: written into its note."""
@@ -196,9 +203,7 @@ class _Identity:
     @classmethod
     def of(cls, path: Path) -> _Identity:
         with opened_records(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - FOOTER.size))
-            return cls(size, file.read().hex())
+            return cls(file.seek(0, os.SEEK_END), read_end(file).hex())
 
 
 def note_path(path: Path) -> Path:
