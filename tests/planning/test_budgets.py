@@ -75,3 +75,36 @@ def test_a_checkpoint_that_lags_behind_an_earlier_one_is_no_progress() -> None:
         # Other steps each time, as of a program that begins anew, and none beyond 300.
         status = fail(status, attempt, NOW_S + attempt, step=17 * attempt).status
     assert (status.phase, status.reason) == ("Failed", Reason.INFRASTRUCTURE_RETRIES_SPENT)
+
+
+STORAGE = {"exit_code": 4, "signal": None, "reason": "StorageFailed", "message": "/mnt/output/run: the disk is full"}
+
+
+def test_a_full_volume_is_waited_for_and_uses_up_one_retry_in_a_day() -> None:
+    status, now_s, attempt = JobStatus(), NOW_S, 0
+    while now_s < NOW_S + 0.9 * DAY_S:
+        attempt += 1
+        step = fail(status, attempt, now_s, step=100, **STORAGE)
+        status = step.status
+        assert (status.phase, status.reason) == ("Pending", "StorageFailed")
+        assert step.requeue_after_s is not None
+        now_s += step.requeue_after_s
+    assert attempt > 200, "the waits are at most 6 minutes"
+    # Somebody frees space, and a node dies: its retries are untouched.
+    for _ in range(TRAINING_ONLY.spec.run_policy.infrastructure_retries - 1):
+        attempt += 1
+        status = fail(status, attempt, now_s, step=100).status
+        assert status.phase == "Pending"
+
+
+def test_a_volume_that_stays_full_ends_the_job_in_the_end() -> None:
+    status, now_s, attempt = JobStatus(), NOW_S, 0
+    while status.phase != "Failed":
+        attempt += 1
+        step = fail(status, attempt, now_s, step=100, **STORAGE)
+        status = step.status
+        now_s += step.requeue_after_s or 0.0
+    retries = TRAINING_ONLY.spec.run_policy.infrastructure_retries
+    assert DAY_S < now_s - NOW_S < DAY_S + 2 * retries * 360
+    assert status.reason == Reason.INFRASTRUCTURE_RETRIES_SPENT
+    assert "the disk is full" in (status.message or "")

@@ -16,12 +16,13 @@ from bert_operator.api.schema.status import TERMINAL_PHASES, CheckpointStatus, C
 from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
-from bert_operator.state.budgets import back_off_s, is_storage, since_checkpoint
+from bert_operator.state.budgets import back_off_s, is_storage, num_counted, since_checkpoint
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Finding, Observed
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
 from bert_operator.state.status import Facts, Verdict
 from bert_operator.state.stragglers import describe_straggler
+from bert_operator.state.volumes import describe_volume
 from bert_operator.timestamps import parse_time, render_time
 
 SAME_TIME_S = 1.0
@@ -131,7 +132,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         child=_child_worth_writing(previous, newer),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
         findings=_findings(observed, newest),
-        storage_blocker=_storage_blocker(all_failures),
+        storage_blocker=_storage_blocker(job, all_failures),
     )
 
 
@@ -158,11 +159,13 @@ def _has_trained(child: Child, observed: Observed, failures: Mapping[int, Failur
     return child.run == TRAINING_RUN and (is_saved or any(is_storage(failure) for failure in earlier))
 
 
-def _storage_blocker(failures: tuple[Failure, ...]) -> Blocker | None:
+def _storage_blocker(job: BertPretrainJob, failures: tuple[Failure, ...]) -> Blocker | None:
     if not failures or not is_storage(failures[-1]):
         return None
     last = failures[-1]
-    message = f"{last.run}, attempt {last.attempt}: {last.message or FailureReason.STORAGE_FAILED.sentence}"
+    told = last.message or FailureReason.STORAGE_FAILED.sentence
+    where = describe_volume(job.spec, told)
+    message = f"{last.run}, attempt {last.attempt}{f', {where}' if where else ''}: {told}"
     return Blocker(reason=BlockerReason.STORAGE_FAILED, message=message)
 
 
@@ -324,9 +327,10 @@ def _final_verdict(job: BertPretrainJob, facts: Facts, run: Run | None) -> Verdi
     policy = job.spec.run_policy
     if sum(failure.kind == "Application" for failure in failures) > policy.application_retries:
         return Verdict(phase="Failed", reason=Reason.APPLICATION_RETRIES_SPENT, message=message)
-    in_vain = sum(failure.kind == "Infrastructure" for failure in since_checkpoint(failures))
-    if in_vain > policy.infrastructure_retries:
-        message = f"{in_vain} attempts in a row ended without a new checkpoint. {message}"
+    in_vain = since_checkpoint(failures)
+    if num_counted(in_vain) > policy.infrastructure_retries:
+        count = sum(failure.kind == "Infrastructure" for failure in in_vain)
+        message = f"{count} attempts in a row ended without a new checkpoint. {message}"
         return Verdict(phase="Failed", reason=Reason.INFRASTRUCTURE_RETRIES_SPENT, message=message)
     return None
 
