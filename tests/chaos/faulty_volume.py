@@ -70,7 +70,7 @@ class FaultyVolume:
         self._write()
 
     def _write(self) -> None:
-        # A new file every time: its reader goes by its number.
+        # A new file every time: its reader goes by its number and time, and never reads half of one.
         fresh = self._control.with_suffix(".new")
         fresh.write_text(json.dumps(self._trouble))
         fresh.replace(self._control)
@@ -83,13 +83,14 @@ class _Files:
 
     def __init__(self, backing: str, control: str) -> None:
         self._backing, self._control = backing, control
-        self._number, self._trouble = 0, dict[str, Trouble]()
+        self._number, self._trouble = (0, 0), dict[str, Trouble]()
 
     def _at(self, path: str) -> str:
         return self._backing + path
 
     def _now(self) -> dict[str, Trouble]:
-        number = os.stat(self._control).st_ino
+        found = os.stat(self._control)
+        number = found.st_ino, found.st_mtime_ns
         if number != self._number:
             self._trouble = json.loads(Path(self._control).read_text())
             self._number = number
