@@ -81,6 +81,24 @@ def test_a_rank_without_progress_is_ended_as_infrastructure(tmp_path: Path, hang
     assert "event=hung" in output
 
 
+IN_A_CHECKPOINT = "held = beat.activity('a checkpoint'); held.__enter__(); "
+
+
+def test_a_stopped_rank_has_the_lower_limit_whatever_it_was_at(tmp_path: Path) -> None:
+    code, output, record = ended(tmp_path, 1, f"{IN_A_CHECKPOINT}os.kill(os.getpid(), 19)")
+    assert (code, record["reason"]) == (4, "Hung"), output
+    assert "no progress in a_checkpoint" in str(record["message"])
+    assert "more than 2 s" in str(record["message"]), "the upper limit is 20 s"
+
+
+def test_a_rank_that_is_stopped_for_a_moment_in_a_long_checkpoint_goes_on(tmp_path: Path) -> None:
+    go_on = "'import os, time; time.sleep(1); os.kill(' + str(os.getpid()) + ', 18)'"
+    stops = f"import subprocess; subprocess.Popen([sys.executable, '-c', {go_on}]); os.kill(os.getpid(), 19)"
+    code, output, _ = ended(tmp_path, 1, f"{IN_A_CHECKPOINT}time.sleep(4); {stops}")
+    assert code == 0, output
+    assert "event=hung" not in output
+
+
 @needs_mpi
 @pytest.mark.parametrize("hang", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"], ids=["waits", "stopped"])
 def test_the_rank_that_holds_up_the_others_is_named(tmp_path: Path, hang: str) -> None:

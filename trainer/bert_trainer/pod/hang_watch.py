@@ -130,7 +130,8 @@ class HangWatch:
             sign_of_life: A line for the launcher, written again and again; None: another rank of this host does.
         """
         self._sign_of_life = sign_of_life
-        self._alive_every_s = min(_ALIVE_SHARE * read_limits(environment)[0], _LONGEST_ALIVE_S)
+        self._shortest_s = read_limits(environment)[0]
+        self._alive_every_s = min(_ALIVE_SHARE * self._shortest_s, _LONGEST_ALIVE_S)
         self._action, self._rank, self._write = action, read_rank(environment), write
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -168,7 +169,7 @@ class HangWatch:
         notified_s: float | None = None
         before: Beat | None = None
         told_at_s = looked_at_s = time.monotonic()
-        excused_s = 0.0
+        excused_s = stopped_s = 0.0
         while not self._ended.wait(_POLL_S):
             now_s, before_s = time.monotonic(), looked_at_s
             looked_at_s = now_s
@@ -182,20 +183,25 @@ class HangWatch:
             gap_s = now_s - before_s
             excused_s = (excused_s if is_settled else 0.0) + (gap_s if gap_s > _FROZEN_S else 0.0)
             if beat is None or not is_settled or beat.at_s == notified_s:
+                stopped_s = 0.0
                 continue
+            # However long a checkpoint or an evaluation may take, a stopped process is at neither. Only the time in
+            # which it was seen stopped counts: somebody may look at a rank for a moment in a long evaluation.
+            stopped_s = stopped_s + min(gap_s, _FROZEN_S) if read_state(beat.process) == "T" else 0.0
+            limit_s = min(beat.limit_s, self._shortest_s) if stopped_s > self._shortest_s else beat.limit_s
             silent_s = now_s - beat.at_s - excused_s
-            if silent_s > beat.limit_s:
-                self._handle(process, beat, silent_s)
+            if silent_s > limit_s:
+                self._handle(process, beat, silent_s, limit_s)
                 notified_s, looked_at_s = beat.at_s, time.monotonic()
 
     def _read(self) -> Beat | None:
         return Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
 
-    def _handle(self, process: int, beat: Beat, silent_s: float) -> None:
+    def _handle(self, process: int, beat: Beat, silent_s: float, limit_s: float) -> None:
         # Not what this process started, if that is a wrapper: a signal that is meant for the trainer would end it.
         trainer = beat.process if beat.process in find_descendants(process) else process
         state = read_state(trainer)
-        hang = Hang(self._rank, beat.steps, int(silent_s), int(beat.limit_s), state, beat.is_waiting, beat.activity)
+        hang = Hang(self._rank, beat.steps, int(silent_s), int(limit_s), state, beat.is_waiting, beat.activity)
         self._tell(hang.render())
         if trainer == beat.process:
             signal_process(trainer, STACKS_SIGNAL)
