@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bert_trainer.parallel.world import Pending, all_reduce_buckets_, broadcast_pickled
+from bert_trainer.system.heartbeat import read_limits
 
 T = TypeVar("T")
 
@@ -21,6 +22,10 @@ _YIELDING = {
     "OMPI_MCA_mpi_yield_when_idle": "1",  # Open MPI 4 and 5
     "I_MPI_THREAD_YIELD": "2",  # Intel MPI's sched_yield, by its reference; not measured
 }
+
+
+# After so many seconds Horovod prints which ranks it misses for a collective that others wait in (its stall inspector).
+_STALL_CHECK = "HOROVOD_STALL_CHECK_TIME_SECONDS"
 
 
 class _Handle:
@@ -40,8 +45,20 @@ class _Handle:
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
     """Set what Horovod and MPI read as they start; how MPI waits is left as it is where it is given."""
     environment["HOROVOD_FUSION_THRESHOLD"] = "0"
+    environment.setdefault(_STALL_CHECK, str(stall_check_s(read_limits(environment))))
     for name, value in _YIELDING.items():
         environment.setdefault(name, value)
+
+
+def stall_check_s(limits_s: tuple[float, float]) -> int:
+    """Return after how long Horovod shall name the ranks that it misses. limits_s: lower and upper, of a hang.
+
+    Horovod reads the time once, as it starts, when no step has been taken: so it cannot follow the pace that is learnt
+    (``heartbeat.Pace``), and comes from the limits between which that moves. It looks for stalled collectives once per
+    such time, and finds one after one to two of them: half of the lower limit is the longest with which the names are
+    there when the first rank may count as hung. A healthy rank that waits for longer costs two lines of log.
+    """
+    return max(1, int(limits_s[0] / 2))
 
 
 class Horovod:

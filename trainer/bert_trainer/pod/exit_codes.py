@@ -137,6 +137,8 @@ def build_record(
         checkpoint = log.checkpoint
         record = {"reason": reason, "stage": log.stage, "step": log.step, "checkpoint": checkpoint}
         record["message"] = message
+    if exit_code not in (0, EXIT_STOPPED) and log.stall:
+        record["message"] = f"{record['message'] or 'failed'}{log.stall}"
     record["exitCode"] = exit_code
     if failure is not None and exit_code not in (0, EXIT_STOPPED):
         record["firstFailure"] = failure.to_json()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -83,17 +83,20 @@ class Hang:
         )
 
 
-def find_culprits(hangs: Mapping[int, Hang], ranks: int) -> list[int]:
+def find_culprits(hangs: Mapping[int, Hang], ranks: int, missing: Collection[int] = ()) -> list[int]:
     """Return the ranks that hold up the others; all that have hung, if they wait for each other.
 
     Args:
         hangs: What the watchers of ranks have told, by rank.
         ranks: How many there are. Those without a word are on a machine that is gone or frozen, watcher and all.
+        missing: Ranks that Horovod names as those that the others wait for.
     """
     stopped = [rank for rank, hang in hangs.items() if hang.state in _STATES]
     silent = [rank for rank in range(ranks) if rank not in hangs]
     busy = [rank for rank, hang in hangs.items() if not hang.is_waiting]
-    return sorted(stopped or busy or silent or hangs)
+    # Of ranks that all wait, in collectives that do not match, Horovod misses some or, of no use, all.
+    named = [rank for rank in missing if rank in hangs]
+    return sorted(stopped or busy or silent or named or hangs)
 
 
 def read_action(environment: Mapping[str, str]) -> Action:

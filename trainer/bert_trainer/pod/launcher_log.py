@@ -30,6 +30,7 @@ _MODULE = "bert_trainer"
 
 _MAX_KEPT_LINES = 20
 _MAX_KEPT_CHARACTERS = 1_000
+_MAX_MISSING, _MAX_SHOWN = 4096, 8  # ranks
 
 _FINAL_EVENTS = {"succeeded": 0, "stopped": EXIT_STOPPED}
 # Last records of a run that ended well: the trainer's, and that of a dataset's preparation.
@@ -63,6 +64,15 @@ _WORKER_LOST = (
     re.compile(r"control_cb .*: assert \(!closed\) failed"),
     re.compile(r"Connection to (\S+) closed by remote host"),
 )
+# Horovod's stall inspector, on rank 0, in several lines: this one, a heading, and a line for every rank that it misses,
+# with the collectives that others wait in. It tells nothing where a whole process is stopped: it then waits for that
+# one's answer itself.
+_STALLED = re.compile(
+    r"tensors were submitted to be reduced.* waiting for remainder of ranks for more than \d+ seconds"
+)
+_STALLED_HEADING = "Missing ranks:"
+_STALLED_RANK = re.compile(r"(\d{1,9}): \[.*")
+
 # A rank of Open MPI whose peer has died prints this and aborts, sometimes before mpirun notices that death.
 _PEER_GONE = re.compile(
     r"MPI communication peer process has unexpectedly disconnected[\s\S]*?Peer host:\s+(\S+)",
@@ -141,6 +151,9 @@ class LauncherLog:
     final_record: dict[str, str] | None = None
     """Rank 0's last record: that it succeeded, stopped or failed."""
     last_event: str | None = None
+    missing_ranks: frozenset[int] = frozenset()
+    """Those that Horovod's stall check has named since the last step."""
+    _reads_missing: bool = False
     _lines: dict[int | None, deque[str]] = field(default_factory=dict)
     _all_ranks: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT_LINES))
 
@@ -153,10 +166,31 @@ class LauncherLog:
             if fields is not None and self.source.matches(fields):
                 self._add_record(fields)
         elif text.strip():
+            if line.rank == 0:
+                self._note_stall(text)
             # More than is shown: banners of launchers spend many lines on rules and explanations.
             self._lines.setdefault(line.rank, deque(maxlen=_MAX_KEPT_LINES * 3)).append(text)
             if line.rank is not None:
                 self._all_ranks.append(text)
+
+    def _note_stall(self, text: str) -> None:
+        if _STALLED.search(text):
+            self.missing_ranks, self._reads_missing = frozenset(), True
+        elif self._reads_missing and (match := _STALLED_RANK.fullmatch(text)):
+            # Bounded: a program may print such lines without end.
+            if len(self.missing_ranks) < _MAX_MISSING:
+                self.missing_ranks |= {int(match[1])}
+        else:
+            self._reads_missing = self._reads_missing and text.strip() == _STALLED_HEADING
+
+    @property
+    def stall(self) -> str:
+        """Which ranks Horovod misses, as the end of a sentence; empty if it has named none."""
+        if not self.missing_ranks:
+            return ""
+        shown = ", ".join(map(str, sorted(self.missing_ranks)[:_MAX_SHOWN]))
+        more = f" and {len(self.missing_ranks) - _MAX_SHOWN} more" if len(self.missing_ranks) > _MAX_SHOWN else ""
+        return f"; Horovod's stall check misses rank {shown}{more}"
 
     def _add_record(self, fields: dict[str, str]) -> None:
         event = fields["event"]
@@ -164,6 +198,8 @@ class LauncherLog:
         self.stage = fields.get("stage", self.stage)
         if _STEP.fullmatch(fields.get("step", "")):
             self.step = int(fields["step"])
+        if event == "progress":
+            self.missing_ranks = frozenset()  # all have come
         if event == "checkpoint":
             self.checkpoint = fields.get("path", self.checkpoint)
         if event in (*_FINAL_EVENTS, "failed"):

@@ -64,6 +64,8 @@ class Rendezvous:
     """Ranks that were reported to have failed, in this order."""
     hangs: dict[int, Hang] = field(default_factory=dict)
     """Ranks that make no progress, as of their latest report."""
+    missing: frozenset[int] = frozenset()
+    """Ranks that Horovod misses."""
     has_hung: bool = False
     """A rank was ended because it had hung."""
     silent_limit_s: float = _SILENT_SHARE * DEFAULT_LIMITS_S[0]
@@ -109,7 +111,7 @@ class Rendezvous:
         hangs = dict(self.hangs)  # lines arrive in another thread
         if not hangs:
             return None
-        culprits = find_culprits(hangs, self.ranks)
+        culprits = find_culprits(hangs, self.ranks, self.missing)
         # Where all wait for each other, none of them, nor its node, is to blame.
         rank, *others = culprits
         failure = FirstFailure() if others else FirstFailure(rank=rank, host=self._host_of.get(rank))
@@ -239,6 +241,7 @@ class LaunchMonitor:
         if not self.rendezvous.take(line.text):
             step_before = self.log.stage, self.log.step
             self.log.note(line)
+            self.rendezvous.missing = self.log.missing_ranks
             # A checkpoint may be written while ranks hang.
             is_step = self.log.last_event == "progress" and (self.log.stage, self.log.step) != step_before
             if hangs and is_step and not self.rendezvous.has_hung:
@@ -311,6 +314,7 @@ class LaunchMonitor:
     def _report(self, message: str) -> None:
         log = self.log
         # As a record, which the operator reads, and in this process's own name: rank 0 may be the one that has hung.
+        message += log.stall
         sys.stdout.write(log.source.render_record("hung", stage=log.stage, step=log.step, message=message) + "\n")
         sys.stdout.flush()
 
