@@ -133,6 +133,18 @@ def test_the_worker_with_the_sick_device_is_blamed_and_not_its_peer() -> None:
     assert (child.reason, child.pod, child.node) == ("DeviceUnhealthy", "demo-a1-worker-1", "node-1")
 
 
+def test_of_several_sick_nodes_that_of_the_pod_that_failed_first_is_blamed() -> None:
+    record = '{"exitCode": 4, "firstFailure": {"rank": 1, "host": "demo-a1-worker-1"}}'
+    launcher = pod_document("launcher", phase="Failed", node="node-9", state=ended(4, message=record))
+    workers = [pod_document(number=number, node=f"node-{number}") for number in range(2)]
+    nodes: dict[str, Document] = {f"node-{number}": node(XID) for number in (0, 1, 9)}
+    child = see(child_document(true=FAILED_MPI), launcher, *workers, nodes=nodes)
+    assert (child.pod, child.node) == ("demo-a1-worker-1", "node-1")
+    del nodes["node-0"], nodes["node-1"]
+    child = see(child_document(true=FAILED_MPI), launcher, *workers, nodes=nodes)
+    assert child.reason is None, "the launcher's node computes nothing"
+
+
 @pytest.mark.parametrize(
     ("condition", "exit_code", "reason"),
     [
@@ -140,7 +152,9 @@ def test_the_worker_with_the_sick_device_is_blamed_and_not_its_peer() -> None:
         (XID, 137, "DeviceUnhealthy"),
         (NOT_READY, 137, "DeviceUnhealthy"),
         (("MemoryPressure", "True", "", ""), 137, "DeviceUnhealthy"),
-        # Neither makes a program raise an error of its own.
+        (("FrequentKubeletRestart", "True", "", ""), 137, "DeviceUnhealthy"),
+        # None of these makes a program raise an error of its own.
+        (("FrequentKubeletRestart", "True", "", ""), 1, None),
         (NOT_READY, 1, None),
         (("MemoryPressure", "True", "", ""), 1, None),
         # Wrong input is wrong on any node.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,9 @@ from bert_operator.render import names
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_FAILED, Child, Finding
 from bert_operator.timestamps import render_time
 
-_PRESSURE = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure"})
+# Conditions in which a program may raise an error of its own. Whatever else is wrong with a node kills its processes or
+# loses them; a user's mistake must not count as infrastructure because a node happens to be short of memory.
+_BREAKS_PROGRAMS = re.compile(r"Xid|G[Pp][Uu]|Nv[Ll]ink|Hardware|Read-?[Oo]nly|Corrupt|Fault|Deadlock")
 # What explains a failure by itself, and better: kubelet's answer to pressure, the pod's own limit, the volume.
 _EXPLAINED = frozenset(
     {
@@ -67,8 +70,7 @@ def blame_sick_node(failed: Child, pods: Sequence[PodSummary], nodes: Mapping[st
         if pod.role == names.LAUNCHER and pod.name != failed.pod:
             continue  # it computes nothing
         for problem in _problems_of(pod, nodes):
-            # A node that is short of memory kills processes; it makes no program raise an error.
-            if not (is_programs_own and problem.kind in (*_PRESSURE, "Ready")):
+            if not is_programs_own or _BREAKS_PROGRAMS.search(problem.kind):
                 return _blame(failed, pod, _describe_problem(pod.node, problem))
     return failed
 

@@ -292,7 +292,7 @@ def _conditions(
     ):
         conditions.set(ConditionType.BLOCKED, False, BlockerReason.CLEARED)
     for kind in FINDINGS:
-        finding = facts.findings.get(kind) if runs else None
+        finding = facts.findings.get(kind)
         if finding is not None:
             conditions.set(kind, True, finding.reason, finding.message)
         elif kind in conditions:

@@ -22,8 +22,8 @@ from bert_trainer.output.metrics import OfRanks, Record
 LIMIT = 1.25
 """Above this a rank is named: the others idle for a fifth of every step.
 
-NVRx's guide takes 0.7, here 1.43. Ranks alone on their cores differ by a few per cent (docs/concepts/ranks.md); where
-they share cores with other programs an interval may exceed the limit, but not several in a row.
+NVRx's guide takes 0.7, here 1.43, for one report. Where ranks share cores with other programs an interval may exceed it
+by chance; what the operator's status says needs several in a row, so that the limit can be lower.
 """
 
 
