@@ -15,6 +15,7 @@ PYTEST_ARGS ?=
 REPORT ?= runs/gpu-report
 REPORT_ARGS ?=
 CHAOS_ARGS ?=
+CHAOS_SECONDS ?= 3600
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
 # transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
@@ -109,6 +110,9 @@ chaos: setup ## Faults on a cluster of one node, at seeded moments of real jobs 
 
 chaos-quiet: setup ## Healthy jobs with a slow disk, a slow API server and busy processors: no restart (CHAOS_ARGS="--runs 10")
 	@$(BIN)/python tests/chaos/quiet.py $(CHAOS_ARGS)
+
+chaos-walk: setup ## Faults and changes of two jobs at random, one after another (CHAOS_SECONDS=3600 CHAOS_ARGS="--seed 7")
+	@$(BIN)/python tests/chaos/walk.py --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
 
 test-cuda-image: setup ## Build the CUDA image and look at it on a node without a GPU (root; 20 minutes, 25 GB of disk)
 	@BERT_TEST_CUDA_IMAGE=1 $(BIN)/pytest -m cluster -s tests/cluster/test_cuda_image.py $(PYTEST_ARGS)
