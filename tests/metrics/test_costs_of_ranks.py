@@ -41,7 +41,7 @@ def test_one_rank_reports_its_memory_and_no_reduction(tmp_path: Path, dataset: P
         assert record["optimizer_state_bytes"] == 2 * session.learner.parameters.values.nbytes
         assert record["memory_bytes"] > 10 * record["optimizer_state_bytes"]
         assert not [key for key in record if key.startswith("reduction")]
-        assert "token_imbalance" not in record
+        assert not [key for key in record if "token_imbalance" in key or "rank" in key]
 
 
 @pytest.mark.parametrize(("compression", "share"), [("none", 1), ("fp16", 0.5)])
@@ -53,6 +53,8 @@ def test_several_ranks_report_bytes_and_seconds_of_their_reduction(
     for record in found:
         assert record["reduction_bytes"] == share * sessions[0].learner.parameters.gradients.nbytes
         assert 0 < record["reduction_exposed_s"] <= record["reduction_s"] < record["interval_s"]
+        assert len(record["rank_scores"]) == len(record["rank_own_scores"]) == 3
+        assert all(score >= 1 for score in record["rank_own_scores"])
 
 
 def test_without_overlap_all_of_it_is_exposed(tmp_path: Path, dataset: Path) -> None:

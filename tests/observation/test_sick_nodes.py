@@ -171,6 +171,18 @@ def test_a_sick_node_is_the_cause_of_what_it_explains(
     assert (condition[0] in child.message or "not ready" in child.message) == (reason is not None)
 
 
+@pytest.mark.parametrize("kind", ["FrequentContainerdRestart", "NetworkUnavailable", "Ready", "ReadonlyFilesystem"])
+@pytest.mark.parametrize("reason", ["TrainingUnhealthy", "Failed"])
+def test_training_that_goes_wrong_and_a_bug_blame_no_node_for_what_does_not_cause_them(kind: str, reason: str) -> None:
+    status = "False" if kind == "Ready" else "True"
+    pod = single(1, message=f'{{"exitCode": 1, "reason": "{reason}", "message": "the loss is not finite"}}')
+    child = see(child_document("Job", true=FAILED_JOB), pod, nodes={"node-1": node((kind, status, "", ""))})
+    breaks_programs = kind == "ReadonlyFilesystem" and reason == "Failed"
+    assert (child.reason, child.exit_code) == (("DeviceUnhealthy", None) if breaks_programs else (reason, 1))
+    sick = see(child_document("Job", true=FAILED_JOB), with_devices(pod, GPU))
+    assert sick.reason == "DeviceUnhealthy"
+
+
 def test_a_gpu_that_is_missing_because_it_is_sick_is_no_wrong_input() -> None:
     pod = single(2, message='{"exitCode": 2, "reason": "DeviceUnusable", "message": "found 7 GPUs"}')
     assert see(child_document("Job", true=FAILED_JOB), pod).exit_code == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from bert_operator.cluster import node_reader
 from bert_operator.cluster.client import ApiError
 from bert_operator.cluster.index import Index
@@ -96,3 +98,38 @@ def test_a_slow_api_server_does_not_keep_the_next_attempt_waiting(monkeypatch: A
     monkeypatch.setattr(node_reader, "_NEWEST_WITHIN_S", 0.01)
     index, _ = read(Slow(), "n1")
     assert dict(index.nodes()) == {}
+
+
+def follow(server: Server, *moments: tuple[float, Any], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Refresh a node at moments, at which the server has these answers; return what is known of it after each."""
+    index, found, now_s = Index(), list[list[str]](), [0.0]
+
+    async def look() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0], raising=False)
+        reader = NodeReader(server, index, lambda ref: None)  # type: ignore[arg-type]
+        for at_s, answer in moments:
+            now_s[0], server.nodes["n1"] = at_s, answer
+            await reader.refresh("n1")
+            known = index.nodes().get("n1")
+            found.append([problem.kind for problem in known.problems] if known else [])
+
+    asyncio.run(look())
+    return found
+
+
+REFUSED = ApiError(403, "Forbidden", "nodes is forbidden")
+ROTATED = ApiError(401, "Unauthorized", "")
+BUSY = ApiError(503, "", "")
+
+
+def test_a_node_that_may_not_be_asked_any_more_is_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    moments = ((100, NOT_READY), (110, REFUSED), (112, NOT_READY), (130, NOT_READY))
+    assert follow(server, *moments, monkeypatch=monkeypatch) == [["Ready"], [], [], ["Ready"]]
+    assert len(server.asked) == 3, "not while it is refused, and soon after"
+
+
+@pytest.mark.parametrize("error", [BUSY, ROTATED])
+def test_an_old_answer_counts_for_a_few_rounds_only(error: ApiError, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = ((100, NOT_READY), (150, error), (180, error), (200, error))
+    assert follow(Server(), *moments, monkeypatch=monkeypatch) == [["Ready"], ["Ready"], ["Ready"], []]

@@ -63,7 +63,8 @@ def blame_sick_node(failed: Child, pods: Sequence[PodSummary], nodes: Mapping[st
     sick = next((pod for pod in suspects if pod.sick_devices), None)
     if sick is not None:
         return _blame(failed, sick, f"Pod {sick.name} on node {sick.node}: {sick.sick_devices}")
-    if failed.exit_code == EXIT_BAD_INPUT:
+    # The loss, or the run's own judgement of it, is the same on every node.
+    if failed.exit_code == EXIT_BAD_INPUT or failed.reason == FailureReason.TRAINING_UNHEALTHY:
         return failed
     is_programs_own = failed.exit_code == EXIT_FAILED
     for pod in suspects:

@@ -1,7 +1,8 @@
 """Reads the nodes below running jobs, one at a time, and puts what is wrong with them into the index.
 
 By ``get`` alone, and only those with a pod of ours: the operator needs no list of the cluster's nodes. Without the
-right, as in an installation for single namespaces, it goes on without them: kubelet's own words in pods remain.
+right, as in an installation for single namespaces, it goes on without them: kubelet's own words in pods remain. What
+was said of a node counts until it cannot be asked any more: it may have been mended since.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from bert_operator.names import JobRef
 ROUND_S = 30.0
 """A node that does not answer is marked after 40 s; conditions of others change within minutes."""
 READS_PER_SECOND = 10.0
-AFTER_REFUSAL_S = 600.0
+AFTER_REFUSAL_S = 15.0
+"""While nodes are refused one of them is asked for so often, so that rights that are given back are soon noticed."""
+_STALE_ROUNDS = 3
 _NEWEST_WITHIN_S = 5.0
 """How old an answer may be, and how long one may take, when an attempt has failed."""
 
@@ -43,6 +46,8 @@ class NodeReader:
         self._api, self._index, self._enqueue = api, index, enqueue
         self._refused_until_s = 0.0 if is_allowed else math.inf
         self._read_at_s: dict[str, float] = {}
+        self._round_s = ROUND_S
+        """How long the last one took, with its pause."""
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -58,11 +63,16 @@ class NodeReader:
                     break
                 await self._read(node)
                 await asyncio.sleep(1 / READS_PER_SECOND)
-            await asyncio.sleep(max(1.0, began_at_s + ROUND_S - loop.time()))
+            self._forget_stale()
+            refused_s = self._refused_until_s - loop.time()
+            pause_s = min(ROUND_S, refused_s) if refused_s > 0 else began_at_s + ROUND_S - loop.time()
+            await asyncio.sleep(max(1.0, pause_s))
+            self._round_s = max(ROUND_S, loop.time() - began_at_s)
 
     async def refresh(self, node: str) -> None:
         """Read a node on which an attempt has failed, unless that was just done; never takes long, raises nothing."""
         now_s = asyncio.get_running_loop().time()
+        self._forget_stale()
         if now_s < self._refused_until_s or now_s - self._read_at_s.get(node, -_NEWEST_WITHIN_S) < _NEWEST_WITHIN_S:
             return
         try:
@@ -78,10 +88,12 @@ class NodeReader:
             body = await self._api.get(path_of("Node", None, node))
         except ApiError as error:
             if error.status in (401, 403):
-                _log.info(
-                    "Nodes cannot be read (%s); their conditions are not looked at for %.0f s", error, AFTER_REFUSAL_S
-                )
+                if not self._refused_until_s:
+                    _log.info("Nodes cannot be read (%s); their conditions are not looked at", error)
                 self._refused_until_s = loop.time() + AFTER_REFUSAL_S
+                # 401: a token is rotated, and the next request has the new one.
+                for known in list(self._read_at_s) if error.status == 403 else ():
+                    self._forget(known)
             elif error.status == 404:
                 self._note(node, {})  # gone, and its pods will be
             else:
@@ -91,7 +103,19 @@ class NodeReader:
             # One bad answer must not end the process.
             _log.exception("Node %s cannot be read", node)
             return
+        self._refused_until_s = 0.0
         self._note(node, body)
+
+    def _forget_stale(self) -> None:
+        """Forget what was said of nodes that could not be asked for several rounds."""
+        oldest_s = asyncio.get_running_loop().time() - _STALE_ROUNDS * self._round_s
+        for node in [node for node, at_s in self._read_at_s.items() if at_s < oldest_s]:
+            self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        del self._read_at_s[node]
+        for ref in self._index.put_node(node, {}):
+            self._enqueue(ref)
 
     def _note(self, node: str, body: dict[str, object]) -> None:
         self._read_at_s[node] = asyncio.get_running_loop().time()
