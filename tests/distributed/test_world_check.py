@@ -276,6 +276,7 @@ def test_mpi_waits_without_keeping_cores_from_others_unless_told_otherwise() -> 
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "I_MPI_THREAD_YIELD": "0",
         "HOROVOD_FUSION_THRESHOLD": "0",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "60",
     }
 
 

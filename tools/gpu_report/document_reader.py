@@ -21,10 +21,10 @@ ConfigDict = dict
 class ValidationError(ValueError):
     """A value does not fit; ``errors`` has the same keys as pydantic's."""
 
-    def __init__(self, location: tuple[str | int, ...], given: object, message: str) -> None:
-        """location: of the field in the document."""
+    def __init__(self, location: tuple[str | int, ...], given: object, message: str, kind: str = "") -> None:
+        """location: of the field in the document. kind: pydantic's word for it, where somebody asks for that."""
         super().__init__(f"{'.'.join(map(str, location))}: got {given!r:.200}; {message}")
-        self._item = {"loc": location, "input": given, "msg": message}
+        self._item = {"loc": location, "input": given, "msg": message, "type": kind}
 
     def errors(self) -> list[dict[str, Any]]:
         """Return the one problem that was found."""
@@ -75,7 +75,8 @@ class BaseModel:
         hints = _hints(type(self))
         unknown = [key for key in given if key not in hints]
         if unknown and self.model_config.get("extra") == "forbid":
-            raise ValidationError((*at, unknown[0]), given[unknown[0]], "allowed: no such field")
+            at = (*at, unknown[0])
+            raise ValidationError(at, given[unknown[0]], "allowed: no such field", kind="extra_forbidden")
         for name, hint in hints.items():
             if name in given:
                 value = _convert(hint, given[name], (*at, name))
