@@ -169,7 +169,6 @@ class Rank0Writer(RunWriter):
         folder.remove_leftovers()
         # Before anything is written: on a full disk, a lower keep frees space.
         self.store.prune(self.store.keep)
-        self._attempt = attempt
         self._metrics = MetricsWriter(folder.path, config.logging, Reporter(config.job.uid, attempt))
         self.rollbacks = read_rollbacks(folder.path)
 
@@ -226,8 +225,7 @@ class Rank0Writer(RunWriter):
 
     def _note(self, entry: dict[str, Any]) -> None:
         with (self.folder.path / LEDGER_FILE).open("a") as file:
-            # An attempt that was cut off and comes back may write here, behind its successor, until its next commit.
-            file.write(json.dumps({**entry, "attempt": self._attempt}) + "\n")
+            file.write(json.dumps(entry) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
         return self.store.latest_valid(partial(why_distrusted, rollbacks=self.rollbacks))
