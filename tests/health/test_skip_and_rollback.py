@@ -81,9 +81,9 @@ def position(folder: Path) -> dict[str, Any]:
 
 
 def ledger(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return the last entry of every step, counted from 1, whichever attempt wrote it."""
+    """Return the last entry of every step, counted from 1."""
     entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return {entry["step"] + 1: {key: entry[key] for key in entry.keys() - {"attempt"}} for entry in entries}
+    return {entry["step"] + 1: entry for entry in entries}
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:

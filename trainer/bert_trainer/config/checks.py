@@ -73,8 +73,8 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
         within = {item["loc"][:length] for item in items for length in range(len(item["loc"]))}
         items = [item for item in items if item["loc"] not in within]
         lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in items]
-        # Of the same version: a field that is new, and that this job sets. Without pydantic (tools/gpu_report) no type.
-        if any(item.get("type") == "extra_forbidden" for item in items):
+        if any(item["type"] == "extra_forbidden" for item in items):
+            # Of the same version: a field that is new, and that this job sets.
             hint = f"fields that this trainer does not know: {_NEWER_OPERATOR}"
             raise _problems(source, lines, hint=hint) from error
     else:
