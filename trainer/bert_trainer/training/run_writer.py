@@ -26,6 +26,7 @@ from bert_trainer.output.report import write_report
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.output.termination import write_termination
 from bert_trainer.parallel.world import World, on_rank_0
+from bert_trainer.system.atomic_files import disk_errors
 from bert_trainer.training.findings import roll_back
 from bert_trainer.training.health import Finding
 from bert_trainer.training.learner import LearnerState
@@ -224,7 +225,8 @@ class Rank0Writer(RunWriter):
             self._note({"stage": stage, "step": step, "left_out": path.name})
 
     def _note(self, entry: dict[str, Any]) -> None:
-        with (self.folder.path / LEDGER_FILE).open("a") as file:
+        path = self.folder.path / LEDGER_FILE
+        with disk_errors(path), path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
