@@ -117,6 +117,45 @@ def test_a_child_without_its_owner_goes_with_its_job() -> None:
     assert left is None or is_deleting(left)
 
 
+@pytest.mark.parametrize("job_is_told", [True, False])
+@pytest.mark.parametrize("child_is_first", [True, False])
+def test_children_of_a_job_that_is_deleted_with_orphans_run_on(job_is_told: bool, child_is_first: bool) -> None:
+    """--cascade=orphan: the garbage collector takes the owner away, which is what the user has asked for.
+
+    job_is_told: its change comes by itself, and not only its end. child_is_first: the watches are not ordered.
+    """
+    world, operator = running()
+    (child,) = world.children()
+    job = world.job
+    assert job is not None
+    marks = {"finalizers": ["orphan"], "deletionTimestamp": "2026-11-23T00:00:00Z"}
+    job = world.cluster.update(job, metadata={**job["metadata"], **marks})
+    take_owner(world, operator, child)
+    for kinds in (["MPIJob"], ["BertPretrainJob"]) if child_is_first else (["BertPretrainJob"], ["MPIJob"]):
+        if job_is_told or kinds == ["MPIJob"]:
+            operator.catch_up(kinds)
+            operator.look(REF)
+    world.cluster.remove(job)
+    operator.catch_up()
+    operator.look(REF)
+    left = world.cluster.fresh(child)
+    assert left is not None
+    assert not is_deleting(left)
+
+
+def test_the_index_keeps_no_record_of_children_that_are_gone() -> None:
+    """A status that is written after a child was dropped still names it."""
+    world, operator = running()
+    (child,) = world.children()
+    job = world.job
+    assert job is not None
+    operator.index.drop(child)
+    for number in range(3):
+        metadata = {**job["metadata"], "resourceVersion": str(10_000 + number), "labels": {"touched": str(number)}}
+        operator.index.put_job({**job, "metadata": metadata})
+    assert operator.index.num_records == 0
+
+
 def test_a_child_of_another_uid_is_nobodys() -> None:
     """Whoever may create MPIJobs cannot give a job one of theirs by its name and its labels."""
     world, operator = running()

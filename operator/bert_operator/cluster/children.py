@@ -155,15 +155,34 @@ class Children:
         else:
             self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
 
+    async def note_orphans(self, ref: JobRef, summary: JobSummary) -> None:
+        """Note the children whose owner others have taken away, so that they go with their job.
+
+        The garbage collector takes it away as well where a job is deleted with --cascade=orphan, whose children stay.
+        So the job must be there and not be deleted, by the API server's word: the watches are not ordered.
+
+        Raises:
+            Requeue: The job has changed, and the index has learnt of it.
+        """
+        noted = {child.uid for child in self._index.orphans(ref)}
+        new = [child for child in self.own(ref, summary) if child.is_orphan and child.uid not in noted]
+        if new and await self._statuses.is_outdated(ref, summary):
+            raise Requeue(0.0)
+        for child in new:
+            self._index.note_orphan(ref, child.uid)
+
     async def delete_orphans(self, ref: JobRef) -> None:
-        """Delete the children of a job that is gone which the garbage collector does not know to be its own."""
-        for child in self._index.children(ref):
-            if child.is_orphan and not child.is_deleting:
+        """Delete the noted children of a job that is gone; drop those that no watch will tell of."""
+        for child in self._index.orphans(ref):
+            if not child.is_deleting:
                 answer = await delete_object(self._api, path_of(child.kind, ref.namespace, child.name), child.uid)
                 if answer is None:
                     self._index.drop_uid(child.kind, ref.namespace, child.name, child.uid)
                 else:
                     self._index.put_child(answer)
+        for child in self._index.children(ref):
+            if not child.is_watched:
+                self._index.drop_uid(child.kind, ref.namespace, child.name, child.uid)
 
     async def delete(self, ref: JobRef, child: Child) -> None:
         """Delete a child, its pods first.

@@ -21,6 +21,7 @@ from bert_operator.cluster.object_summaries import (
     PodSummary,
     WarningSummary,
     child_of,
+    keeps_children,
     read_child,
     read_job,
     read_node,
@@ -52,6 +53,8 @@ class Index:
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
         # Of children, by namespace and name. Labels and owners are anyone's to change; what a status says is not.
         self._records: dict[tuple[str, str], ChildRecord] = {}
+        # Uids of children that had lost their owner while their job was there and not being deleted.
+        self._orphans: dict[JobRef, set[str]] = {}
         # Jobs by the prefix of their children's names, where that is not the job's own name.
         self._by_prefix: dict[JobRef, JobRef] = {}
         self._nodes: dict[str, NodeSummary] = {}
@@ -72,8 +75,9 @@ class Index:
         if self._is_old(known, body):
             return None
         self._jobs[ref] = summary = read_job(body)
-        if summary.child is not None:
-            self._records[ref.namespace, summary.child.name] = summary.child
+        self._keep_record(ref, None if known is None else known.child, summary.child)
+        if summary.keeps_children:
+            self._orphans.pop(ref, None)
         return self._note_news(ref) if _is_news(known, summary) else None
 
     def put_child(self, body: Document) -> JobRef | None:
@@ -91,6 +95,10 @@ class Index:
         self._children.setdefault(ref, {})[summary.name] = summary
         self._note_prefix(ref)
         return self._note_news(ref) if _is_news(known, summary) else None
+
+    def note_orphan(self, ref: JobRef, uid: str) -> None:
+        """Note that a child has lost its owner while its job was there: that was not ``--cascade=orphan``."""
+        self._orphans.setdefault(ref, set()).add(uid)
 
     def find_again(self, body: Document, record: ChildRecord) -> JobRef | None:
         """Add a child that the API server has, whatever watches have said: one without its label has left them."""
@@ -152,6 +160,9 @@ class Index:
     def drop(self, body: Document) -> JobRef | None:
         """Drop an object that was deleted."""
         metadata = body.get("metadata", {})
+        # Its last state: the change to it may not have been told.
+        if body.get("kind") == "BertPretrainJob" and keeps_children(body):
+            self._orphans.pop(_ref(body), None)
         return self.drop_uid(str(body.get("kind")), _namespace(body), metadata.get("name", ""), metadata.get("uid", ""))
 
     def drop_uid(self, kind: str, namespace: str, name: str, uid: str) -> JobRef | None:
@@ -181,6 +192,7 @@ class Index:
                 del table[ref][name]
                 if kind != "Pod":
                     self._records.pop((namespace, name), None)
+                    self._forget_orphan(ref, uid)
                 if not table[ref]:
                     del table[ref]
                     if ref not in self._children and ref not in self._pods:
@@ -217,6 +229,11 @@ class Index:
         pods = [pod for pod in self._pods.get(ref, {}).values() if pod.child == child]
         known = self._children.get(ref, {}).get(child)
         return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
+
+    def orphans(self, ref: JobRef) -> Sequence[ChildSummary]:
+        """Return the children of a job that ``note_orphan`` was told of."""
+        noted = self._orphans.get(ref, ())
+        return [child for child in self.children(ref) if child.uid in noted]
 
     def all_pods(self, ref: JobRef) -> Sequence[PodSummary]:
         """Return the pods with a job's name in their labels, whoever owns them."""
@@ -260,6 +277,11 @@ class Index:
             "warnings": len(self._warnings),
         }
 
+    @property
+    def num_records(self) -> int:
+        """How many children are known by what a status says of them: no more than there are jobs and children."""
+        return len(self._records)
+
     def count_phases(self) -> Mapping[str, float]:
         """Return how many jobs are in each phase."""
         return Counter(job.phase for job in self._jobs.values())
@@ -286,6 +308,19 @@ class Index:
         if ref in self._jobs:
             self._news[ref] = next(self._numbers)
         return ref
+
+    def _keep_record(self, ref: JobRef, before: ChildRecord | None, after: ChildRecord | None) -> None:
+        """Keep the record of a job's newest child. One that is gone is not put back by a status that still names it."""
+        if before is not None and before != after and before.name not in self._children.get(ref, {}):
+            self._records.pop((ref.namespace, before.name), None)
+        if after is not None and after.uid not in self._tombstones:
+            self._records[ref.namespace, after.name] = after
+
+    def _forget_orphan(self, ref: JobRef, uid: str) -> None:
+        noted = self._orphans.get(ref, set())
+        noted.discard(uid)
+        if not noted:
+            self._orphans.pop(ref, None)
 
     def _note_prefix(self, ref: JobRef) -> None:
         if (prefix := _prefix(ref)) != ref:

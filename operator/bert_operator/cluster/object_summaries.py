@@ -63,6 +63,8 @@ class JobSummary(NamedTuple):
     """Their names; no profile adds any."""
     child: ChildRecord | None
     """The newest child, once it was seen."""
+    keeps_children: bool
+    """Whether it is deleted with ``--cascade=orphan``: its children stay."""
     content: bytes | None
     """The document as compact JSON, without managed fields and annotations; None if it is too large to be kept."""
 
@@ -183,8 +185,14 @@ def read_job(body: Document, *, most_bytes: float = MAX_KEPT_BYTES) -> JobSummar
         phase=sys.intern(kept["status"].get("phase") or "Pending"),
         stages=tuple(_stage_names(kept["spec"] or {})),
         child=_read_record(metadata, kept["status"]),
+        keeps_children=keeps_children(body),
         content=content if len(content) <= most_bytes else None,
     )
+
+
+def keeps_children(job: Document) -> bool:
+    """Return whether a job was deleted with ``--cascade=orphan``."""
+    return "orphan" in (job.get("metadata", {}).get("finalizers") or ())
 
 
 def _read_record(metadata: Document, status: Document) -> ChildRecord | None:

@@ -223,6 +223,7 @@ class Reconciler:
 
     async def _plan(self, job: BertPretrainJob, summary: JobSummary, status: JobStatus) -> Plan:
         await self._children.find_unwatched(job.ref, summary)
+        await self._children.note_orphans(job.ref, summary)
         step = plan(job, self._observe(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
         if makes_another or _finds_a_loss(status, step.status):
