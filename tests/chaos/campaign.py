@@ -141,7 +141,8 @@ def _one_moment(fault: Fault, scene: Scene, watch: JobWatch) -> Moment:
     settled_s = fault.settled(scene) if fault.settled else None
     if fault.ends == "Failed":
         return Moment(reached, settled_s=settled_s)
-    goal = min(reached + PAST_IT, TOTAL_STEPS)
+    # From here, not from before: the job may have gone on while the fault was brought about, and while it held.
+    goal = min(watch.reached + PAST_IT, TOTAL_STEPS)
     _wait_for(lambda: watch.reached >= goal or _has_ended(scene.job), fault.step_again_s + STEP_DEADLINE_S)
     lines = [*watch.lines]
     seen, again = set(), 0
