@@ -199,7 +199,7 @@ FAULTS = (
         spec={
             "env": [
                 {"name": "OMP_NUM_THREADS", "value": "1"},
-                {"name": "PYTHONPATH", "value": f"/mnt/output/{_NAN_FOLDER}"},
+                {"name": "PYTHONPATH", "value": f"/mnt/output/{_NAN_FOLDER}:/opt/bert/src"},
                 {"name": "BERT_CHAOS_JOB", "value": _NAN_JOB},
             ]
         },
