@@ -21,11 +21,11 @@ SEED = 22
 NO_BAR_S = float("inf")
 CHOSEN = (
     "eviction of a worker",
+    "network of a pod cut for 30 s",
     "newest checkpoint damaged",
-    "newest checkpoint from another job",
     "memory limit hit",
-    "NaN in the weights",
     "volume full for 20 s",
+    "volume read-only for 20 s",
 )
 
 
