@@ -72,6 +72,7 @@ def full_document() -> Document:
             workspace={"volume": CLAIM, "command": ["own"]},
             proxy={"http": "http://proxy"},
             profileSteps={"first": 2, "last": 3},
+            health={"onUnhealthy": "Skip"},
         )
 
     return sample_document(change)
