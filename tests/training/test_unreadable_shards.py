@@ -220,14 +220,38 @@ def test_other_data_of_the_same_size_are_found_when_a_run_resumes(tmp_path: Path
         train(tmp_path / "out", dataset, attempt=2)
 
 
-def test_before_the_first_checkpoint_data_may_be_made_anew(tmp_path: Path, dataset: Path, second: Path) -> None:
+def rename(shards: Path) -> None:
+    for path in list(shards.glob("training_*")):
+        path.rename(path.with_name(path.name.replace("training_", "training_anew_")))
+
+
+@pytest.mark.parametrize("change", [lambda shards: exchange(shards / "training_0001.hdf5"), rename])
+def test_before_the_first_checkpoint_data_may_be_made_anew(
+    tmp_path: Path, dataset: Path, change: Callable[[Path], None]
+) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "out", dataset, AtStep(2, stop))
-    exchange(second)
+    change(dataset / SHARDS)
     train(tmp_path / "out", dataset, attempt=2)
+
+
+def test_before_the_first_checkpoint_a_folder_that_is_gone_is_no_mistyped_path(tmp_path: Path, dataset: Path) -> None:
+    shards = dataset / SHARDS
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", dataset, AtStep(2, stop))
+    shards.rename(tmp_path / "away")
+    for attempt in (2, 3):
+        with pytest.raises(StorageFailed, match="none of the shards is there") as gone:
+            train(tmp_path / "out", dataset, attempt=attempt)
+        assert gone.value.exit_code == EXIT_INFRASTRUCTURE
+        shards.mkdir(exist_ok=True)  # an empty mount point
 
 
 def failing(code: int, *, times: int) -> Callable[..., RaggedSamples]:
@@ -255,14 +279,28 @@ def test_trouble_that_passes_costs_nothing(
     assert not events(tmp_path / "out", "shard_left_out")
 
 
-def test_trouble_that_lasts_ends_the_attempt_as_the_volume_s_fault(
-    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT, errno.ESTALE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("skip", [True, False])
+def test_trouble_that_lasts_is_the_volume_s_fault_and_leaves_nothing_out(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, code: int, skip: bool
 ) -> None:
+    """The names are still there, as on a mount whose server is away."""
     monkeypatch.setattr(data_loader, "READ_AGAIN_AFTER_S", (0.0,))
-    monkeypatch.setattr(ShardFolder, "read_ragged", failing(errno.EIO, times=9))
+    monkeypatch.setattr(ShardFolder, "read_ragged", failing(code, times=9))
     with pytest.raises(StorageFailed, match="training_0001.hdf5: cannot be read") as failed:
-        train(tmp_path / "out", dataset)
+        train(tmp_path / "out", dataset, skip=skip)
     assert failed.value.exit_code == EXIT_INFRASTRUCTURE
+    assert not events(tmp_path / "out", "shard_left_out")
+
+
+def test_a_data_set_of_which_nothing_is_left_ends_the_run_by_name(tmp_path: Path, dataset: Path) -> None:
+    shards = sorted((dataset / SHARDS).glob("training_*"))
+    with pytest.raises(
+        DataUnreadable, match="was the first shard that could not be used; .* no other is left"
+    ) as ended:
+        train(tmp_path / "out", dataset, AtStep(4, lambda: [flip(path) for path in shards]), skip=True)
+    assert ended.value.exit_code == EXIT_BAD_INPUT
+    assert len(events(tmp_path / "out", "shard_left_out")) == len(shards) - 1
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -22,7 +22,7 @@ from bert_trainer.optim.schedule import num_steps
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.training.data_loader import SampleOrder
 from bert_trainer.training.evaluation import EvaluationSet
-from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, read_record, write_record
+from bert_trainer.training.shard_record import SHARDS_FILE, StageShards, list_names, read_record, write_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +67,28 @@ def open_data(config: RunConfig, world: World) -> RunData:
 def _check_folders(config: RunConfig) -> None:
     """Tell a volume that is no longer there from a mistyped path: the run has read from it before.
 
+    Before the first checkpoint the data may have been made anew, under other names: then only a folder that is gone, or
+    empty as a mount point is, tells of a volume.
+
     Raises:
         StorageFailed: with exit code 4.
     """
-    record = read_record(Path(config.output_folder))
+    output = Path(config.output_folder)
+    record, has_learnt = read_record(output), _has_learnt(output)
     for stage in config.stages:
         if isinstance(stage, PretrainStage) and stage.name in record:
             folder = _base(config, stage) / record[stage.name].folder
-            if not any(os.path.exists(folder / name) for name in record[stage.name].files):  # noqa: PTH110 - never raises
+            names = record[stage.name].files if has_learnt else list_names(folder)
+            if not any(os.path.exists(folder / name) for name in names):  # noqa: PTH110 - never raises
                 raise StorageFailed(
                     f"{folder}: none of the shards is there with which this run began",
                     hint="check that the dataset's volume is mounted on this node; if the data have moved for good, "
                     f"delete {SHARDS_FILE} in the output folder",
                 )
+
+
+def _has_learnt(output: Path) -> bool:
+    return bool(list(output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")))
 
 
 def _base(config: RunConfig, stage: PretrainStage) -> Path:
@@ -117,7 +126,7 @@ def _open_stages(config: RunConfig, vocabulary: Vocabulary) -> tuple[dict[int, S
     samples_before = 0
     output = Path(config.output_folder)
     # Before the first checkpoint nothing was learnt from the data: they may have been made anew since.
-    record = read_record(output) if any(output.glob(f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}")) else {}
+    record = read_record(output) if _has_learnt(output) else {}
     begun: dict[str, tuple[Path, ShardFolder]] = {}
     for index, stage in enumerate(config.stages):
         if isinstance(stage, PretrainStage):

@@ -222,7 +222,7 @@ class Rank0Writer(RunWriter):
     def left_out(self, stage: str, step: int, path: Path, *, message: str) -> None:  # noqa: D102
         self.event("shard_left_out", stage=stage, step=step, path=str(path), message=message)
         if self.folder.config.logging.sample_ledger:
-            self._note({"stage": stage, "step": step, "left_out": path.name})
+            self._note({"stage": stage, "step": step, "samples": [], "shard_left_out": path.name})
 
     def _note(self, entry: dict[str, Any]) -> None:
         path = self.folder.path / LEDGER_FILE

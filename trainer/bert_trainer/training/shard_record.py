@@ -5,6 +5,7 @@ A run that resumes compares its data with it, and can go on without a file that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,14 @@ def read_record(output_folder: Path) -> dict[str, StageShards]:
         return {name: _parse(entry) for name, entry in document["stages"].items()}
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a record of shards ({type(error).__name__}: {error})", hint=_HINT) from error
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names in a folder; none where it is gone."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _parse(entry: dict[str, Any]) -> StageShards:

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Sequence
 from enum import IntEnum
 
-from bert_trainer.errors import DataUnreadable, StorageFailed, TrainerError
+from bert_trainer.errors import DataUnreadable, InputError, StorageFailed, TrainerError
 from bert_trainer.model.batch import Batch
 from bert_trainer.output.termination import report_error
 from bert_trainer.parallel.world import PeerFailed, World, gather_numbers
-from bert_trainer.system.atomic_files import storage_errors
+from bert_trainer.system.atomic_files import is_trouble, storage_errors
 from bert_trainer.training.data_loader import StageReader
 from bert_trainer.training.run_writer import RunWriter
 from bert_trainer.training.stage_progress import StageProgress
@@ -27,7 +27,9 @@ class _Trouble(IntEnum):
 
     NONE = 0
     SHARD = 1
-    FOLDER = 2
+    """Damaged, changed or missing: a matter of this file."""
+    VOLUME = 2
+    """The folder is gone, or reading fails: all files may be whole, and none is left out for that."""
 
 
 def read_step(reader: StageReader) -> tuple[Sequence[Batch], TrainerError | None]:
@@ -60,19 +62,20 @@ def settle(
         skips: Whether a shard may be left out.
 
     Raises:
-        DataUnreadable: a shard cannot be used, and is not to be left out.
+        DataUnreadable: a shard cannot be used, and is not to be left out, or is the last.
         StorageFailed: the folder is gone, or its volume is in trouble.
         PeerFailed: another rank has reported that.
     """
     trouble, shard = _Trouble.NONE, reader.failed_shard or 0
     if error is not None:
-        trouble = _Trouble.FOLDER if isinstance(error, StorageFailed) else _Trouble.SHARD
+        is_volume = isinstance(error, StorageFailed) or is_trouble(error.__cause__)
+        trouble = _Trouble.VOLUME if is_volume else _Trouble.SHARD
         if trouble is _Trouble.SHARD and skips:
             logger.warning("%s", error.message)
         else:
             # What the volume is to blame for is named so; and before the others know: the first rank that leaves makes
             # mpirun end all of them.
-            error = _as_storage_failure(error, writer)
+            error = _as_storage_failure(error)
             report_error("bert-train", error)
     exit_code = 0 if error is None else error.exit_code
     found = gather_numbers(world, [trouble, shard, exit_code])
@@ -80,21 +83,39 @@ def settle(
     shard, exit_code = int(found[rank][1]), int(found[rank][2])
     path = progress.data.folder.paths[shard]
     if found[rank][0] == _Trouble.SHARD and skips:
-        progress.leave_out(shard)
+        _leave_out(progress, shard)
         reader.restart(progress.data.order, progress.step)
         writer.left_out(progress.stage.name, progress.step, path, message=f"rank {rank} cannot use it")
         return
     if error is not None:
         raise error
     if world.rank == 0:
-        kind = StorageFailed if found[rank][0] == _Trouble.FOLDER else DataUnreadable
+        kind = StorageFailed if found[rank][0] == _Trouble.VOLUME else DataUnreadable
         raise _exiting(kind(f"{path}: rank {rank} cannot read it; its own message says why"), exit_code)
     raise PeerFailed(exit_code)
 
 
-def _as_storage_failure(error: TrainerError, writer: RunWriter) -> TrainerError:
+def _leave_out(progress: StageProgress, shard: int) -> None:
+    """Go on without a shard, unless it is the last.
+
+    Raises:
+        DataUnreadable: it is; names the first that could not be used.
+    """
+    paths, gone = progress.data.folder.paths, [it.shard for it in progress.data.order.left_out]
     try:
-        with storage_errors(lambda: writer.has_trained):
+        progress.leave_out(shard)
+    except InputError as error:
+        first = paths[gone[0] if gone else shard]
+        raise DataUnreadable(
+            f"{first}: was the first shard that could not be used; {paths[shard]} is the last, and no other is left",
+            hint="restore the dataset; the log says of each shard why it was left out",
+        ) from error
+
+
+def _as_storage_failure(error: TrainerError) -> TrainerError:
+    try:
+        # Whatever the step: the run has opened these files before.
+        with storage_errors(lambda: True):
             raise error
     except TrainerError as named:
         return named
