@@ -2,7 +2,7 @@
 
 The volume is slow (``faulty_volume``), the operator's API server answers every request late (``flaky_proxy``), and
 busy processes take the ranks' time. Every job must succeed in its first attempt, with no failure on record, and its
-status must never have said NoProgress.
+status must never have told of a rank, a node or a log that something is wrong with.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ API_DELAY_S = 2.0
 BUSY_PROCESSES = 2
 AT_A_TIME = 2
 STEPS = {"phase1": 40, "phase2": 20}
+_REASONS = {"NoProgress", "PodNotReady", "StorageFailed"}
+_CONDITIONS = {"Straggling", "NodeUnhealthy", "ProgressUnknown"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -131,8 +133,9 @@ def _run(bench: Bench, number: int) -> dict[str, Any]:
 
     def ended() -> bool:
         status = status_of(job)
-        reasons = {condition.get("reason", "") for condition in status.get("conditions", ())}
-        alarms.update(reasons & {"NoProgress", "PodNotReady", "StorageFailed"})
+        conditions = status.get("conditions", ())
+        alarms.update({condition["reason"] for condition in conditions} & _REASONS)
+        alarms.update({condition["type"] for condition in conditions if condition["status"] == "True"} & _CONDITIONS)
         return status.get("phase") in ("Succeeded", "Failed")
 
     try:
