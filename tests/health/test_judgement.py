@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bert_trainer.config.health import HealthConfig
+from bert_trainer.errors import RanksDisagree
 from bert_trainer.optim.optimizer import LossScaler, StepResult
 from bert_trainer.training.health import Finding, Health
 
@@ -24,8 +25,8 @@ def step(health: Health, number: int, norm: float = 1.0, loss: float = 2.0, scal
     """Judge a step as the loop does, and return what was found about its gradients and its loss."""
     applied = math.isfinite(norm) and norm <= health.largest_norm
     scaler.update(finite=math.isfinite(norm))
-    of_step = health.judge_step(number, StepResult(norm, applied, loss), scaler)
-    return [found for found in (of_step, health.judge_loss(health.own_loss)) if found is not None]
+    health.judge_step(number, StepResult(norm, applied, loss), scaler)
+    return health.settle(health.own_numbers, 1)
 
 
 def health_of(**settings: Any) -> Health:
@@ -186,6 +187,26 @@ def test_verdicts_after_a_resume_are_those_of_a_run_that_was_not_interrupted(act
         after.load(json.loads(json.dumps(before.state())))
         assert verdicts(after, cut, len(figures)) == expected[cut:]
         assert after.state() == whole.state()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 16])
+@pytest.mark.parametrize("odd", [{"norm": math.nan}, {"norm": 1e9}], ids=str)
+def test_ranks_that_have_seen_different_things_say_so(ranks: int, odd: dict[str, float]) -> None:
+    def numbers(*norms: float) -> list[float]:
+        told = []
+        for norm in norms:
+            health = health_of(on_unhealthy="Skip")
+            known(health)
+            applied = math.isfinite(norm) and norm <= health.largest_norm
+            health.judge_step(33, StepResult(norm, applied, 2.0), NO_SCALE)
+            told.append(health.own_numbers)
+        return [sum(column) for column in zip(*told, strict=True)]
+
+    for norms in ([1.0] * ranks, [odd["norm"]] * ranks):
+        health_of().settle(numbers(*norms), ranks)
+    for norms in ([1.0] * (ranks - 1) + [odd["norm"]], [odd["norm"]] * (ranks - 1) + [1.0]):
+        with pytest.raises(RanksDisagree, match="phase1: ranks have made different things"):
+            health_of().settle(numbers(*norms), ranks)
 
 
 def test_a_checkpoint_of_another_stage_says_nothing_of_this_one() -> None:

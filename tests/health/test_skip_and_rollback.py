@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 
 from bert_trainer.checkpoints.rollbacks import ROLLBACKS_FILE
 from bert_trainer.config.checks import parse_run_config
-from bert_trainer.errors import Stopped, TrainerError, TrainingUnhealthy
+from bert_trainer.errors import RanksDisagree, Stopped, TrainerError, TrainingUnhealthy
+from bert_trainer.optim.optimizer import Optimizer
 from bert_trainer.output.metrics import read_metrics
 from bert_trainer.parallel.world import Alone
+from bert_trainer.training import loop
 from bert_trainer.training.loop import run_stages
 from bert_trainer.training.session import Session
 from bert_trainer.training.stage_evaluation import accuracies_by_step
@@ -81,9 +83,9 @@ def position(folder: Path) -> dict[str, Any]:
 
 
 def ledger(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return the last entry of every step, counted from 1."""
+    """Return the last entry of every step, counted from 1, whichever attempt has made it."""
     entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return {entry["step"] + 1: entry for entry in entries}
+    return {entry["step"] + 1: {**entry, "attempt": None} for entry in entries}
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -148,18 +150,68 @@ def test_going_back_for_one_step_comes_to_what_skipping_it_comes_to(
     assert (last["left_out_steps"], last["rollbacks"], last["skipped_steps"]) == (2, 2, 0)
 
 
+def test_going_back_mends_weights_that_were_damaged_in_memory(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What skipping cannot mend: every step after it would be skipped as well."""
+    healthy, damages = loop.take_step, [8]
+
+    def take_step(learner: Any, *arguments: Any, **named: Any) -> Any:
+        if learner.optimizer.num_applied == damages[0] - 1:
+            damages[0] = 0
+            learner.parameters.values[learner.parameters.num_decayed :] = float("nan")
+        return healthy(learner, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "take_step", take_step)
+        run(document(tmp_path / "back", dataset, {"on_unhealthy": "Rollback"}))
+    spoil(monkeypatch, "phase1:8=nan")
+    run(document(tmp_path / "skip", dataset, {"on_unhealthy": "Skip"}))
+    assert_same_bits(tmp_path / "skip", tmp_path / "back")
+
+
+def test_no_checkpoint_is_written_of_what_is_not_finite(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = loop.take_step
+
+    def take_step(learner: Any, *arguments: Any, **named: Any) -> Any:
+        done = healthy(learner, *arguments, **named)
+        if learner.optimizer.num_applied == 6:
+            learner.optimizer.second_moment[5] = float("inf")
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "take_step", take_step)
+        with pytest.raises(TrainingUnhealthy, match="second_moment.* is not finite after step 6"):
+            run(document(tmp_path, dataset, {"on_unhealthy": "Skip"}))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["phase1-00000003"]
+    run(document(tmp_path, dataset, {"on_unhealthy": "Skip"}), attempt=2)
+    assert position(tmp_path)["num_applied"] == STEPS
+
+
 def test_no_checkpoint_of_a_spike_is_gone_back_to(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, SPIKE)
     run(document(tmp_path, dataset, {"on_unhealthy": "Rollback"}))
     (back,) = events(tmp_path, "rolled_back")
-    assert (back["step"], back["left_out_steps"]) == (9, 5)
+    assert (back["step"], back["first_step"], back["last_step"]) == (9, 12, 16)
     assert {step for step, entry in ledger(tmp_path).items() if "left_out" in entry} == set(range(12, 17))
     # Those of steps 12 and 15 waited while the loss was high, and came when their steps were left out.
     assert [it["step"] for it in events(tmp_path, "checkpoint")] == [3, 6, 9, 12, 15, 18, 20]
     assert not (tmp_path / "checkpoints" / "refused").exists()
     assert position(tmp_path)["num_applied"] == STEPS - 5
+
+
+def test_a_stage_may_end_with_what_is_left_out(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, SPIKE)
+    stages = [pretrain_stage(length={"steps": 16}), pretrain_stage("phase2", length={"steps": 3})]
+    run(document(tmp_path, dataset, {"on_unhealthy": "Rollback"}, stages=stages))
+    assert events(tmp_path, "progress")[-1]["stage"] == "phase2"
+    # The report has nothing of the steps that were gone back behind.
+    first, _ = json.loads((tmp_path / "report.json").read_text())["stages"]
+    assert first["steps"] == 11
 
 
 def test_a_checkpoint_that_was_asked_for_in_a_spike_is_set_aside(
@@ -192,8 +244,11 @@ def test_a_run_that_is_stopped_and_resumed_leaves_out_the_same(
     assert [ledger(tmp_path / name) for name in ("whole", "cut")].count(ledger(tmp_path / "whole")) == 2
 
 
+@pytest.mark.parametrize(
+    "behind", ["bert_trainer.training.run_writer.announce_rollbacks", "bert_trainer.training.learner.Learner.restart"]
+)
 def test_a_run_that_dies_right_after_it_has_recorded_a_rollback_goes_on_as_if_it_had_gone_back(
-    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:
     spoil(monkeypatch, SPIKE)
     settings = {"on_unhealthy": "Rollback"}
@@ -202,16 +257,72 @@ def test_a_run_that_dies_right_after_it_has_recorded_a_rollback_goes_on_as_if_it
     class Killed(Exception):
         pass
 
-    def die(*_: Any) -> None:
-        raise Killed
+    def die(_first: Any, rollbacks: Any = True, *_: Any) -> None:
+        if rollbacks:
+            raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("bert_trainer.training.learner.Learner.restart", die)
+        patched.setattr(behind, die)
         with pytest.raises(Killed):
             run(document(tmp_path / "cut", dataset, settings))
     assert (tmp_path / "cut" / ROLLBACKS_FILE).exists()
     run(document(tmp_path / "cut", dataset, settings), attempt=2)
     assert_same_bits(tmp_path / "whole", tmp_path / "cut")
+    assert [it["step"] for it in events(tmp_path / "cut", "rolled_back")] == [9]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_record_that_is_lost_or_older_is_made_whole(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    spoil(monkeypatch, "phase1:4=nan,phase1:8=nan,phase1:14=nan")
+    settings = {"on_unhealthy": "Rollback"}
+    run(document(tmp_path / "whole", dataset, settings))
+    with pytest.raises(Stopped):
+        run(document(tmp_path / "cut", dataset, settings), stop_after=13)
+    record = tmp_path / "cut" / ROLLBACKS_FILE
+    written = json.loads(record.read_text())["rollbacks"]
+    assert [it["first_step"] for it in written] == [4, 8]
+    if is_lost:
+        record.unlink()
+    else:
+        record.write_text(json.dumps({"rollbacks": written[:1]}))
+    run(document(tmp_path / "cut", dataset, settings), attempt=2)
+    assert_same_bits(tmp_path / "whole", tmp_path / "cut")
+    assert position(tmp_path / "whole") == position(tmp_path / "cut")
+    assert record.read_text() == (tmp_path / "whole" / ROLLBACKS_FILE).read_text()
+    assert [it["first_step"] for it in events(tmp_path / "cut", "rolled_back")] == [4, 8, 14]
+
+
+@pytest.mark.parametrize("policy", ["Skip", "Rollback", "Stop"])
+def test_ranks_that_disagree_end_before_anything_is_saved(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """A bit that changes in the memory of one rank, behind the sum of the gradients."""
+    healthy, odd = Optimizer.step, []
+
+    def step(self: Optimizer, *arguments: Any, **named: Any) -> Any:
+        if self in odd and self.num_applied == 7:
+            self.gradients[0] = float("nan")
+        return healthy(self, *arguments, **named)
+
+    monkeypatch.setattr(Optimizer, "step", step)
+    settings = document(tmp_path, dataset, {"on_unhealthy": policy}, world={"ranks": 2, "hosts": 1})
+    # One checkpoint is due right behind the step.
+    settings["checkpoint"]["every_steps"] = 4
+
+    def rank(world: ThreadedWorld) -> None:
+        never: Any = SimpleNamespace(received=False, listen=lambda: None)
+        session = Session.open(parse_run_config(settings), world, attempt=1)
+        if world.rank == 1:
+            odd.append(session.learner.optimizer)
+        run_stages(session, never)
+
+    with pytest.raises(RanksDisagree) as raised:
+        run_threads(2, rank)
+    assert raised.value.exit_code == 4
+    assert [it["step"] for it in events(tmp_path, "checkpoint")] == [4]
+    assert events(tmp_path, "rolled_back") == []
 
 
 def test_rollbacks_without_a_new_checkpoint_are_counted(

@@ -13,6 +13,7 @@
     │   └── DataUnreadable        a shard is damaged, gone, or another one than when the run began
     ├── TrainingUnhealthy not finite, spikes, or a loss scale below its limit, where the policy is to stop; exit code 1
     ├── FencedError       a newer attempt owns the output folder; exit code 4
+    ├── RanksDisagree     ranks have made different things of one step; exit code 4, retried
     ├── StorageFailed     files could not be read or written after the first step; exit code 4, retried
     └── Stopped           ended on request with everything saved; exit code 3, the next attempt resumes
 
@@ -102,6 +103,12 @@ class FencedError(TrainerError):
     exit_code = EXIT_INFRASTRUCTURE
 
 
+class RanksDisagree(TrainerError):
+    """Ranks have made different things of the same step: memory or a device of one of them is not to be trusted."""
+
+    exit_code = EXIT_INFRASTRUCTURE
+
+
 class StorageFailed(TrainerError):
     """Files could not be read or written: a full disk, a volume that is read-only or does not answer.
 
@@ -129,6 +136,7 @@ NAMED: dict[str, type[TrainerError]] = {
         EngineUnusable,
         OutOfDeviceMemory,
         TrainingUnhealthy,
+        RanksDisagree,
         DataUnreadable,
         FencedError,
         StorageFailed,

@@ -1,39 +1,25 @@
 """What a run has gone back from: which steps are left out ever after, why, and which checkpoints came of them.
 
 ``rollbacks.json`` in the output folder, replaced atomically before a run goes back. A run that is killed at any moment
-comes to the same steps again: without the record it finds the same, with it it leaves the same steps out. A checkpoint
-says how many rollbacks its run had behind it, so one that holds a step which is left out is known and set aside.
+comes to the same steps again: without the record it finds the same, with it it leaves the same steps out.
+
+A checkpoint holds the rollbacks of its run up to then. So one with a step that is left out is known and set aside, and
+a record that was lost, or replaced by an older one, is made whole.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bert_trainer.checkpoints.checkpoint import Checkpoint
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Rollback
 from bert_trainer.errors import TrainerError
 from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
 
 ROLLBACKS_FILE = "rollbacks.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    """One of them. Steps are those of the stage, counted from 1."""
-
-    stage_index: int
-    stage: str
-    first_step: int
-    last_step: int
-    """The first and the last step that are left out."""
-    finding: str
-    message: str
-    to_stage_index: int
-    to_step: int
-    """The checkpoint that the run went back to; both 0: its start."""
 
 
 def read_rollbacks(output: Path) -> tuple[Rollback, ...]:
@@ -64,10 +50,17 @@ def write_rollbacks(output: Path, rollbacks: Sequence[Rollback]) -> None:
 def why_distrusted(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str | None:
     """Return why a run must not go on from a checkpoint of its own; None if it may."""
     at = (checkpoint.position.stage_index, checkpoint.position.step)
-    for rollback in rollbacks[checkpoint.num_rollbacks :]:
-        if at >= (rollback.stage_index, rollback.first_step):
+    for rollback in rollbacks:
+        if rollback not in checkpoint.rollbacks and at >= (rollback.stage_index, rollback.first_step):
             return f"holds step {rollback.first_step} of {rollback.stage}, which is left out: {rollback.message}"
     return None
+
+
+def with_those_of(checkpoint: Checkpoint, rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
+    """Return the rollbacks that a record and a checkpoint of the same run hold together, oldest first."""
+    if set(checkpoint.rollbacks) <= set(rollbacks):
+        return rollbacks
+    return (*checkpoint.rollbacks, *(rollback for rollback in rollbacks if rollback not in checkpoint.rollbacks))
 
 
 def left_out_steps(rollbacks: Sequence[Rollback], stage_index: int) -> dict[int, str]:

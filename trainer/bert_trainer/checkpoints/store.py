@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bert_trainer.checkpoints.checkpoint import (
@@ -41,7 +43,7 @@ from bert_trainer.checkpoints.checkpoint import (
     sha256_of,
 )
 from bert_trainer.config.run_config import CONTRACT_VERSION
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.output.run_folder import RunFolder, remove_folder
 from bert_trainer.system.atomic_files import disk_errors, is_full, is_trouble
 
@@ -142,6 +144,8 @@ class CheckpointStore:
         try:
             # Before anything is made: where a volume was mounted, a folder may be left that is not ours.
             self.folder.check_fence()
+            # In this thread, which no step waits for.
+            _check_finite(position, tensors)
             if target.exists() and (found := self._verify(target)) is not None:
                 if found.position == position:
                     return  # a stop right after a resume or a save: this step is on disk already
@@ -358,6 +362,20 @@ def _describe_free(path: Path) -> str:
     except OSError:
         return ""
     return f" ({state.f_bavail * state.f_frsize / 1e6:.1f} MB are free)" if state.f_blocks else ""
+
+
+def _check_finite(position: Position, tensors: dict[str, dict[str, Tensor]]) -> None:
+    """Refuse a state that nobody can go on from: the checkpoint before it would make room for it."""
+    for part, named in tensors.items():
+        for name, tensor in named.items():
+            # A sum first, which shows it at a twentieth of the cost (BERT-large with moments: 0.4 s of one core).
+            if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+                raise TrainingUnhealthy(
+                    f"{position.stage}: {name} ({part}) is not finite after step {position.step}, so its checkpoint is "
+                    "not written",
+                    hint="gradients were finite: where another attempt gets further from the checkpoint before, look "
+                    "at this machine's memory and devices",
+                )
 
 
 def _sync_folder(path: Path) -> None:

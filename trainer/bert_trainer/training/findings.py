@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bert_trainer.checkpoints.rollbacks import Rollback, num_in_vain, why_distrusted, write_rollbacks
+from bert_trainer.checkpoints.checkpoint import Rollback
+from bert_trainer.checkpoints.rollbacks import num_in_vain, why_distrusted, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import TrainingUnhealthy
 from bert_trainer.optim.optimizer import LossScaler
+from bert_trainer.output.metrics import read_metrics
+from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.training.health import HINT, Finding
 
 
@@ -65,7 +68,6 @@ def roll_back(
     finding: Finding,
     *,
     most: int,
-    announce: Callable[..., None],
 ) -> tuple[Rollback, ...]:
     """Find the checkpoint to go back to, and record the rollback; on rank 0.
 
@@ -75,7 +77,6 @@ def roll_back(
         stage_index: Of the stage with the finding.
         finding: What is left out, and why.
         most: Rollbacks in a row without a new checkpoint.
-        announce: Writes an event.
 
     Returns:
         All rollbacks.
@@ -105,18 +106,38 @@ def roll_back(
         message = f"{finding.message}; {in_vain} rollbacks in a row have led to no new checkpoint, allowed: {most}"
         raise unhealthy(replace(finding, message=message))
     rollbacks = (*before, replace(new, to_stage_index=to[0], to_step=to[1]))
-    step = to[1] if to[0] == stage_index else 0
-    number = finding.last_step - finding.first_step + 1
-    announce(
-        "rolled_back",
-        stage=finding.stage,
-        step=step,
-        path=None if target is None else str(target.path),
-        finding=finding.name,
-        left_out_steps=number,
-        message=f"Went back to step {step} and leaves out {number} step(s) from {finding.first_step} on: "
-        f"{finding.message}",
-    )
     store.folder.check_fence()
     write_rollbacks(store.folder.path, rollbacks)
     return rollbacks
+
+
+def announce_rollbacks(folder: RunFolder, rollbacks: Sequence[Rollback], report: Callable[..., None]) -> None:
+    """Report rollbacks that the metrics do not have yet: the last one, and one behind which an attempt was killed.
+
+    After the record: what was evaluated behind a checkpoint counts until the run has gone back to it.
+    """
+    if not rollbacks:
+        return
+    places = ("stage", "first_step", "last_step", "step")
+    announced = {
+        tuple(record.get(name) for name in places)
+        for record in read_metrics(folder.path)
+        if record.get("event") == "rolled_back"
+    }
+    for rollback in rollbacks:
+        step = rollback.to_step if rollback.to_stage_index == rollback.stage_index else 0
+        if (rollback.stage, rollback.first_step, rollback.last_step, step) in announced:
+            continue
+        # An attempt that was declared dead writes nothing into what its successor reads.
+        folder.check_fence()
+        number = rollback.last_step - rollback.first_step + 1
+        report(
+            "rolled_back",
+            stage=rollback.stage,
+            step=step,
+            first_step=rollback.first_step,
+            last_step=rollback.last_step,
+            finding=rollback.finding,
+            message=f"Went back to step {step} and leaves out {number} step(s) from {rollback.first_step} on: "
+            f"{rollback.message}",
+        )

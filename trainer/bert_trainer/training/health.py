@@ -1,23 +1,24 @@
 """Judges every step of a stage by its gradient norm, loss and loss scale: what is wrong, and which policy follows.
 
-Pure: it sees numbers that are the same on every rank, so all ranks come to the same verdict without asking each other.
-Median, mean and standard deviation are over a window of steps that a checkpoint holds, and are rounded exactly
-(``math.fsum``), so a resumed run and processors of another kind judge alike. What follows from a verdict is done by
-``findings``.
+Pure: it sees numbers that are the same on every rank, so all ranks come to the same verdict. Median, mean and standard
+deviation are over a window of steps that a checkpoint holds, and are rounded exactly (``math.fsum``), so a resumed run
+and processors of another kind judge alike. What follows from a verdict is done by ``findings``.
 
-The norm of a step is known before its update, which it can prevent. The loss is summed over the ranks with the numbers
-that they exchange at the start of the next step: nothing waits for it, and it is judged one step late.
+The norm of a step is known before its update, which it can prevent. Verdict and loss go to the other ranks with the
+numbers that they exchange at the start of the next step: nothing waits for them. Only then anything is done about the
+step: ranks that disagree, since a bit has changed in the memory of one, end the run before its state is saved.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from bert_trainer.config.health import Action, FindingName, HealthConfig
+from bert_trainer.errors import RanksDisagree
 from bert_trainer.optim.optimizer import LossScaler, StepResult
 
 _LEAST_DEVIATION = 1e-3
@@ -52,9 +53,10 @@ class Health:
         """Findings so far."""
         self.skipped_steps = 0
         """Steps so far whose update was not applied, overflows of fp16 included."""
-        self.own_loss = 0.0
-        """This rank's part of the loss of the last step, until ``judge_loss`` is given the whole."""
+        self._own_loss = 0.0
         self._unjudged_step: int | None = None
+        self._found: Finding | None = None
+        self._verdict = 0
         self._finetuning = finetuning
         self._norms: deque[float] = deque(maxlen=config.window_steps)
         self._losses: deque[float] = deque(maxlen=config.window_steps)
@@ -97,6 +99,31 @@ class Health:
         return self._num_high > 0 and self._action("loss") == "Rollback"
 
     @property
+    def own_numbers(self) -> list[float]:
+        """What this rank tells the others of its last step: its verdict, the square of it, its part of the loss."""
+        return [self._verdict, self._verdict**2, self._own_loss]
+
+    def settle(self, summed: Sequence[float], ranks: int) -> list[Finding]:
+        """Return what is wrong with the last step, in the order in which to act on it; once per step.
+
+        Args:
+            summed: All ranks' ``own_numbers``.
+            ranks: How many.
+
+        Raises:
+            RanksDisagree: about whether its update is to be applied, or why not.
+        """
+        verdict, squares, loss = summed
+        # Numbers are equal if and only if their variance is 0; these are whole and small, so nothing is rounded.
+        if verdict * verdict != ranks * squares:
+            raise RanksDisagree(
+                f"{self.stage}: ranks have made different things of the last step's gradients",
+                hint="if it happens again on the same machines, look at their memory and devices",
+            )
+        found, self._found, self._verdict = self._found, None, 0
+        return [it for it in (found, self.judge_loss(loss)) if it is not None]
+
+    @property
     def largest_norm(self) -> float:
         """The gradient norm above which the next step's update is not applied."""
         if self._holds:
@@ -125,7 +152,7 @@ class Health:
             result: What became of it.
             scaler: After the step.
         """
-        self.own_loss, self._unjudged_step = (0.0, None) if self._finetuning else (result.loss, step)
+        self._own_loss, self._unjudged_step = (0.0, None) if self._finetuning else (result.loss, step)
         found: Finding | None = None
         norm, limit = result.gradient_norm, self._norm_limit
         is_held = self._holds
@@ -144,14 +171,13 @@ class Health:
                 found = self._find("lossScale", step - self._num_overflows + 1, step, message)
         else:
             found = self._find("notFinite", step, step, _not_finite(step, norm))
-        return self._count_skipped(step, result, found, is_held=is_held)
+        self._found = self._count_skipped(step, result, found, is_held=is_held)
+        self._verdict = _number_of(self._found, applied=result.applied)
+        return self._found
 
     def judge_loss(self, loss: float) -> Finding | None:
-        """Take note of the loss of the step that was judged last, and return what is wrong with it; once per step.
-
-        loss: Its own_loss, summed over all ranks.
-        """
-        step, self._unjudged_step, self.own_loss = self._unjudged_step, None, 0.0
+        """Take note of the loss of the step that was judged last, over all ranks, and return what is wrong with it."""
+        step, self._unjudged_step, self._own_loss = self._unjudged_step, None, 0.0
         if step is None or not math.isfinite(loss):
             return None  # the gradients of such a loss are not finite either
         limit = self._loss_limit()
@@ -219,6 +245,13 @@ class Health:
 
     def _knows(self, window: deque[float]) -> bool:
         return len(window) >= self.config.window_steps // 4
+
+
+def _number_of(found: Finding | None, *, applied: bool) -> int:
+    """Return a verdict as a number: another one for every finding and action, and for an update that was skipped."""
+    names, actions = get_args(FindingName), get_args(Action)
+    number = 0 if found is None else 1 + names.index(found.name) * len(actions) + actions.index(found.action)
+    return 2 * number + (not applied)
 
 
 def _median(values: deque[float]) -> float:

@@ -184,8 +184,8 @@ def pretrain(session: Session, index: int, stage: PretrainStage, stop: StopSigna
                     interval.publish(progress, result, figures)
             is_overdue |= saves.is_due(progress.step, samples_before, progress.samples, in_time=in_time)
             if at_end or is_overdue:
-                # In its place among the other numbers: a library may add another place in another order.
-                act_on(health.judge_loss(_agree(world, health)[-1]), index, writer.event)
+                # All of _agree's numbers: a library may add one in another place in another order.
+                _settle_health(session, health, index, _agree(world, health)[-3:])
             # While the last losses were high, the next one may send the run back behind a checkpoint of now.
             if at_end or (is_overdue and not health.is_suspicious):
                 with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {stage.name}"):
@@ -218,11 +218,11 @@ def _next_step(
 
     Raises:
         Stopped: on request, before the step.
-        RolledBack, TrainingUnhealthy: what health says of it, or of the loss of the step before.
+        RolledBack, TrainingUnhealthy, RanksDisagree: what health says of the step before.
     """
     learner, writer, profiler = session.learner, session.writer, session.profiler
-    batches, (masked_tokens, stops, in_time, loss) = _next_batches(session, progress, reader, health, stop, saves)
-    act_on(health.judge_loss(loss), progress.index, writer.event)
+    batches, (masked_tokens, stops, in_time, *of_health) = _next_batches(session, progress, reader, health, stop, saves)
+    _settle_health(session, health, progress.index, of_health)
     if stops:
         _save_and_stop(progress, learner, writer, health)
     result = train_step(
@@ -237,15 +237,19 @@ def _next_step(
         passes=passes,
         largest_norm=health.largest_norm,
     )
-    finding = health.judge_step(progress.step + 1, result, learner.scaler)
-    act_on(finding, progress.index, writer.event, learner.scaler)
+    health.judge_step(progress.step + 1, result, learner.scaler)
     interval.add_busiest_rank(reader.most_tokens)
     return result, bool(in_time)
 
 
+def _settle_health(session: Session, health: Health, index: int, summed: Sequence[float]) -> None:
+    for finding in health.settle(summed, session.world.size):
+        act_on(finding, index, session.writer.event, session.learner.scaler)
+
+
 def _next_batches(
     session: Session, progress: StageProgress, reader: StageReader, health: Health, stop: StopSignal, saves: SaveTimes
-) -> tuple[list[Batch], tuple[float, float, float, float]]:
+) -> tuple[list[Batch], list[float]]:
     """Return this rank's micro-batches of the next step, and what all ranks have agreed on before it.
 
     As ``_agree`` returns it, without troubles: those are settled here.
@@ -256,11 +260,11 @@ def _next_batches(
             read, error = read_step(reader)
             batches = [batch.to(session.compute.device) for batch in read]
         with profiler.part("reduction"):
-            masked_tokens, stops, in_time, troubles, loss = _agree(
+            masked_tokens, stops, in_time, troubles, *of_health = _agree(
                 world, health, batches, stopped=stop.received, in_time=saves.interval_is_over(), error=error
             )
         if not troubles:
-            return batches, (masked_tokens, stops, in_time, loss)
+            return batches, [masked_tokens, stops, in_time, *of_health]
         settle(error, reader, progress, world, session.writer, skips=skips)
 
 
@@ -273,15 +277,15 @@ def _agree(
     in_time: bool = False,
     error: TrainerError | None = None,
 ) -> list[float]:
-    """Return what all ranks have to know before a forward pass, by one all-reduce of five numbers.
+    """Return what all ranks have to know before a forward pass, by one all-reduce of seven numbers.
 
     Returns:
         The masked tokens that the loss is divided by; how many ranks were asked to stop, so that all of them leave at
         the same step; whether rank 0's clock asks for a checkpoint, since collecting ZeRO-1's moments for one is
-        collective; how many ranks could not read the step; and the loss of the step before.
+        collective; how many ranks could not read the step; and three that ``Health.settle`` takes.
     """
     masked = sum(batch.num_masked for batch in batches)
-    return world.sum_numbers([masked, stopped, in_time, error is not None, health.own_loss])
+    return world.sum_numbers([masked, stopped, in_time, error is not None, *health.own_numbers])
 
 
 def _open_evaluations(session: Session, index: int, stage: PretrainStage) -> StageEvaluations:

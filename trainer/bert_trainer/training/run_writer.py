@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -16,8 +18,8 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position
-from bert_trainer.checkpoints.rollbacks import Rollback, read_rollbacks, why_distrusted
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Position, Rollback
+from bert_trainer.checkpoints.rollbacks import read_rollbacks, why_distrusted, with_those_of, write_rollbacks
 from bert_trainer.checkpoints.store import CheckpointStore
 from bert_trainer.errors import Stopped, TrainerError
 from bert_trainer.output.metrics import NOTHING_OF_RANKS, MetricsWriter, OfRanks, Record
@@ -27,9 +29,11 @@ from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.output.termination import write_termination
 from bert_trainer.parallel.world import World, on_rank_0
 from bert_trainer.system.atomic_files import disk_errors
-from bert_trainer.training.findings import roll_back
+from bert_trainer.training.findings import announce_rollbacks, roll_back
 from bert_trainer.training.health import Finding
 from bert_trainer.training.learner import LearnerState
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -230,19 +234,28 @@ class Rank0Writer(RunWriter):
             file.write(json.dumps(entry) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102
-        return self.store.latest_valid(partial(why_distrusted, rollbacks=self.rollbacks))
+        found = self.store.latest_valid(partial(why_distrusted, rollbacks=self.rollbacks))
+        if found is not None and (whole := with_those_of(found, self.rollbacks)) != self.rollbacks:
+            logger.warning("Made the record of rollbacks whole, which lacked some that %s knows of", found.path)
+            self.rollbacks = whole
+            self.folder.check_fence()
+            write_rollbacks(self.folder.path, whole)
+        announce_rollbacks(self.folder, self.rollbacks, self.event)
+        return found
 
     def save(  # noqa: D102
         self, position: Position, state: LearnerState, health: Mapping[str, Any] | None = None
     ) -> None:
         more: dict[str, Any] = {} if health is None else {"health": health}
         if self.rollbacks:
-            more["rollbacks"] = len(self.rollbacks)
+            position = replace(position, num_rollbacks=len(self.rollbacks))
+            more["rollbacks"] = [asdict(rollback) for rollback in self.rollbacks]
         self.store.save(position, state.tensors, owned=state.owned, more=more)
 
     def roll_back(self, stage_index: int, finding: Finding, most: int) -> tuple[Rollback, ...]:  # noqa: D102
         self.store.wait()
-        self.rollbacks = roll_back(self.store, self.rollbacks, stage_index, finding, most=most, announce=self.event)
+        self.rollbacks = roll_back(self.store, self.rollbacks, stage_index, finding, most=most)
+        announce_rollbacks(self.folder, self.rollbacks, self.event)
         return self.rollbacks
 
     def raise_if_failed(self) -> None:  # noqa: D102

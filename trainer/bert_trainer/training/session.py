@@ -11,8 +11,8 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment
-from bert_trainer.checkpoints.rollbacks import Rollback, left_out_steps
+from bert_trainer.checkpoints.checkpoint import Checkpoint, Environment, Rollback
+from bert_trainer.checkpoints.rollbacks import left_out_steps
 from bert_trainer.config.health import HealthConfig
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.config.stages import PretrainStage
@@ -72,7 +72,7 @@ class Session:
         model.initialize(config.seed)
         learner = Learner.of(model, compute, world, config.optimizer, config.reduction)
         writer = open_writer(world, folder, _environment(config, world, compute), attempt=attempt)
-        rollbacks = writer.on_rank_0(lambda: writer.rollbacks)
+        resumed_from = resume(config.stages, config.initial_checkpoint, data.vocabulary, learner, world, writer)
         return cls(
             config=config,
             world=world,
@@ -80,10 +80,11 @@ class Session:
             data=data,
             learner=learner,
             writer=writer,
-            resumed_from=resume(config.stages, config.initial_checkpoint, data.vocabulary, learner, world, writer),
+            resumed_from=resumed_from,
             profiler=_open_profiler(config, world, compute, writer),
             hosts=tuple(gather_texts(world, socket.gethostname())),
-            rollbacks=rollbacks,
+            # Behind resume, which makes their record whole.
+            rollbacks=writer.on_rank_0(lambda: writer.rollbacks),
             micro_batch_sizes=configured_micro_batch_sizes(config.stages),
         )
 

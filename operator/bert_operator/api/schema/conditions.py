@@ -243,6 +243,11 @@ class FailureReason(_Described):
         "A newer attempt has claimed the output folder: this one was cut off and came back. It has committed nothing "
         "since, and counts as infrastructure.",
     )
+    RANKS_DISAGREE = (
+        "RanksDisagree",
+        "Ranks have made different things of the same gradients, which memory or devices that are at fault can do. It "
+        "counts as infrastructure: the next attempt resumes from a checkpoint on which all ranks agreed.",
+    )
     STORAGE_FAILED = (
         "StorageFailed",
         "Files could not be read or written: a full disk, a volume that is read-only or does not answer. After the "

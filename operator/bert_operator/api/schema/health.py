@@ -25,7 +25,8 @@ class HealthSpec(Section):
     """The gradient norm is above gradientNormFactor times its running median. ``Report``: only logged and counted."""
     on_loss: Action | None = None
     """The loss is above its running mean by lossDeviations standard deviations, for lossSteps steps in a row. ``Skip``
-    holds updates back until it has returned. Pretrain stages only."""
+    holds updates back until it has returned, which it does where batches are at fault; where the weights are, only
+    ``Rollback`` helps. Pretrain stages only."""
     on_loss_scale: Remedy | None = None
     """The loss scale of fp16 is below smallestLossScale."""
     gradient_norm_factor: Annotated[float, Field(gt=1, le=1e9)] | None = None

@@ -189,7 +189,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
     while not at_end:
         profiler.start_step(state.stage.name, progress.stage_step(plan) + 1)
         with profiler.part("reduction"):
-            stops, in_time = learner.all_ranks.sum_numbers([state.stop.received, state.saves.interval_is_over()])
+            stops, in_time = _agree(state, health, state.stop.received, state.saves.interval_is_over())
         if stops:
             _save_and_stop(state, progress, health)
         result = _step(state, reader, progress, interval, health, is_over=is_over)
@@ -212,6 +212,7 @@ def _train_run(state: _StageState, number: int, first_step: int) -> None:
                 _publish(state, progress, result, interval, health)
         rows = plan.rows_before(progress.step)
         if at_end or state.saves.is_due(step, rows_before, rows, in_time=bool(in_time)):
+            _agree(state, health)
             with profiler.part("checkpoint"), watched().activity(f"a checkpoint of {state.stage.name}"):
                 writer.save(
                     progress.position(learner, plan, at_end=at_end),
@@ -280,7 +281,8 @@ def _step(
         interval.learning_rate = rate
         finding = health.judge_step(progress.stage_step(plan) + 1, result, learner.scaler)
         try:
-            act_on(finding, state.index, state.writer.event, learner.scaler)
+            # Ranks that train one model together act when they have agreed.
+            act_on(finding if learner.is_split_by_rank else None, state.index, state.writer.event, learner.scaler)
         except TrainingUnhealthy as raised:
             error = raised
     if learner.is_split_by_rank:
@@ -296,6 +298,21 @@ def _step(
     if error is not None:
         raise error
     return result
+
+
+def _agree(state: _StageState, health: Health, stopped: bool = False, in_time: bool = False) -> list[float]:
+    """Return how many ranks were asked to stop and whether rank 0's clock asks for a checkpoint. Collective.
+
+    Raises:
+        TrainingUnhealthy, RanksDisagree: what health says of the step before, where ranks train one model together.
+    """
+    learner = state.learner
+    own = [0.0, 0.0, 0.0] if learner.is_split_by_rank else health.own_numbers
+    stops, in_times, *of_health = learner.all_ranks.sum_numbers([stopped, in_time, *own])
+    if not learner.is_split_by_rank:
+        for finding in health.settle(of_health, learner.all_ranks.size):
+            act_on(finding, state.index, state.writer.event, learner.scaler)
+    return [stops, in_times]
 
 
 def _open_health(state: _StageState) -> Health:
