@@ -166,6 +166,12 @@ class CheckpointStore:
             remove_folder(staging)
             self._error = self._write_error(target, tensors, error)
             self._error.__cause__ = error
+            if error.errno == errno.ENOENT:
+                # In the middle of a write the folder may go, or become another run's: that is why, then.
+                try:
+                    self.folder.check_fence()
+                except TrainerError as lost:
+                    self._error = lost
         except BaseException as error:  # noqa: BLE001 - raised in the training thread by raise_if_failed
             remove_folder(staging)
             self._error = error
