@@ -52,13 +52,16 @@ def proxied(
 
 
 def concerns(job: str) -> Match:
-    """Match the writes about one job, Events left out: they are written beside the work."""
+    """Match the writes about one job that all such jobs take.
+
+    Events are written beside the work; pods get less time to leave where the operator still meets them.
+    """
 
     def match(request: Request) -> bool:
         _, *words = request.path.partition("/namespaces/")[2].split("/")
         words.append(str(request.document.get("metadata", {}).get("name")))
         is_about = any(word == job or word.startswith(f"{job}-") for word in words)
-        return request.is_write and "events" not in words and is_about
+        return request.is_write and not {"events", "pods"} & {*words} and is_about
 
     return match
 

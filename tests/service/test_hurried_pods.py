@@ -66,6 +66,13 @@ def test_pods_that_are_leaving_are_hurried_once() -> None:
     ], "a pod that nobody has deleted is not touched"
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_needs_no_hurry(phase: str) -> None:
+    server = Server()
+    hurry(server, {**leaving(0), "status": {"phase": phase}})
+    assert server.asked == []
+
+
 @pytest.mark.parametrize("status", [404, 409])
 def test_a_pod_that_is_gone_is_no_error(status: int) -> None:
     server = Server(ApiError(status, "", ""))

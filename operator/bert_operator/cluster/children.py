@@ -213,7 +213,8 @@ class Children:
         """Give the pods of a failed child that are leaving little time: their processes may be stopped, or wait."""
         if child.ref is None or self._now_s() < self._may_hurry_at_s:
             return
-        leaving = [pod for pod in self._index.pods(ref, child.ref.name) if pod.is_deleting]
+        pods = self._index.pods(ref, child.ref.name)
+        leaving = [pod for pod in pods if pod.is_deleting and pod.phase not in ENDED_PHASES]
         known = self._hurried.get(ref, frozenset())
         # Only those that are still there: so many are remembered, and no more.
         self._hurried[ref] = frozenset(pod.uid for pod in leaving if pod.uid in known)
