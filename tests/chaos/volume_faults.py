@@ -91,49 +91,36 @@ def _remove_a_shard(scene: Scene) -> None:
     signal_pod(scene.random.choice(scene.job.pods("worker")[-2:]), signal.SIGKILL)
 
 
-_FULL, _READ_ONLY, _SLOW = _trouble("full"), _trouble("read-only"), _trouble("slow")
+def _volume_fault(name: str, how: Trouble, *, steps_interrupted: bool = True) -> Fault:
+    begin, end = _trouble(how)
+    return Fault(
+        name=name,
+        group="training",
+        inject=begin,
+        heal=end,
+        hold_s=HELD_S,
+        steps_interrupted=steps_interrupted,
+        faulty_volume=True,
+    )
+
+
+def _checkpoint_fault(name: str, change: Callable[[Scene, Path], None], *, lost_intervals: int = 2) -> Fault:
+    return Fault(
+        name=name,
+        group="training",
+        inject=_after(change),
+        lost_intervals=lost_intervals,
+        in_effect=_was_refused,
+    )
+
 
 FAULTS = (
-    Fault(
-        name="volume full for 20 s", group="training", inject=_FULL[0], heal=_FULL[1], hold_s=HELD_S, faulty_volume=True
-    ),
-    Fault(
-        name="volume read-only for 20 s",
-        group="training",
-        inject=_READ_ONLY[0],
-        heal=_READ_ONLY[1],
-        hold_s=HELD_S,
-        faulty_volume=True,
-    ),
-    Fault(
-        name="volume slow for 20 s",
-        group="training",
-        inject=_SLOW[0],
-        heal=_SLOW[1],
-        hold_s=HELD_S,
-        steps_interrupted=False,
-        faulty_volume=True,
-    ),
-    Fault(
-        name="newest checkpoint damaged",
-        group="training",
-        inject=_after(_damage),
-        lost_intervals=2,
-        in_effect=_was_refused,
-    ),
-    Fault(
-        name="newest checkpoint truncated",
-        group="training",
-        inject=_after(_truncate),
-        lost_intervals=2,
-        in_effect=_was_refused,
-    ),
-    Fault(
-        name="newest checkpoint from another job",
-        group="training",
-        inject=_after(_replace_by_another_job_s),
-        in_effect=_was_refused,
-    ),
+    _volume_fault("volume full for 20 s", "full"),
+    _volume_fault("volume read-only for 20 s", "read-only"),
+    _volume_fault("volume slow for 20 s", "slow", steps_interrupted=False),
+    _checkpoint_fault("newest checkpoint damaged", _damage),
+    _checkpoint_fault("newest checkpoint truncated", _truncate),
+    _checkpoint_fault("newest checkpoint from another job", _replace_by_another_job_s, lost_intervals=1),
     Fault(
         name="a shard removed",
         group="training",

@@ -6,13 +6,13 @@ cut off. Observed: errors, checkpoints, weights. Nothing is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from at_step import AtStep
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, FencedError
 from bert_trainer.output.metrics import read_metrics
@@ -23,23 +23,6 @@ from bert_trainer.training.session import Session
 from tiny_run import pretrain_stage, run_config, write_dataset
 
 FINAL = "checkpoints/phase1-00000009/model.safetensors"
-
-
-class AtStep:
-    """Does something before a step; nobody is asked to stop."""
-
-    def __init__(self, step: int, action: Callable[[], object]) -> None:
-        self._left, self._action = step, action
-
-    def listen(self) -> None:
-        """Install nothing."""
-
-    @property
-    def received(self) -> bool:
-        self._left -= 1
-        if self._left == 0:
-            self._action()
-        return False
 
 
 def config(folder: Path, dataset: Path) -> RunConfig:

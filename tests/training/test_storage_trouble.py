@@ -10,12 +10,13 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from at_step import AtStep
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 from bert_trainer.output.metrics import read_metrics
@@ -48,25 +49,8 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_writer, "SAVE_AGAIN_AFTER_S", ())
 
 
-class AtStep:
-    """Does something to the disk before a step; nobody is asked to stop."""
-
-    def __init__(self, step: int, action: Callable[[], object]) -> None:
-        self._left, self._action = step, action
-
-    def listen(self) -> None:
-        """Install nothing."""
-
-    @property
-    def received(self) -> bool:
-        self._left -= 1
-        if self._left == 0:
-            self._action()
-        return False
-
-
 def run(config: RunConfig, attempt: int = 1, *, stop: Any = None) -> None:
-    run_stages(Session.open(config, Alone(), attempt=attempt), stop or AtStep(0, lambda: None))
+    run_stages(Session.open(config, Alone(), attempt=attempt), stop or AtStep())
 
 
 def last_event(lines: str) -> str:

@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from at_step import AtStep
 from bert_trainer.config.checks import parse_run_config
 from bert_trainer.config.run_config import RunConfig
 from bert_trainer.dataset.shards import ShardFolder, read_header, read_shard, write_shard
@@ -48,23 +49,6 @@ def dataset(tmp_path: Path) -> Path:
 @pytest.fixture
 def second(dataset: Path) -> Path:
     return dataset / SHARDS / "training_0001.hdf5"
-
-
-class AtStep:
-    """Does something before a step; nobody is asked to stop."""
-
-    def __init__(self, step: int = 0, action: Callable[[], object] = lambda: None) -> None:
-        self._left, self._action = step, action
-
-    def listen(self) -> None:
-        """Install nothing."""
-
-    @property
-    def received(self) -> bool:
-        self._left -= 1
-        if self._left == 0:
-            self._action()
-        return False
 
 
 def make_config(folder: Path, dataset: Path, *, ranks: int = 1, skip: bool = False) -> RunConfig:
