@@ -17,7 +17,7 @@ from typing import Any
 
 from bert_trainer.checkpoints.checkpoint import Checkpoint, Rollback
 from bert_trainer.errors import TrainerError
-from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
+from bert_trainer.system.atomic_files import write_json_atomically
 
 ROLLBACKS_FILE = "rollbacks.json"
 
@@ -43,8 +43,7 @@ def read_rollbacks(output: Path) -> tuple[Rollback, ...]:
 def write_rollbacks(output: Path, rollbacks: Sequence[Rollback]) -> None:
     """Replace the record; on the disk when this returns."""
     document: dict[str, Any] = {"rollbacks": [asdict(rollback) for rollback in rollbacks]}
-    with disk_errors(output / ROLLBACKS_FILE):
-        write_json_atomically(output / ROLLBACKS_FILE, document)
+    write_json_atomically(output / ROLLBACKS_FILE, document)
 
 
 def why_distrusted(checkpoint: Checkpoint, rollbacks: Sequence[Rollback]) -> str | None:

@@ -188,10 +188,8 @@ class CheckpointStore:
                 # Nobody mounts a volume for writing again under a running pod.
                 if wait_s is None or error.errno == errno.EROFS or not is_trouble(error) or self._hurries.is_set():
                     raise
-                logger.warning(
-                    "%s: could not be written (%s); trying again in %.0f s",
-                    self.path_of(position), error.strerror, wait_s,
-                )  # fmt: skip
+                again = f"trying again in {wait_s:.0f} s"
+                logger.warning("%s: could not be written (%s); %s", self.path_of(position), error.strerror, again)
                 self._hurries.wait(wait_s)
             else:
                 return

@@ -1,10 +1,10 @@
 """Shards to the micro-batches of one rank: sample order, split over ranks, prefetching.
 
-The order of samples is a function of seed and epoch alone: every rank computes the same one and takes its part of each
-global batch, so any number of ranks sees the same samples in the same steps. Shards that are left out, from a place in
-the order on, are the only other thing that it depends on. Which rows of a step a rank takes follows
-from their lengths (``parallel.row_balancing``), which every rank has in memory. A checkpoint stores a position and no
-order. Batches continue across epochs; every sample is seen once in each.
+The order of samples is a function of seed and epoch, and of the shards that are left out from a place in it on: every
+rank computes the same one and takes its part of each global batch, so any number of ranks sees the same samples in the
+same steps. Which rows of a step a rank takes follows from their lengths (``parallel.row_balancing``), which every rank
+has in memory. A checkpoint stores a position and no order. Batches continue across epochs; every sample is seen once in
+each.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class SampleOrder:
         """Return which places of a window's order are kept, ascending; None: all of them."""
         found = self.windows(epoch)[window]
         first_place = epoch * self.num_samples + found.first_index
-        if not any(self._gone.get(shard, first_place + found.num_samples) < first_place + found.num_samples
-                   for shard in found.shards):  # fmt: skip
+        end = first_place + found.num_samples
+        if all(self._gone.get(shard, end) >= end for shard in found.shards):
             return None
         order = self.window_order(epoch, window)
         kept = np.ones(len(order), np.bool_)

@@ -21,8 +21,6 @@ from bert_trainer.system.files import files_below, files_in
 SUFFIXES = (".hdf5", ".h5")
 """Of HDF5 files."""
 _FIRST_ROWS = 1024
-
-
 _NAMED_FILES = 5
 """Of those that have changed, in a message."""
 
