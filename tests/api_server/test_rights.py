@@ -24,8 +24,6 @@ UNUSED_FOR_A_REASON: dict[Right, str] = {
     ),
 }
 NODES: Right = ("", "nodes", "get")
-# Only where a pod of a failed attempt is seen while it leaves, which those of these tests do at once.
-HURRY: Right = ("", "pods", "delete")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +109,7 @@ def test_in_the_whole_cluster_no_right_is_missing_and_none_is_for_nothing(
     used = {right_of(entry) for entry in live_on}
     assert forbidden(live_on) == set()
     assert used - shipped_rights() == set()
-    assert shipped_rights() - used - {HURRY} == set(UNUSED_FOR_A_REASON)
+    assert shipped_rights() - used == set(UNUSED_FOR_A_REASON)
 
 
 def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_at(
@@ -132,7 +130,7 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
     assert {entry["objectRef"].get("namespace") for entry in entries} == {"ours"}
     assert others.status("alien") == {}
     unused = shipped_rights() - {right_of(entry) for entry in entries}
-    assert unused - {HURRY} == {*UNUSED_FOR_A_REASON, NODES}, "a binding in a namespace cannot grant it"
+    assert unused == {*UNUSED_FOR_A_REASON, NODES}, "a binding in a namespace cannot grant it"
 
 
 def test_what_is_shipped_for_namespaces_binds_the_same_role() -> None:

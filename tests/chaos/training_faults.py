@@ -196,7 +196,9 @@ FAULTS = (
         "NaN in the weights",
         _make_nan,
         prepare=_lay_out_nan,
+        # By default a NaN stops the attempt, and counts as a failure of the program, of which a job may have one.
         spec={
+            "runPolicy": {"applicationRetries": 3},
             "env": [
                 {"name": "OMP_NUM_THREADS", "value": "1"},
                 {"name": "PYTHONPATH", "value": f"/mnt/output/{_NAN_FOLDER}:/opt/bert/src"},

@@ -99,6 +99,30 @@ def test_a_rank_that_is_stopped_for_a_moment_in_a_long_checkpoint_goes_on(tmp_pa
     assert "event=hung" not in output
 
 
+SAVES_LATER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); "
+
+
+def stopped_at(tmp_path: Path, hang: str, limits_s: str) -> tuple[int, str]:
+    """Ask the pod to stop once its rank is where it hangs."""
+    own = {"BERT_HANG_LIMITS_S": limits_s, "BERT_ATTEMPT": "1"}
+    with pods.running(command(tmp_path, 1, SAVES_LATER + hang), tmp_path / "log", **own) as pod:
+        wait_until(lambda: "here" in pod.output, 60, lambda: pod.output)
+        pod.process.send_signal(signal.SIGTERM)
+        return pod.end(), pod.output
+
+
+def test_a_rank_that_cannot_save_is_not_waited_for_until_the_pod_s_time_is_over(tmp_path: Path) -> None:
+    code, output = stopped_at(tmp_path, "threading.Event().wait()", "10,600")
+    assert code == 4, output
+    assert "rank 0 was asked to stop and shows no progress for " in output
+
+
+def test_a_rank_in_a_long_checkpoint_is_waited_for(tmp_path: Path) -> None:
+    code, output = stopped_at(tmp_path, f"{IN_A_CHECKPOINT}time.sleep(8)", "2,600")
+    assert code == 0, output
+    assert "was asked to stop" not in output
+
+
 @needs_mpi
 @pytest.mark.parametrize("hang", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"], ids=["waits", "stopped"])
 def test_the_rank_that_holds_up_the_others_is_named(tmp_path: Path, hang: str) -> None:

@@ -35,9 +35,6 @@ Document = dict[str, Any]
 FIRST_CREATION_PAUSE_S = 2.0
 MAX_CREATION_PAUSE_S = 60.0
 ENDED_PHASES = ("Succeeded", "Failed")
-HURRIED_GRACE_S = 10
-"""What pods of a failed attempt get in place of runPolicy.stopGraceSeconds: enough for those that can still end."""
-_AFTER_REFUSAL_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -97,15 +94,11 @@ class Children:
         # Both hold the job's uid as well: a job may be deleted and recreated under its name at any time.
         self._refusals: dict[JobRef, Refusal] = {}
         self._created: dict[JobRef, tuple[str, ChildRef]] = {}
-        self._hurried: dict[JobRef, frozenset[str]] = {}
-        """Uids of pods whose time was shortened."""
-        self._may_hurry_at_s = 0.0
 
     def forget(self, ref: JobRef) -> None:
         """Drop everything about a job that is gone."""
         self._refusals.pop(ref, None)
         self._created.pop(ref, None)
-        self._hurried.pop(ref, None)
 
     def forget_refusal(self, ref: JobRef) -> None:
         """Drop a refusal that no longer matters, so that the next creation starts without a pause."""
@@ -208,31 +201,6 @@ class Children:
             raise Requeue(0.0)
         # It has a deletionTimestamp now, so the child counts as stopping and is not deleted again.
         self._index.put_child(answer)
-
-    async def hurry(self, ref: JobRef, child: Child) -> None:
-        """Give the pods of a failed child that are leaving little time: their processes may be stopped, or wait."""
-        if child.ref is None or self._now_s() < self._may_hurry_at_s:
-            return
-        pods = self._index.pods(ref, child.ref.name)
-        leaving = [pod for pod in pods if pod.is_deleting and pod.phase not in ENDED_PHASES]
-        known = self._hurried.get(ref, frozenset())
-        # Only those that are still there: so many are remembered, and no more.
-        self._hurried[ref] = frozenset(pod.uid for pod in leaving if pod.uid in known)
-        for pod in leaving:
-            if pod.uid in known:
-                continue
-            path = path_of("Pod", ref.namespace, pod.name)
-            try:
-                await self._api.shorten_grace(path, uid=pod.uid, grace_s=HURRIED_GRACE_S)
-            except ApiError as error:
-                # 404 and 409: it is gone, and another one may have its name.
-                if error.status == 403:
-                    _log.info("Pods cannot be deleted (%s): those of failed attempts take their whole time", error)
-                    self._may_hurry_at_s = self._now_s() + _AFTER_REFUSAL_S
-                    return
-                if error.status not in (404, 409):
-                    raise
-            self._hurried[ref] |= {pod.uid}
 
     async def create(
         self, job: BertPretrainJob, document: Document, summary: JobSummary, step: Plan, draft: Draft | None

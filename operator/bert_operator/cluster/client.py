@@ -150,12 +150,6 @@ class ApiClient:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
         return await self._request(_Request("DELETE", path, body))
 
-    async def shorten_grace(self, path: str, *, uid: str, grace_s: int) -> Document:
-        """Give a pod that is being deleted less time to end, if it still has this uid; a longer time is not given."""
-        # Without a propagation policy, which would add a finalizer to what is on its way already.
-        body = {"preconditions": {"uid": uid}, "gracePeriodSeconds": grace_s}
-        return await self._request(_Request("DELETE", path, body))
-
     async def stream(self, path: str, *, silence_s: float, **query: str) -> AsyncGenerator[Document, None]:
         """Yield the changes of a watch until the API server ends it, or is silent for too long.
 

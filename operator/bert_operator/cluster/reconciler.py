@@ -314,8 +314,6 @@ class Reconciler:
         # Both are deletions: pods that still run get SIGTERM, on which ranks write a checkpoint.
         for child in (*step.stop, *step.remove):
             await self._children.delete(job.ref, child)
-        for child in step.hurry:
-            await self._children.hurry(job.ref, child)
         is_created = False
         if step.create is not None:
             is_created = await self._children.create(job, document, summary, step, draft)

@@ -17,7 +17,6 @@ from bert_operator.names import TRAINING_RUN
 from bert_operator.state import status
 from bert_operator.state.bad_nodes import find_bad_nodes
 from bert_operator.state.budgets import back_off_s, is_storage, num_counted, since_checkpoint
-from bert_operator.state.left_behind import find_left_behind
 from bert_operator.state.observed import EXIT_BAD_INPUT, EXIT_INFRASTRUCTURE, Blocker, Child, Finding, Observed
 from bert_operator.state.results import add_results, describe_results
 from bert_operator.state.runs import ChildSpec, Run, list_runs
@@ -39,8 +38,6 @@ class Plan:
     """Ask them to write a checkpoint and exit."""
     remove: tuple[Child, ...] = ()
     """Ended children of the same run; the next attempt is created once they are gone."""
-    hurry: tuple[Child, ...] = ()
-    """Failed children: their pods that are leaving have nothing to save."""
     create: ChildSpec | None = None
     delete_job: bool = False
     """The job has outlived its TTL."""
@@ -98,8 +95,7 @@ def plan(job: BertPretrainJob, observed: Observed, now_s: float) -> Plan:
     # At once, and not when the next attempt is due: workers whose launcher is frozen may go on.
     left = [child for child in frozen if child.ref not in [other.ref for other in step.remove]]
     stop = (*step.stop, *_not_stopping(left))
-    hurry = find_left_behind(new, observed.children, stop_requested=observed.stop_requested)
-    return Plan(status=new, stop=stop, remove=step.remove, hurry=hurry, create=step.create, requeue_after_s=left_s)
+    return Plan(status=new, stop=stop, remove=step.remove, create=step.create, requeue_after_s=left_s)
 
 
 def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:

@@ -22,7 +22,15 @@ from typing import Literal, Self
 
 from bert_trainer.errors import InputError
 from bert_trainer.pod.processes import find_descendants, signal_process
-from bert_trainer.system.heartbeat import DESCRIPTOR_VARIABLE, MEMORY_NAME, SIZE_BYTES, STACKS_SIGNAL, Beat, read_limits
+from bert_trainer.system.heartbeat import (
+    DESCRIPTOR_VARIABLE,
+    LIMIT_FACTOR,
+    MEMORY_NAME,
+    SIZE_BYTES,
+    STACKS_SIGNAL,
+    Beat,
+    read_limits,
+)
 from bert_trainer.system.mpi_variables import read_rank
 
 ACTION_VARIABLE = "BERT_ON_HANG"
@@ -35,6 +43,8 @@ _FROZEN_S = 10.0
 # Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
 _STACKS_S = 5.0
 _PY_SPY_S = 10.0
+_LEAVE_S = 5.0
+"""Beyond the time of a step, for a rank that is asked to stop: it saves and leaves after the step that it is in."""
 _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting in the kernel", "Z": "ended"}
 _LINE = re.compile(
     r"bert-pod/1 event=rank_hung rank=(\d{1,9}) steps=(\d{1,15}) silent_s=(\d{1,9}) limit_s=(\d{1,9}) "
@@ -141,6 +151,7 @@ class HangWatch:
         self._writer: threading.Thread | None = None
         self._descriptor = os.memfd_create(MEMORY_NAME, 0)  # no MFD_CLOEXEC: the rank inherits it
         os.ftruncate(self._descriptor, SIZE_BYTES)
+        self._stop_asked_at_s: float | None = None
         self.has_ended_rank = False
         """The rank was ended because it had hung."""
 
@@ -160,6 +171,11 @@ class HangWatch:
             self._write(self._sign_of_life)
         self._thread = threading.Thread(target=self._watch, args=(process,), daemon=True)
         self._thread.start()
+
+    def note_stop_request(self) -> None:
+        """Give the rank, which is asked to save and leave, no longer than a step takes to show that it can."""
+        if self._stop_asked_at_s is None:
+            self._stop_asked_at_s = time.monotonic()
 
     def stop(self) -> None:
         """End the watch: the rank has ended."""
@@ -185,6 +201,13 @@ class HangWatch:
             # A time in which this process did not run either, as in a machine that was paused, is no hang.
             gap_s = now_s - before_s
             excused_s = (excused_s if is_settled else 0.0) + (gap_s if gap_s > _FROZEN_S else 0.0)
+            if beat is not None and is_settled and self._stays(beat, now_s, now_s - beat.at_s - excused_s):
+                self._tell(
+                    f"bert-pod: rank {self._rank} was asked to stop and shows no progress for "
+                    f"{now_s - beat.at_s:.0f} s; it is ended"
+                )
+                self._end(process, _trainer_of(process, beat))
+                return
             if beat is None or not is_settled or beat.at_s == notified_s:
                 stopped_s = 0.0
                 continue
@@ -200,9 +223,19 @@ class HangWatch:
     def _read(self) -> Beat | None:
         return Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
 
+    def _stays(self, beat: Beat, now_s: float, silent_s: float) -> bool:
+        """Return whether a rank that is asked to stop waits for others that are gone: a step takes less time.
+
+        Its pod would stay for the whole grace period, and the next attempt waits for the pod.
+        """
+        asked_at_s = self._stop_asked_at_s
+        if asked_at_s is None or now_s - asked_at_s < _LEAVE_S:
+            return False
+        # A fifth of the limit is at least what the longest step has taken; activities without steps have theirs.
+        return silent_s > beat.limit_s / LIMIT_FACTOR + _LEAVE_S
+
     def _handle(self, process: int, beat: Beat, silent_s: float, limit_s: float) -> None:
-        # Not what this process started, if that is a wrapper: a signal that is meant for the trainer would end it.
-        trainer = beat.process if beat.process in find_descendants(process) else process
+        trainer = _trainer_of(process, beat)
         state = read_state(trainer)
         hang = Hang(self._rank, beat.steps, int(silent_s), int(limit_s), state, beat.is_waiting, beat.activity)
         self._tell(hang.render())
@@ -215,6 +248,9 @@ class HangWatch:
         now = self._read()
         if now is not None and now.at_s != beat.at_s:
             return  # it goes on
+        self._end(process, trainer)
+
+    def _end(self, process: int, trainer: int) -> None:
         self.has_ended_rank = True
         for ended in {trainer, process}:
             signal_process(ended, signal.SIGKILL)
@@ -226,6 +262,11 @@ class HangWatch:
         self._writer = threading.Thread(target=self._write, args=(line,), daemon=True)
         self._writer.start()
         self._writer.join(_POLL_S)
+
+
+def _trainer_of(process: int, beat: Beat) -> int:
+    """Return who beats, which need not be what this process started: a signal for the trainer would end a wrapper."""
+    return beat.process if beat.process in find_descendants(process) else process
 
 
 def _write_native_stacks(program: str, process: int) -> None:

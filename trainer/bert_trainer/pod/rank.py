@@ -143,6 +143,8 @@ def _run_child(program: tuple[str, ...], environment: Mapping[str, str]) -> int:
     early: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            watch.note_stop_request()
         if child is None:
             early.append(number)
         elif child.returncode is None:

@@ -96,7 +96,8 @@ def _watch(server: subprocess.Popen[bytes], signals: SignalWaiter) -> int:
 def _stop_ranks(server: subprocess.Popen[bytes], signals: SignalWaiter) -> None:
     """Send SIGUSR1 to every rank once and wait until all are gone; on a second stop request SIGTERM.
 
-    The pod's own SIGTERM reaches process 1 alone. Waiting has no limit of its own: the pod's grace period is one.
+    The pod's own SIGTERM reaches process 1 alone. Waiting has no limit of its own: the pod's grace period is one, and
+    ranks that make no progress any more are ended by their watchers (``hang_watch``).
     """
     asked: set[int] = set()
     while ranks := find_ranks(os.getpid()):

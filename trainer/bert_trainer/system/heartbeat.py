@@ -33,7 +33,8 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 _STDERR = 2
 DEFAULT_LIMITS_S = (120.0, 1800.0)
-_FACTOR = 5.0
+LIMIT_FACTOR = 5.0
+"""Of the longest step of a stage: how long a step may take."""
 _WARM_UP_STEPS = 5
 
 # When (s), limit (s), steps in this process, its id, whether it waits for other ranks, activity.
@@ -98,7 +99,7 @@ class Pace:
         """Seconds after which a step has hung."""
         if self._steps <= _WARM_UP_STEPS:
             return self._longest_s
-        return min(max(_FACTOR * self._slowest_s, self._shortest_s), self._longest_s)
+        return min(max(LIMIT_FACTOR * self._slowest_s, self._shortest_s), self._longest_s)
 
     @property
     def upper_limit_s(self) -> float:
