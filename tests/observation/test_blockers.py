@@ -253,6 +253,8 @@ def test_waiting_is_no_blocker() -> None:
         ("failed quota: compute: must specify limits.cpu", "QuotaExceeded"),
         (PSA, "PodSecurityViolated"),
         ('jobs.batch is forbidden: User "system:serviceaccount:a:b" cannot create resource "jobs"', "Forbidden"),
+        ('pods "x-" is forbidden: no PriorityClass with name fast was found', "PodCreationFailed"),
+        ('pods "x" is forbidden: maximum cpu usage per Container is 1, but limit is 2', "PodCreationFailed"),
     ],
 )
 def test_a_refusal_is_classified_by_its_message(message: str, reason: str) -> None:

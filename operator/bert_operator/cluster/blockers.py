@@ -201,9 +201,16 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     elif "because it is being terminated" in lower:
         reason = BlockerReason.NAMESPACE_TERMINATING
         remedy = "apply the job in another namespace"
-    elif "is forbidden" in lower or "cannot create" in lower:
+    # Not "is forbidden": so begin the refusals of admission plugins as well (a PriorityClass that is not there, a
+    # LimitRange), which no right helps against.
+    elif re.search(r"\bcannot [a-z]+ resource\b", lower) or "cannot create" in lower:
         reason = BlockerReason.FORBIDDEN
         remedy = "have the missing right granted to the service account that is named"
+    elif "is forbidden" in lower:
+        reason = BlockerReason.POD_CREATION_FAILED
+        remedy = (
+            "have an administrator create or allow what is named, or delete the job and apply it again without that"
+        )
     else:
         reason, remedy = BlockerReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
     return Blocker(reason=reason, message=f"{message}. Next: {remedy}")
