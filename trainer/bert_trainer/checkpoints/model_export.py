@@ -7,7 +7,6 @@ go is the caller's business. A fine-tuned model has no form in TensorFlow's name
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,13 @@ from bert_trainer.checkpoints.huggingface_export import write_config, write_weig
 from bert_trainer.checkpoints.onnx_export import write_onnx_model
 from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
 from bert_trainer.checkpoints.tokenizer_files import write_tokenizer
+from bert_trainer.checkpoints.weights_folder import remove_aside
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.bert import Bert
 from bert_trainer.model.task_model import TaskModel
 from bert_trainer.output.run_folder import remove_folder
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import disk_errors, unguessable
 
 CARD_FILE = "README.md"
 _FINE_TUNED_FORMATS = ("huggingface", "onnx")
@@ -63,10 +63,10 @@ def export_model(
             f"format: got {form!r} for a fine-tuned model; allowed: {' or '.join(_FINE_TUNED_FORMATS)}",
             hint="export the pretrained model in that format, before it is fine-tuned",
         )
-    # Of an own name in a run's folder, where what a killed attempt has left is removed; elsewhere it is another's.
-    staging = target.with_name(f".{target.name}.{'' if replace else secrets.token_hex(4) + '.'}aside")
+    # What a killed attempt has left is removed in a run's folder alone; elsewhere it may be another process's.
+    staging = target.with_name(f".{target.name}.{unguessable()}.aside")
     if replace:
-        remove_folder(staging)
+        remove_aside(target)
     try:
         with disk_errors(target):
             staging.mkdir(parents=True)

@@ -45,7 +45,7 @@ from bert_trainer.checkpoints.checkpoint import (
 from bert_trainer.config.run_config import CONTRACT_VERSION
 from bert_trainer.errors import TrainerError, TrainingUnhealthy
 from bert_trainer.output.run_folder import RunFolder, remove_folder
-from bert_trainer.system.atomic_files import disk_errors, is_full, is_trouble
+from bert_trainer.system.atomic_files import disk_errors, is_full, is_trouble, unguessable
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class CheckpointStore:
 
     def _write(self, position: Position, tensors: dict[str, dict[str, Tensor]], more: Mapping[str, Any]) -> None:
         target = self.path_of(position)
-        staging = self.root / f".{target.name}.{os.getpid()}"
+        staging = self.root / f".{target.name}.{unguessable()}"
         began_at_s = time.monotonic()
         try:
             # Before anything is made: where a volume was mounted, a folder may be left that is not ours.
@@ -296,7 +296,7 @@ class CheckpointStore:
                 num_kept += self._verify(path) is not None
             elif not position.stage_finished:
                 # Renamed first: a kill in the middle of the deletion would leave what looks like a damaged checkpoint.
-                doomed = self.root / f".{path.name}.{os.getpid()}"
+                doomed = self.root / f".{path.name}.{unguessable()}"
                 with disk_errors(path):
                     path.rename(doomed)
                 remove_folder(doomed)

@@ -7,6 +7,7 @@ the one before is moved aside until the next one is in its place.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from bert_trainer.checkpoints.tensor_files import read_safetensors
 from bert_trainer.config.json_files import read_json_file
 from bert_trainer.errors import InputError
 from bert_trainer.output.run_folder import remove_folder
-from bert_trainer.system.atomic_files import disk_errors, write_json_atomically
+from bert_trainer.system.atomic_files import disk_errors, unguessable, write_json_atomically
 
 SUM_KEY = "model_sha256"
 
@@ -87,9 +88,9 @@ def swap_folder(target: Path, fill: Callable[[Path], None], *, before_commit: Ca
     Raises:
         TrainerError: the disk is full or failing, or what ``before_commit`` raises.
     """
-    staging, before = _staging_of(target), _before_of(target)
+    staging, before = target.with_name(f".{target.name}.{unguessable()}.aside"), _before_of(target)
     with disk_errors(target):
-        remove_folder(staging)
+        remove_aside(target)
         staging.mkdir(parents=True)
         try:
             fill(staging)
@@ -112,14 +113,22 @@ def swap_folder(target: Path, fill: Callable[[Path], None], *, before_commit: Ca
 def restore_folder(target: Path) -> None:
     """Clean up after a kill in ``swap_folder``: afterwards the newest version that was in place is there again."""
     with disk_errors(target):
-        if not target.exists() and _before_of(target).exists():
-            _before_of(target).rename(target)
-    for leftover in (_before_of(target), _staging_of(target)):
-        remove_folder(leftover)
+        before = _before_of(target)
+        # A link is not ours: a folder was renamed to that name.
+        if not target.exists() and before.exists() and not before.is_symlink():
+            before.rename(target)
+    remove_folder(_before_of(target))
+    remove_aside(target)
 
 
-def _staging_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.aside")
+def remove_aside(target: Path) -> None:
+    """Delete what killed processes have left of folders that were to get the name of ``target``."""
+    # Without the random part: as a release before named them.
+    name = re.compile(rf"\.{re.escape(target.name)}(\.[0-9a-f]{{16}})?\.aside")
+    # A folder that is not there yet holds nothing.
+    for path in target.parent.glob(".*.aside"):
+        if name.fullmatch(path.name):
+            remove_folder(path)
 
 
 def _before_of(target: Path) -> Path:

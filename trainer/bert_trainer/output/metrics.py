@@ -24,7 +24,7 @@ from bert_trainer.config.finetuning import MISMATCHED
 from bert_trainer.config.run_config import LoggingConfig
 from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.output.progress import Reporter, Value
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import disk_errors, open_no_link
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -209,7 +209,7 @@ class MetricsWriter:
         }
         path = self.folder / METRICS_FILE
         try:
-            with disk_errors(path), path.open("a") as file:
+            with disk_errors(path), open_no_link(path, "a") as file:
                 # One write per line: a killed run leaves at most one incomplete last line, which _end_cut_line ends.
                 kept = {key: value for key, value in record.items() if _is_json(value)}
                 file.write(json.dumps(kept | {key: list(figures) for key, figures in of_ranks.items()}) + "\n")
@@ -252,7 +252,7 @@ def _is_json(value: Value) -> bool:
 def _end_cut_line(path: Path) -> None:
     """End a last line that a kill cut short, so that the next record starts on its own."""
     if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
-        with path.open("a") as file:
+        with open_no_link(path, "a") as file:
             file.write("\n")
 
 

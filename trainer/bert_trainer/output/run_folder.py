@@ -20,7 +20,13 @@ from typing import Any
 from bert_trainer.config.checks import parse_run_config, resolve_model
 from bert_trainer.config.run_config import ModelConfig, ModelFile, RunConfig
 from bert_trainer.errors import EXIT_BAD_INPUT, FencedError, InputError, StorageFailed
-from bert_trainer.system.atomic_files import disk_errors, remove_partial_files, write_atomically, write_json_atomically
+from bert_trainer.system.atomic_files import (
+    disk_errors,
+    refuse_others_links,
+    remove_partial_files,
+    write_atomically,
+    write_json_atomically,
+)
 from bert_trainer.system.files import shown
 
 logger = logging.getLogger(__name__)
@@ -98,6 +104,7 @@ class RunFolder:
         """
         path = Path(config.output_folder)
         _make_folder(path)
+        refuse_others_links(path)
         owner = _read_owner(path / _RUN_FILE)
         job = f"{config.job.namespace}/{config.job.name}"
         if owner is not None:

@@ -37,7 +37,8 @@ from bert_trainer.pod.mpi import (
 )
 from bert_trainer.pod.processes import StopForwarder, check_user, run_child, temporary_folder
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
-from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
+from bert_trainer.pod.rank_logs import RankLogFiles
+from bert_trainer.pod.rank_output import OutputForwarder
 from bert_trainer.pod.rendezvous import LaunchMonitor, join_names
 from bert_trainer.pod.signs_of_life import signs_of_life
 
@@ -155,7 +156,7 @@ def _run(
 ) -> int:
     log = LauncherLog(read_record_source(job.program, os.environ))
     monitor = LaunchMonitor.of(log, stop, os.environ, ranks=job.ranks, hosts=job.workers, report=report)
-    forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ), monitor.take)
+    forwarder = OutputForwarder(launcher.tag, RankLogFiles(os.environ, ranks=job.ranks), monitor.take)
     with signs_of_life(log.source, os.environ), monitor.watching(forwarder.is_stuck):
         code = shell_exit_code(run_child(command, environment, stop, forwarder.take))
     forwarder.finish()

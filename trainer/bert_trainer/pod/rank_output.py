@@ -12,12 +12,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import FileIO
-from pathlib import Path
 
 from bert_trainer.pod.processes import Stream
+from bert_trainer.pod.rank_logs import RankLogFiles
 
 _MAX_LINE_CHARACTERS = 65_536
 _STUCK_S = 2.0
@@ -127,38 +126,7 @@ class OutputForwarder:
                 target.buffer.write(_encode(shown))
                 target.buffer.flush()
             if line.rank is not None:
-                self._files.append(line.rank, line.text)
-
-
-class RankLogFiles:
-    """One log file per rank, to read after the pods are gone. Trouble with them never stops a run."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Write below BERT_LOG_FOLDER; nothing if it is not set."""
-        root, attempt = environment.get("BERT_LOG_FOLDER"), environment.get("BERT_ATTEMPT", "1")
-        self._folder = Path(root) / f"attempt-{attempt}" if root else None
-        self._files: dict[int, FileIO] = {}
-
-    def append(self, rank: int, text: str) -> None:
-        """Add one line."""
-        if self._folder is None:
-            return
-        try:
-            if rank not in self._files:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                # Unbuffered: each line is one write, and none is lost when the pod dies.
-                self._files[rank] = (self._folder / f"rank-{rank}.log").open("ab", buffering=0)
-            self._files[rank].write(_encode(text))
-        except OSError as error:
-            sys.stderr.write(f"bert-pod: {self._folder}: no more log files are written ({error.strerror})\n")
-            self.close()
-            self._folder = None
-
-    def close(self) -> None:
-        """Close them all."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+                self._files.append(line.rank, _encode(line.text))
 
 
 def _encode(text: str) -> bytes:

@@ -21,7 +21,8 @@ from bert_trainer.pod.launcher_log import FirstFailure, LauncherLog, find_first_
 from bert_trainer.pod.mpi import Launcher, Mpi, find_launcher, render_local_command
 from bert_trainer.pod.processes import StopForwarder, run_child, temporary_folder
 from bert_trainer.pod.rank import DeclaredTopology, rank_command
-from bert_trainer.pod.rank_output import OutputForwarder, RankLogFiles
+from bert_trainer.pod.rank_logs import RankLogFiles
+from bert_trainer.pod.rank_output import OutputForwarder
 from bert_trainer.pod.rendezvous import LaunchMonitor
 from bert_trainer.pod.signs_of_life import signs_of_life
 
@@ -63,7 +64,9 @@ def _run(job: Job, launcher: Launcher | None, command: tuple[str, ...], folder: 
         raise Stopped("stopped on request before the program was started")
     log = LauncherLog(read_record_source(job.program, os.environ))
     monitor = LaunchMonitor.of(log, stop, os.environ, ranks=job.ranks, hosts=1)
-    forwarder = OutputForwarder(launcher.tag if launcher else None, RankLogFiles(os.environ), monitor.take)
+    forwarder = OutputForwarder(
+        launcher.tag if launcher else None, RankLogFiles(os.environ, ranks=job.ranks), monitor.take
+    )
     rank_record = folder / "termination.json"
     # Ranks write their record here, not to the pod's termination log: that is written once, with the final exit code.
     environment = {**os.environ, "BERT_TERMINATION_LOG": str(rank_record), "TMPDIR": str(folder / "tmp")}

@@ -1,6 +1,11 @@
 """Atomic file writes, and errors of disks turned into messages.
 
 Content is written to a temporary file in the same folder, synced and renamed. Nothing here knows what the files hold.
+
+Others may write in a run's folder, such as a group that shares it. A temporary file therefore has a name that they
+cannot guess and is made anew (O_EXCL), so that no link lies in wait under that name; a file that is appended to is
+never a link (O_NOFOLLOW); links of others to folders are refused as Linux does in /tmp (``refuse_others_links``).
+What this does not defend: who owns a folder, or writes in one without the sticky bit, can exchange what lies in it.
 """
 
 from __future__ import annotations
@@ -9,18 +14,20 @@ import errno
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bert_trainer.errors import EXIT_FAILED, EXIT_INFRASTRUCTURE, InputError, StorageFailed, TrainerError
 
 PARTIAL_SUFFIX = ".partial"
-_PARTIAL_NAME = re.compile(rf"\..+\.[0-9]+{re.escape(PARTIAL_SUFFIX)}")
+# A release before named them by process ids.
+_PARTIAL_NAME = re.compile(rf"\..+\.([0-9]+|[0-9a-f]{{16}}){re.escape(PARTIAL_SUFFIX)}")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 
 # Errors of a volume that is full, became read-only, was detached or cannot be reached: none is the job's fault.
 _TROUBLE = (
@@ -55,6 +62,11 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise TrainerError(
                 f"{path}: cannot be written, the disk is full ({reason})",
                 hint="free space or choose another folder, then start again: finished files are kept",
+            ) from error
+        if error.errno == errno.ELOOP:
+            raise InputError(
+                f"{path}: got a symbolic link where a file is written; allowed: a file",
+                hint="delete the link, or put the file that it leads to in its place",
             ) from error
         if error.errno in _FORBIDDEN:
             raise InputError(
@@ -94,10 +106,9 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
     Raises:
         InputError, TrainerError: as ``disk_errors``.
     """
-    # In the same folder, since a rename across file systems is a copy. The process id keeps two writers of the same
-    # file apart; their content is the same.
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     with disk_errors(path):
+        # In the same folder, since a rename across file systems is a copy.
+        partial = create_partial(path)
         try:
             yield partial
             # Synced before the rename: otherwise a power failure may leave the new name on an empty file.
@@ -108,6 +119,45 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def unguessable() -> str:
+    """Return a part of a name that nobody can guess: 64 random bits, hexadecimal."""
+    return secrets.token_hex(8)
+
+
+def create_partial(path: Path, suffix: str = PARTIAL_SUFFIX) -> Path:
+    """Create an empty file beside ``path``, for what will get its name, and return where; raises OSError."""
+    partial = path.with_name(f".{path.name}.{unguessable()}{suffix}")
+    # O_EXCL alone follows no link either (POSIX open); the mode is that of any file, as the umask leaves it.
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    return partial
+
+
+def open_no_link(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
+    """Open a file as ``open`` does, for writing or appending, unless its name is a link: then OSError (ELOOP)."""
+    return open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+
+
+def refuse_others_links(folder: Path) -> None:
+    """Refuse a folder that holds a link of somebody else, through which we would write where they choose.
+
+    A link is followed if its owner is this process's user, or the folder's: the kernel's rule for world-writable
+    folders (Documentation/admin-guide/sysctl/fs.rst, protected_symlinks). Root's links pass as well.
+
+    Raises:
+        InputError: there is one.
+    """
+    with disk_errors(folder):
+        trusted = {0, os.geteuid(), folder.stat().st_uid}
+        found = [path for path in folder.iterdir() if path.is_symlink() and path.lstat().st_uid not in trusted]
+    if found:
+        first = min(found)
+        raise InputError(
+            f"{first}: got a symbolic link of uid {first.lstat().st_uid}; allowed: links of uid {os.geteuid()}, which "
+            "writes here, and of the folder's owner",
+            hint="delete the link, or have the folder's owner make it",
+        )
 
 
 def remove_partial_files(folder: Path) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bert_trainer.config.run_config import ProfileSteps
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import create_partial, disk_errors
 from bert_trainer.system.heartbeat import watched
 
 Part = Literal["data", "forward", "backward", "reduction", "optimizer", "checkpoint"]
@@ -223,10 +223,10 @@ class StepProfiler:
         recorder.stop()
         # Cleared before anything is written: where that fails, the close at the end of the run has nothing left to do.
         path = trace_path(self._folder, times, rank=self._rank, at_ms=int(time.time() * 1000))
-        partial = path.with_name(f".{path.name}.partial.gz")  # the exporter compresses names that end so
         # Of many steps it takes longer than a step may.
         with disk_errors(path), watched().activity("writing the profile"):
             path.parent.mkdir(parents=True, exist_ok=True)
+            partial = create_partial(path, ".partial.gz")  # the exporter compresses names that end so
             recorder.export_chrome_trace(str(partial))
             partial.replace(path)
         if self._on_profile is not None:

@@ -28,7 +28,7 @@ from bert_trainer.output.report import write_report
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.output.termination import write_termination
 from bert_trainer.parallel.world import World, on_rank_0
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import disk_errors, open_no_link
 from bert_trainer.training.findings import announce_rollbacks, roll_back
 from bert_trainer.training.health import Finding
 from bert_trainer.training.learner import LearnerState
@@ -230,7 +230,7 @@ class Rank0Writer(RunWriter):
 
     def _note(self, entry: dict[str, Any]) -> None:
         path = self.folder.path / LEDGER_FILE
-        with disk_errors(path), path.open("a") as file:
+        with disk_errors(path), open_no_link(path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
     def latest_checkpoint(self) -> Checkpoint | None:  # noqa: D102

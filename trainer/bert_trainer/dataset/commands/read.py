@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from bert_trainer.dataset.corpus.corpora import Corpora, open_corpora
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.workers.pool import usable_cores
 from bert_trainer.errors import InputError
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
+from bert_trainer.system.atomic_files import create_partial, disk_errors
 from bert_trainer.system.files import shown
 
 _TICK_S = 0.2
@@ -108,8 +107,8 @@ class _Output:
 
     def __enter__(self) -> _Output:
         if self._path is not None:
-            self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
             with disk_errors(self._path):
+                self._partial = create_partial(self._path)
                 self._file = self._partial.open("wb")
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zipfile
 import zlib
@@ -10,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from bert_trainer.dataset.downloads.transfer import Transfer
 from bert_trainer.errors import InputError
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import disk_errors, unguessable
 
 _PIECE_BYTES = 1 << 20
 
@@ -28,8 +29,10 @@ def unpack(archive: Path, members: Mapping[str, str], transfer: Transfer) -> lis
         TrainerError: the disk is full.
     """
     # Begun anew if a killed process left it: a file that was cut short in it looks complete.
-    work = archive.with_name(f".{archive.name}.unpacked")
-    shutil.rmtree(work, ignore_errors=True)
+    for left in archive.parent.glob(".*.unpacked"):
+        if re.fullmatch(rf"\.{re.escape(archive.name)}(\.[0-9a-f]{{16}})?\.unpacked", left.name):
+            shutil.rmtree(left, ignore_errors=True)
+    work = archive.with_name(f".{archive.name}.{unguessable()}.unpacked")
     try:
         with disk_errors(archive.parent), zipfile.ZipFile(archive) as content:
             tops = sorted({parts[0] for name in content.namelist() if (parts := _parts_inside(name))})

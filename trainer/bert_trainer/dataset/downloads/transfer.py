@@ -1,7 +1,7 @@
 """Download of one file over HTTP: resumed after interruptions, verified, and renamed to its place only when complete.
 
-Until then it lies beside the target as ``.NAME.partial``, with the server's validator (ETag or Last-Modified) in
-``.NAME.partial.version``, so that only the same version is resumed. Proxies are those of the environment
+Until then it lies beside the target as ``.NAME.RANDOM.partial``, with the server's validator (ETag or Last-Modified) in
+``.NAME.RANDOM.partial.version``, so that only the same version is resumed. Proxies are those of the environment
 (``https_proxy``, ``no_proxy``), as ``urllib`` reads them. Redirects from https to http are refused.
 """
 
@@ -11,6 +11,7 @@ import http.client
 import os
 import re
 import shutil
+import stat
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from typing import IO, Protocol
 
 from bert_trainer.dataset.downloads.catalogue import Checksum, RemoteFile
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import disk_errors, open_no_link, unguessable
 from bert_trainer.system.files import digest_file
 
 USER_AGENT = "bert-pretrain-operator/0.1 (bert-data fetch; Python urllib)"
@@ -193,12 +194,26 @@ class Transfer:
         self.wait(seconds)
 
 
+def _part_of(target: Path) -> Path | None:
+    """Return the newest part of a file that an earlier run of the same user has left."""
+    # Without the random part: as a release before named it.
+    name = re.compile(rf"\.{re.escape(target.name)}(\.[0-9a-f]{{16}})?\.partial")
+    found = [
+        (path.lstat().st_mtime_ns, path)
+        for path in target.parent.glob(".*.partial")
+        # Of another user it may be anything, and a link may lead anywhere.
+        if name.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_uid == os.geteuid()
+    ]
+    return max(found)[1] if found else None
+
+
 class _Partial:
     """The downloaded part of a file, and the version that it belongs to."""
 
     def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f".{target.name}.partial")
-        self._version_path = target.with_name(f".{target.name}.partial.version")
+        with disk_errors(target.parent):
+            self.path = _part_of(target) or target.with_name(f".{target.name}.{unguessable()}.partial")
+        self._version_path = self.path.with_name(f"{self.path.name}.version")
 
     @property
     def size(self) -> int:
@@ -206,7 +221,7 @@ class _Partial:
 
     def open(self) -> IO[bytes]:
         with disk_errors(self.path):
-            return self.path.open("ab")
+            return open_no_link(self.path, "ab")
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -239,7 +254,8 @@ class _Partial:
         with disk_errors(self.path):
             # Before the first byte: a part whose version is not known could not be resumed.
             if version:
-                self._version_path.write_text(version)
+                with open_no_link(self._version_path, "w") as stream:
+                    stream.write(version)
             else:
                 self._version_path.unlink(missing_ok=True)
         return total if total is not None else file.size

@@ -5,7 +5,6 @@ Needs matplotlib, which comes with the trainer's packages.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from bert_trainer.dataset.quality.inspection import Group
 from bert_trainer.dataset.quality.sample_statistics import SampleStatistics
 from bert_trainer.errors import InputError
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
+from bert_trainer.system.atomic_files import create_partial, disk_errors
 
 # Rows of the figure; of more groups, those with the most samples are drawn.
 _MOST_GROUPS = 6
@@ -49,7 +48,8 @@ def plot_groups(groups: Sequence[Group], path: Path) -> None:
     parts = figure.subfigures(len(kept), 1, squeeze=False)[:, 0]
     for part, group in zip(parts, kept, strict=True):
         _draw(part, group)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    with disk_errors(path):
+        partial = create_partial(path)
     try:
         with disk_errors(path):
             figure.savefig(partial, dpi=110, format=path.suffix.lstrip(".").lower())

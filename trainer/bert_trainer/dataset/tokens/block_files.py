@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bert_trainer.dataset.corpus.document import Document
 from bert_trainer.dataset.tokens.token_documents import TokenDocuments
-from bert_trainer.system.atomic_files import disk_errors
+from bert_trainer.system.atomic_files import create_partial, disk_errors, open_no_link
 
 BLOCK_FORMAT = 1
 """Raised whenever these files change: a build that another release began then encodes its text again."""
@@ -96,8 +96,8 @@ def expected_blocks(num_bytes: int) -> int:
 
 def _write_block(folder: Path, number: int, first: int, documents: list[bytes], weights: list[float]) -> TextBlock:
     path = folder / f"text_{number:05d}"
-    with disk_errors(path):
-        path.write_bytes(b"".join(documents))
+    with disk_errors(path), open_no_link(path, "wb") as file:
+        file.write(b"".join(documents))
     sizes = np.array([len(content) for content in documents], dtype=np.int64)
     return TextBlock(path, first, sizes, np.array(weights))
 
@@ -116,8 +116,8 @@ def write_tokens(path: Path, documents: TokenDocuments, groups: NDArray[np.int32
     sentences = ordered.document_bounds[starts]
     index = np.stack([starts, sentences, ordered.sentence_bounds[sentences]], axis=1)
     # Renamed when it is complete: under its name there is never half a file, whenever a build is killed.
-    partial = path.with_suffix(".partial")
     with disk_errors(path):
+        partial = create_partial(path)
         with partial.open("wb") as file:
             for array in (
                 index.astype(np.int64),

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_trainer.dataset.tokens.word_cache import WordCache, ragged_indexes
+from bert_trainer.system.atomic_files import open_no_link
 from bert_trainer.system.random_bits import mix64
 
 SHINGLE_WORDS = 5
@@ -88,7 +89,7 @@ class NearDuplicates:
         # A file for each band: they are examined one after the other, and only one is in memory at a time.
         self._paths = [folder / f"band_{number:03d}.u64" for number in range(self._num_bands)]
         self._paths.append(folder / "digests.u64")
-        self._files = [path.open("wb") for path in self._paths]
+        self._files = [open_no_link(path, "wb") for path in self._paths]
 
     def add(self, bands: Hashes, digests: bytes) -> None:
         """Remember the next documents; they are numbered in the order of these calls.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import secrets
 import shlex
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def build() -> list[Path]:
         if path.exists():
             continue
         # Renamed when it is complete: other processes may build the same library, or load it, at the same time.
-        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
         command = [*shlex.split(os.environ.get("CXX", "g++")), *_OPTIONS.split(), *options.split()]
         subprocess.run([*command, "-o", str(partial), *map(str, sources())], check=True)
         partial.replace(path)

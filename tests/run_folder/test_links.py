@@ -1,0 +1,160 @@
+"""Nothing is written through links that others have put into a folder, and nobody can guess a partial file's name.
+
+Inputs: a folder with links, and, as root, links of another user. Observed: what the links lead to, errors, names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
+from bert_trainer.dataset.downloads import transfer
+from bert_trainer.errors import InputError
+from bert_trainer.output.run_folder import RunFolder
+from bert_trainer.pod.rank_logs import RankLogFiles
+from bert_trainer.system import atomic_files
+from bert_trainer.system.atomic_files import (
+    create_partial,
+    disk_errors,
+    open_no_link,
+    refuse_others_links,
+    remove_partial_files,
+    replaced_atomically,
+    write_atomically,
+)
+from bert_trainer.system.folder_lock import exclusive
+from tiny_run import pretrain_stage, run_config
+
+OTHER_UID = 12345
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="requires root: a link of another user")
+
+
+@pytest.fixture
+def prey(tmp_path: Path) -> Path:
+    """What somebody wants to have overwritten: it is writable to us and not to them."""
+    path = tmp_path / "prey"
+    path.write_text("kept")
+    return path
+
+
+def test_two_partial_files_of_one_file_share_no_name(tmp_path: Path) -> None:
+    names = {create_partial(tmp_path / "report.json").name for _ in range(50)}
+    assert len(names) == 50
+    assert all(re.fullmatch(r"\.report\.json\.[0-9a-f]{16}\.partial", name) for name in names)
+
+
+def test_a_partial_file_is_made_anew_even_where_its_name_is_guessed(
+    tmp_path: Path, prey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic_files, "unguessable", lambda: "0123456789abcdef")
+    (tmp_path / ".report.json.0123456789abcdef.partial").symlink_to(prey)
+    with pytest.raises(InputError, match=r"report\.json: cannot be written"):
+        write_atomically(tmp_path / "report.json", b"{}")
+    assert prey.read_text() == "kept"
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_a_file_replaces_a_link_and_not_what_it_leads_to(tmp_path: Path, prey: Path) -> None:
+    (tmp_path / "report.json").symlink_to(prey)
+    write_atomically(tmp_path / "report.json", b"{}")
+    assert prey.read_text() == "kept"
+    assert not (tmp_path / "report.json").is_symlink()
+    assert (tmp_path / "report.json").read_bytes() == b"{}"
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), replaced_atomically(tmp_path / "report.json"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    ours = create_partial(tmp_path / "report.json")
+    before = tmp_path / ".report.json.7.partial"
+    others = [tmp_path / ".mine.partial", tmp_path / ".notes.zzz.partial"]
+    for path in (before, *others):
+        path.touch()
+    remove_partial_files(tmp_path)
+    assert not ours.exists()
+    assert not before.exists(), "as the release before named them"
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_nothing_is_appended_through_a_link(tmp_path: Path, prey: Path) -> None:
+    link = tmp_path / "metrics.jsonl"
+    link.symlink_to(prey)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: got a symbolic link"), disk_errors(link):
+        open_no_link(link, "a")
+    assert prey.read_text() == "kept"
+
+
+def test_a_lock_empties_no_file_that_a_link_leads_to(tmp_path: Path, prey: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / ".lock").symlink_to(prey)
+    with pytest.raises(InputError, match="symbolic link"), exclusive(folder):
+        pass
+    assert prey.read_text() == "kept"
+
+
+def test_a_log_of_a_rank_follows_no_link(tmp_path: Path, prey: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "logs" / "attempt-1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").symlink_to(prey)
+    files = RankLogFiles({"BERT_LOG_FOLDER": str(tmp_path / "logs")})
+    files.append(0, b"hello\n")
+    files.close()
+    assert prey.read_text() == "kept"
+    assert "no more log files are written" in capsys.readouterr().err
+
+
+def test_the_part_of_a_download_is_no_link(tmp_path: Path, prey: Path) -> None:
+    (tmp_path / ".file.bin.partial").symlink_to(prey)
+    (tmp_path / ".file.bin.0123456789abcdef.partial").symlink_to(prey)
+    with transfer._Partial(tmp_path / "file.bin").open() as stream:
+        stream.write(b"content")
+    assert prey.read_text() == "kept"
+
+
+def test_a_folder_that_is_swapped_is_written_where_nobody_waits(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in (".best.aside", ".best.before"):
+        (tmp_path / name).symlink_to(elsewhere)
+    restore_folder(tmp_path / "best")
+    assert not (tmp_path / "best").exists(), "a link is no earlier version of ours"
+    swap_folder(
+        tmp_path / "best", lambda staging: write_atomically(staging / "weights", b"1"), before_commit=lambda: None
+    )
+    assert (tmp_path / "best/weights").read_bytes() == b"1"
+    assert list(elsewhere.iterdir()) == []
+
+
+@as_root
+def test_an_output_folder_with_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
+    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    output.mkdir()
+    elsewhere.mkdir()
+    (output / "checkpoints").symlink_to(elsewhere)
+    os.lchown(output / "checkpoints", OTHER_UID, OTHER_UID)
+    config = run_config(output, tmp_path / "data", stages=[pretrain_stage()])
+    with pytest.raises(InputError, match=rf"checkpoints: got a symbolic link of uid {OTHER_UID}; allowed: "):
+        RunFolder.claim(config, attempt=1)
+    assert not (output / "run.json").exists()
+
+
+@as_root
+@pytest.mark.parametrize("of_folder", [False, True], ids=["our-own", "the-folders-owners"])
+def test_links_of_the_user_and_of_the_folders_owner_are_followed(tmp_path: Path, *, of_folder: bool) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "checkpoints").symlink_to(tmp_path)
+    if of_folder:
+        for path in (folder, folder / "checkpoints"):
+            os.lchown(path, OTHER_UID, OTHER_UID)
+    refuse_others_links(folder)
