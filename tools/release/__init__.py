@@ -1,0 +1,1 @@
+"""What makes the files of a release, and describes and compares them."""
