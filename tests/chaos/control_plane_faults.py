@@ -73,11 +73,6 @@ def kill_operator_and_worker(scene: Scene) -> None:
     scene.notes.append(str(worker["metadata"]["name"]))
 
 
-def find_node_again(scene: Scene) -> None:
-    start_part("kubelet")(scene)
-    end_healing(scene)
-
-
 def have_operator_again(scene: Scene) -> None:
     wait_ready(scene.cluster)
 
@@ -93,6 +88,7 @@ def start_api_server(scene: Scene) -> None:
 
 
 def kill_etcd(scene: Scene) -> None:
+    slow_ranks(scene, A_LITTLE)
     node_of(scene).etcd.kill()
 
 
@@ -100,6 +96,7 @@ def start_etcd(scene: Scene) -> None:
     node = node_of(scene)
     node.etcd.start()
     wait_until(lambda: node.api.get("v1/namespaces", "default").status == 200, 30, "the API server to see etcd again")
+    end_healing(scene)
 
 
 def part(scene: Scene, name: str) -> Component:
@@ -108,13 +105,18 @@ def part(scene: Scene, name: str) -> Component:
 
 
 def kill_part(name: str) -> Callable[[Scene], None]:
-    return lambda scene: part(scene, name).kill()
+    def kill(scene: Scene) -> None:
+        slow_ranks(scene, A_LITTLE)
+        part(scene, name).kill()
+
+    return kill
 
 
 def start_part(name: str) -> Callable[[Scene], None]:
     def start(scene: Scene) -> None:
         part(scene, name).start()
         wait_until(lambda: node_is_ready(node_of(scene).api), 60, "the node to be ready")
+        end_healing(scene)
 
     return start
 
@@ -196,7 +198,7 @@ FAULTS = (
     Fault(
         name="node NotReady for 2 min",
         inject=lose_node,
-        heal=find_node_again,
+        heal=start_part("kubelet"),
         hold_s=NOT_READY_S,
         alone=True,
         **UNTOUCHED,

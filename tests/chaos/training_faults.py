@@ -203,7 +203,7 @@ FAULTS = (
                 {"name": "OMP_NUM_THREADS", "value": "1"},
                 {"name": "PYTHONPATH", "value": f"/mnt/output/{_NAN_FOLDER}:/opt/bert/src"},
                 {"name": "BERT_CHAOS_JOB", "value": _NAN_JOB},
-            ]
+            ],
         },
     ),
     _training("memory limit hit", _use_up_the_memory),
