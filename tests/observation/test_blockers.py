@@ -95,6 +95,12 @@ def test_a_sandbox_that_only_needs_time_blocks_nothing() -> None:
         ),
         ([UNSCHEDULABLE], "Unschedulable", "Insufficient nvidia.com/gpu", "lower spec.resources"),
         ([pod_document(phase="Pending"), MOUNT], "VolumeFailed", "access denied", "check the claim"),
+        (
+            [waiting("ErrImagePull", "x@sha256:0")],
+            "ImagePullFailed",
+            "@sha256:0",
+            "push the image of this digest again",
+        ),
         ([waiting("ErrImagePull", DATA)], "ImagePullFailed", "wikipedia:128", "the volume's image.reference"),
         ([waiting("CreateContainerError", NO_IMAGES)], "VolumeFailed", "failed to mkdir", "containerd 2.1"),
         ([pod_document(phase="Pending"), NO_USERS], "UserNamespaceFailed", "hostUsers", "containerd 2.0"),

@@ -45,6 +45,8 @@ class FakeKubelet:
     def __init__(self, api: Api, namespace: str = "", fates: Mapping[int, Action | None] | None = None) -> None:
         self._api, self._namespace = api, namespace
         self.fates: dict[int, Action | None] = dict(fates or {})
+        self.digests: dict[str, str] = {}
+        """What the node has images from, as its runtime says it: by the image as the pod names it."""
         self._running_since_s: dict[str, float] = {}
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -220,15 +222,20 @@ class FakeKubelet:
             ],
             "initContainerStatuses": [
                 # A sidecar, which is an init container that restarts, lives as long as the others.
-                _of_container(item, container if item.get("restartPolicy") == "Always" else initialized)
+                self._of_container(item, container if item.get("restartPolicy") == "Always" else initialized)
                 for item in spec.get("initContainers") or ()
             ],
-            "containerStatuses": [_of_container(item, container) for item in spec["containers"]],
+            "containerStatuses": [self._of_container(item, container) for item in spec["containers"]],
         }
         answer = self._api.patch(
             "v1/pods", _name(pod), {"status": status}, _namespace(pod), subresource="status", kind="strategic"
         )
         _check(answer, pod, 200)
+
+    def _of_container(self, container: Json, said: Json) -> Json:
+        image = container["image"]
+        image_id = self.digests.get(image, f"fake/{image}")
+        return {"name": container["name"], "image": image, "imageID": image_id, "restartCount": 0, **said}
 
 
 def attempt_of(document: Json) -> int:
@@ -245,11 +252,6 @@ def _check(answer: Answer, pod: Json, *allowed: int) -> None:
 def _ended(how: Json) -> Json:
     times = {"startedAt": render_time(time.time()), "finishedAt": render_time(time.time())}
     return {"state": {"terminated": {**how, **times}}, "ready": False, "started": False}
-
-
-def _of_container(container: Json, said: Json) -> Json:
-    image = container["image"]
-    return {"name": container["name"], "image": image, "imageID": f"fake/{image}", "restartCount": 0, **said}
 
 
 def _condition(kind: str, holds: bool, *, reason: str = "", message: str = "") -> Json:

@@ -219,10 +219,12 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
 def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
     reason, details = pod.waiting[0], pod.waiting[1] or "no further message"
     if reason in _IMAGE_REASONS:
+        # Written in place of the tag by this operator, perhaps.
+        again = ", or push the image of this digest again" if "@sha256:" in details else ""
         return Blocker(
             reason=BlockerReason.IMAGE_PULL_FAILED,
             message=f"Pod {pod.name}: {reason}: {details}. Next: correct spec.image, or the volume's image.reference, "
-            "whichever is named, or name the registry's credentials in spec.imagePullSecrets",
+            "whichever is named, or name the registry's credentials in spec.imagePullSecrets" + again,
         )
     if reason in _CONFIG_REASONS and (blocker := _runtime_blocker(pod, f"{reason}: {details}")):
         return blocker

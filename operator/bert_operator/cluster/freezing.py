@@ -14,13 +14,13 @@ from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.client import ApiClient, ApiError
-from bert_operator.cluster.images import is_of_same_repository
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
 from bert_operator.cluster.settings_rules import frozen_problems, read_cluster_job
 from bert_operator.errors import InvalidJob
 from bert_operator.render import names
 from bert_operator.render.frozen import Frozen, agrees, data_hash, freeze, render_config_map, thaw
+from bert_operator.render.images import is_of_same_repository
 from bert_operator.state.observed import Blocker
 
 Document = dict[str, Any]

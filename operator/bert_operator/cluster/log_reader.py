@@ -27,7 +27,7 @@ from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
-from bert_operator.render.pods import CONTAINER
+from bert_operator.render.names import CONTAINER
 from bert_operator.state.observed import Silence
 from bert_operator.state.progress import ProgressRecord, parse_progress_line, starts_like_record
 from bert_operator.state.results import add_results, read_result

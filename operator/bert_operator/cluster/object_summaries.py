@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from bert_operator.api.schema.status import MAX_MESSAGE
+from bert_operator.api.schema.status import MAX_IMAGE, MAX_MESSAGE
 from bert_operator.cluster.json_text import read_json, write_json
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
+from bert_operator.render.images import find_digest
+from bert_operator.render.names import CONTAINER
 from bert_operator.timestamps import parse_time
 
 Document = Mapping[str, Any]
@@ -137,6 +139,8 @@ class PodSummary(NamedTuple):
     created_at_s: float
     sick_devices: str = ""
     """Devices that kubelet calls unhealthy (allocatedResourcesStatus); empty if none, or where it says nothing."""
+    image: str = ""
+    """The trainer's by digest, once a node has pulled it; empty where a digest is of no use (``render.images``)."""
 
 
 class NodeProblem(NamedTuple):
@@ -329,7 +333,22 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         owner_uid=sys.intern(_owner_uid(metadata)),
         created_at_s=_time(metadata.get("creationTimestamp")) or 0.0,
         sick_devices=_sick_devices(container),
+        image=_image(body),
     )
+
+
+def _image(pod: Document) -> str:
+    """Return the trainer's image by digest."""
+    # By name, unlike above: whoever adds a sidecar must not decide what the next attempt runs.
+    status = _trainer((pod.get("status") or {}).get("containerStatuses"))
+    spec = _trainer((pod.get("spec") or {}).get("containers"))
+    texts = (spec.get("image") or "", status.get("imageID") or "", spec.get("imagePullPolicy") or "")
+    found = find_digest(*texts) if all(isinstance(text, str) and len(text) <= MAX_IMAGE for text in texts) else None
+    return sys.intern(found) if found is not None and len(found) <= MAX_IMAGE else ""
+
+
+def _trainer(containers: Any) -> Document:
+    return next((item for item in containers or () if item.get("name") == CONTAINER), {})
 
 
 def _sick_devices(container: Document) -> str:

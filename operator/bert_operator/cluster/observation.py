@@ -47,6 +47,8 @@ def observe_child(
         held_by=child.finalizers if child.is_deleting else (),
         waiting_since_s=_waiting_since(child, pods, now_s),
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
+        # Of the pod that starts the program: where a tag was moved between two pulls, workers may have another one.
+        image=next((pod.image for pod in pods if pod.image and pod.role in (names.LAUNCHER, names.SINGLE)), None),
     )
     conditions = dict(child.conditions)
     if _has_succeeded(child, conditions):

@@ -18,6 +18,9 @@ _FOUND_BY = {"launch": "lnch", "training": "train"}
 
 LAUNCHER, WORKER, SINGLE = "launcher", "worker", "single"
 
+CONTAINER = "trainer"
+"""Of every pod; others may add more."""
+
 
 def config_map_name(job: str) -> str:
     """Return the name of the ConfigMap with a job's frozen configuration."""

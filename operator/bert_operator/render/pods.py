@@ -23,6 +23,7 @@ from bert_operator.names import PREPARE_RUN
 from bert_operator.render import names, users
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen
 from bert_operator.render.hangs import hang_environment
+from bert_operator.render.images import by_digest
 from bert_operator.render.processors import processor_environment
 from bert_operator.render.shared_memory import USUAL_GIB
 from bert_operator.state.runs import ChildSpec
@@ -33,7 +34,6 @@ Volumes = Iterator[tuple[Document | None, list[Document]]]
 CONFIG_FOLDER = "/etc/bert"
 RUN_CONFIG_PATH = f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"
 SSH_PORT = 2222
-CONTAINER = "trainer"
 
 # A stopped process takes no SIGTERM, so that its pod would stay for its whole grace period, which kubelet does not
 # shorten once it has begun (kubernetes/kubernetes issue 83916): processes go on first. Process 1 is not among all (-1)
@@ -122,8 +122,8 @@ def render_pod(frozen: Frozen, child: ChildSpec, role: str, arguments: list[str]
 def _container(role: _Role, arguments: list[str], volume_mounts: list[Document]) -> Document:
     spec = role.spec
     container: Document = {
-        "name": CONTAINER,
-        "image": spec.image,
+        "name": names.CONTAINER,
+        "image": by_digest(spec.image or "", role.child.image, spec.image_pull_policy),
         "command": ["bert-pod"],
         "args": [_escape_expansion(argument) for argument in arguments],
         "env": environment(role.frozen, role.child, role.name),

@@ -83,6 +83,8 @@ class Child:
     """Why it does not run although it should."""
     finding: Finding | None = None
     """What is wrong with the nodes or devices under it."""
+    image: str | None = None
+    """By digest, what its program ran in; None where that is not known."""
     pod_nodes: tuple[tuple[str, str], ...] = ()
     """While it runs, the names of its pods and of their nodes."""
 

@@ -130,6 +130,7 @@ def _gather(job: BertPretrainJob, observed: Observed, now_s: float) -> Facts:
         results=add_results(previous.results, observed.results, [stage.name for stage in job.spec.stages]),
         started=bool(children) or previous.attempt > 0,
         child=_child_worth_writing(previous, newer),
+        image=previous.image or next((child.image for child in children if child.image is not None), None),
         blocker=newest.blocker if newest is not None and newest.is_active else observed.blocker,
         findings=_findings(observed, newest),
         storage_blocker=_storage_blocker(job, all_failures),
@@ -355,7 +356,9 @@ def _start(run: Run, observed: Observed, facts: Facts, left_s: float | None, now
     reason = Reason.RETRYING_AT_ONCE if is_at_once else Reason.WAITING_TO_START
     attempt = facts.attempt if _was_never_created(observed, facts) else facts.attempt + 1
     avoided = find_bad_nodes(facts.failures)
-    child = ChildSpec(run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks, avoided_nodes=avoided)
+    child = ChildSpec(
+        run=run.name, attempt=attempt, stages=run.stages, ranks=run.ranks, avoided_nodes=avoided, image=facts.image
+    )
     return _Step(verdict=Verdict(phase="Pending", reason=reason), create=child, requeue_after_s=left_s)
 
 

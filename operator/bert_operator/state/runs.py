@@ -46,6 +46,8 @@ class ChildSpec:
     ranks: int
     avoided_nodes: tuple[str, ...] = ()
     """Its pods go elsewhere if they can."""
+    image: str | None = None
+    """By digest, what the attempts before ran in."""
 
 
 def run_placement(spec: JobSpec, run: str) -> RunPlacement:

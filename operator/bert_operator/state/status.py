@@ -66,6 +66,8 @@ class Facts:
     """The latest evaluation of every stage."""
     child: ChildRef | None = None
     """The newest child that was seen."""
+    image: str | None = None
+    """By digest, what the first attempt ran in."""
     blocker: Blocker | None = None
     """What keeps the next child, or the newest one, from running."""
     findings: Mapping[ConditionType, Finding] = field(default_factory=dict)
@@ -89,6 +91,7 @@ def describe(previous: JobStatus, facts: Facts, verdict: Verdict, *, generation:
         min_operator_version=OLDEST_OPERATOR,
         # Not a fact: the freezer writes it before anything is created, and it must never be lost.
         frozen_hash=previous.frozen_hash,
+        image=facts.image,
         run=facts.run,
         stage=None if verdict.phase == "Succeeded" else _stage(previous, facts),
         attempt=facts.attempt,

@@ -24,6 +24,8 @@ ChildKind = Literal["Job", "MPIJob", "Process"]
 
 MAX_MESSAGE = 1024
 """Characters of any message in the status; longer ones are cut."""
+MAX_IMAGE = 512
+"""Characters of an image's name."""
 MAX_RESULTS = 32
 """As many as a job may have stages."""
 MAX_METRICS = 16
@@ -212,6 +214,9 @@ class JobStatus(_Part):
     """Why, as a sentence for people."""
     frozen_hash: Annotated[str, Field(max_length=64)] | None = None
     """SHA-256 of what ``<job>-frozen`` holds; written before that is created, and nothing else is run."""
+    image: Annotated[str, Field(max_length=MAX_IMAGE)] | None = None
+    """The trainer's image by digest, as the first pods have pulled it: further attempts run it whatever its tag stands
+    for by then. Empty where nodes do not tell a digest that can be pulled, and with imagePullPolicy: Never."""
     run: Word | None = None
     """``prepare`` or ``training``: what the newest attempt does."""
     stage: Quoted | None = None
