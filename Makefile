@@ -16,6 +16,7 @@ REPORT ?= runs/gpu-report
 REPORT_ARGS ?=
 CHAOS_ARGS ?=
 CHAOS_SECONDS ?= 3600
+WALK_ARGS ?=
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
 # transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
@@ -98,6 +99,9 @@ test-stops-on-cluster: setup ## Stop jobs at 40 moments of their start on a clus
 
 test-api: setup ## Run the tests against a real Kubernetes API server, built the first time (7 minutes)
 	@$(BIN)/pytest -m api_server -n 2 --dist worksteal tests/api_server $(PYTEST_ARGS)
+
+walk: setup ## Walk over the spec at random on a real API server, 2,000 transitions (WALK_ARGS="--seed 7 --transitions 500"; 10 minutes)
+	@$(BIN)/python tests/api_server/run_spec_walk.py $(WALK_ARGS)
 
 test-memory: setup ## See how much memory 2,000 of the largest jobs take (10 minutes)
 	@LARGE_JOBS=2000 $(BIN)/pytest -s tests/large_jobs $(PYTEST_ARGS)

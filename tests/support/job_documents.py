@@ -119,6 +119,30 @@ def draw_value(chance: random.Random, field: str) -> Any:
     return _draw(chance, root()["$defs"][section]["properties"][name], name)
 
 
+def add_fields(chance: random.Random, document: Document, count: int) -> None:
+    """Give sections of a document so many fields that they may have, or other values; rules may break by it."""
+    for _ in range(count):
+        _add_a_field(chance, document)
+
+
+def fields_of(document: Document) -> set[str]:
+    """Return the fields that stand in a document's spec, named as ``RunPolicy.suspend``."""
+    sections = ((place.holder[place.key], place.schema) for place in _places(random.Random(0), document))
+    return {
+        f"{schema['title']}.{name}"
+        for section, schema in sections
+        if "properties" in schema and isinstance(section, dict)
+        for name in section
+    }
+
+
+def all_fields() -> set[str]:
+    """Return every field that a job's spec may have in any of its sections, named as ``RunPolicy.suspend``."""
+    outside = {"BertPretrainJob", "Metadata", "JobMetadata"}
+    sections = {name: schema for name, schema in root()["$defs"].items() if name not in outside}
+    return {f"{name}.{field}" for name, schema in sections.items() for field in schema.get("properties", {})}
+
+
 def as_kubectl_sends_it(value: Any) -> Any:
     """Return a value with whole numbers as integers: kubectl reads YAML and JSON alike and writes 2.0 as 2.
 

@@ -1,0 +1,196 @@
+"""What must hold of jobs and their children once the operator has caught up, whatever was done to them. Pure.
+
+It looks at the API server's documents alone and shares no code with the operator: how far a job is told to be must be
+what its children and pods show. What may legitimately be otherwise is named at each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+GROUP = "bert-operator.dev"
+TERMINAL = ("Succeeded", "Failed")
+FINAL_PHASES = TERMINAL
+"""Of pods, which call them alike."""
+PHASES = ("Invalid", "Pending", "Queued", "Running", "Stopping", "Stopped", *TERMINAL)
+_ENDINGS = {"Job": ("Complete", "Failed"), "MPIJob": ("Succeeded", "Failed")}
+# A started job whose frozen configuration is gone is not read any further: its phase is the last one.
+_UNREADABLE = (
+    "FrozenConfigurationMissing",
+    "FrozenConfigurationUntrusted",
+    "FrozenConfigurationUnreadable",
+    "Rejected",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Lists of one namespace, read one after the other."""
+
+    jobs: tuple[Json, ...]
+    children: tuple[Json, ...]
+    """Jobs and MPIJobs with their kinds, those that mpi-operator made included."""
+    config_maps: tuple[Json, ...]
+    pods: tuple[Json, ...]
+
+    def versions(self) -> dict[str, str]:
+        """Return the resource version of every object, by uid."""
+        everything = (*self.jobs, *self.children, *self.config_maps, *self.pods)
+        return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in everything}
+
+    def own(self, job: Json) -> list[Json]:
+        """Return a job's children: those that it controls, and the one in its status, whose owner may be taken away."""
+        uid, known = job["metadata"]["uid"], status_of(job).get("child", {}).get("uid")
+        return [child for child in self.children if owner_uid(child) == uid or child["metadata"]["uid"] == known]
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was seen of jobs before, by uid: some of it never goes back."""
+
+    seen: dict[str, Json] = field(default_factory=dict)
+    """Status."""
+    kept: set[str] = field(default_factory=set)
+    """Uids of objects that may outlive their job: it was deleted so, or others have taken their owner away."""
+
+
+def find_problems(found: Snapshot, memory: Memory) -> list[str]:
+    """Return what is not as it must be, a sentence each that begins with the name of the job."""
+    problems = [text for job in found.jobs if not is_deleting(job) for text in _of_job(job, found, memory)]
+    return [*problems, *_orphans(found, memory)]
+
+
+def remember(found: Snapshot, memory: Memory) -> None:
+    """Note what is now, for later looks."""
+    memory.seen |= {job["metadata"]["uid"]: status_of(job) for job in found.jobs}
+
+
+def _of_job(job: Json, found: Snapshot, memory: Memory) -> Iterator[str]:
+    name, status = job["metadata"]["name"], status_of(job)
+    phase = status.get("phase")
+    if phase not in PHASES:
+        yield f"{name}: no phase, but {phase}"
+        return
+    yield from (f"{name}: {text}" for text in _back(memory.seen.get(job["metadata"]["uid"], {}), status))
+    active = [child for child in found.own(job) if not has_ended(child)]
+    staying = [child for child in active if not is_deleting(child)]
+    if phase in TERMINAL:
+        yield from (f"{name}: has {phase}, and {child['metadata']['name']} goes on" for child in staying)
+        return
+    if status.get("observedGeneration") != job["metadata"]["generation"]:
+        seen, now = status.get("observedGeneration"), job["metadata"]["generation"]
+        yield f"{name}: generation {now} was not observed, only {seen}"
+    if len(staying) > 1:
+        yield f"{name}: {len(staying)} children at once: {[child['metadata']['name'] for child in staying]}"
+    if phase != "Invalid" and blocked_by(status) not in _UNREADABLE:
+        yield from (f"{name}: {text}" for text in _of_phase(job, status, active, staying, found))
+
+
+def _back(before: Json, now: Json) -> Iterator[str]:
+    """Yield what went back that never may."""
+    if before.get("phase") in TERMINAL:
+        for key in ("phase", "attempt", "completionTime", "failures"):
+            if before.get(key) != now.get(key):
+                yield f"it had ended, and {key} was {before.get(key)}, is {now.get(key)}"
+    if now.get("attempt", 0) < before.get("attempt", 0):
+        yield f"attempt was {before['attempt']}, is {now.get('attempt')}"
+    if not set(before.get("completedRuns") or ()) <= set(now.get("completedRuns") or ()):
+        yield f"completed runs were {before['completedRuns']}, are {now.get('completedRuns')}"
+    kept = {item["attempt"] for item in now.get("failures") or ()}
+    if not {item["attempt"] for item in before.get("failures") or ()} <= kept:
+        yield "a failure was forgotten"
+
+
+def _of_phase(job: Json, status: Json, active: list[Json], staying: list[Json], found: Snapshot) -> Iterator[str]:
+    """Yield where the phase is not what the children show."""
+    phase, reason = status["phase"], status.get("reason")
+    told = f"{phase} ({reason})"
+    wants_stop = job["spec"].get("runPolicy", {}).get("suspend", False)
+    if wants_stop and phase not in ("Stopping", "Stopped"):
+        yield f"a stop is requested, and it is {told}"
+    match phase:
+        case "Stopped" if active or not wants_stop:
+            yield f"{told}, and {'a child is active' if active else 'no stop is requested'}"
+        case "Stopping" if not any(is_deleting(child) for child in active):
+            yield f"{told}, and no child is being deleted"
+        case "Running" if not active:
+            yield f"{told} without a child"
+        case "Queued" if not any(is_suspended(child) for child in active):
+            yield f"{told}, and no child is suspended"
+        case "Pending" if staying and all(_runs(child, found) for child in staying):
+            yield f"{told}, and the pods of {staying[0]['metadata']['name']} run"
+        case "Pending" if not active and not _is_excused(status, found.own(job)):
+            yield f"{told}: nothing will ever happen: no child, no back-off, nothing that blocks it"
+
+
+def _is_excused(status: Json, own: list[Json]) -> bool:
+    """Return whether a job may be pending without an active child: a time, a leftover or a blocker is waited for."""
+    return (
+        status.get("reason") == "BackingOff"
+        or blocked_by(status) != ""
+        or (status.get("reason") == "RemovingPrevious" and any(is_deleting(child) for child in own))
+    )
+
+
+def _runs(child: Json, found: Snapshot) -> bool:
+    """Return whether all pods of a child run."""
+    if is_suspended(child) or is_deleting(child):
+        return False
+    uids = {child["metadata"]["uid"]}
+    uids |= {item["metadata"]["uid"] for item in found.children if owner_uid(item) in uids}
+    pods = [pod for pod in found.pods if owner_uid(pod) in uids]
+    wanted = 1
+    if child["kind"] == "MPIJob":
+        wanted += child["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    running = [pod for pod in pods if pod["status"].get("phase") == "Running" and not is_deleting(pod)]
+    return len(running) >= wanted
+
+
+def _orphans(found: Snapshot, memory: Memory) -> Iterator[str]:
+    """Yield what outlives its job though nobody wanted that."""
+    uids = {item["metadata"]["uid"] for item in (*found.jobs, *found.children)}
+    for item in (*found.children, *found.config_maps):
+        labels, metadata = item["metadata"].get("labels") or {}, item["metadata"]
+        owner = owner_uid(item)
+        is_left = owner != "" and owner not in uids or owner == "" and f"{GROUP}/job" in labels
+        if is_left and not is_deleting(item) and metadata["uid"] not in memory.kept:
+            yield f"{labels.get(f'{GROUP}/job')}: {item['kind']} {metadata['name']} is left of a job that is gone"
+
+
+def status_of(job: Json) -> Json:
+    """Return the status of an object; empty where it has none."""
+    return job.get("status") or {}
+
+
+def blocked_by(status: Mapping[str, Any]) -> str:
+    """Return the reason of the condition Blocked; empty where nothing blocks."""
+    found = [item["reason"] for item in status.get("conditions") or () if item["type"] == "Blocked"]
+    is_true = any(item["type"] == "Blocked" and item["status"] == "True" for item in status.get("conditions") or ())
+    return str(found[0]) if is_true else ""
+
+
+def has_ended(child: Json) -> bool:
+    """Return whether a Job or MPIJob says that it has succeeded or failed."""
+    conditions = status_of(child).get("conditions") or ()
+    return any(item["type"] in _ENDINGS[child["kind"]] and item["status"] == "True" for item in conditions)
+
+
+def is_suspended(child: Json) -> bool:
+    """Return whether a queue holds a child back."""
+    spec = child.get("spec") or {}
+    return (spec if child["kind"] == "Job" else spec.get("runPolicy") or {}).get("suspend") is True
+
+
+def is_deleting(item: Json) -> bool:
+    """Return whether an object was deleted and waits for somebody."""
+    return "deletionTimestamp" in item["metadata"]
+
+
+def owner_uid(item: Json) -> str:
+    """Return the uid of an object's controller; empty where it has none."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")

@@ -1,0 +1,360 @@
+"""Random walks over the spec: bursts of transitions on a few jobs of a real API server, and a look after each.
+
+A walk consists of episodes, each of which begins and ends with an empty namespace and follows from its seed. What it
+did is kept as bursts of steps, so that an episode with a finding can be walked again and shortened: a step draws all
+that is left open from its own number. The clusters' controllers are real, so the same steps may meet another order.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cluster_api import Api, wait_until
+from control_plane import namespace_of
+from job_documents import all_fields, fields_of
+from kubelet import GROUP, FakeKubelet
+from operator_process import JOBS, OperatorProcess
+from spec_consistency import TERMINAL, Memory, Snapshot, blocked_by, find_problems, remember, status_of
+from spec_transitions import HOLD, PLAIN, QUOTA, RESOURCES, TRANSITIONS, Transition
+
+Json = dict[str, Any]
+
+NAMES = ("walk-a", "walk-b", "walk-c", "walk-d")
+BURSTS = (1, 2, 4, 8, 12)
+"""How many transitions follow each other before the operator is given time."""
+PATIENCE_S = 30.0
+"""Longest time to catch up: the operator waits 10 s for an exit code, and starts in some seconds beside other work."""
+CALM_S = 0.3
+_FOR_PEOPLE = (
+    *("FrozenConfigurationMissing", "FrozenConfigurationUntrusted", "FrozenConfigurationUnreadable"),
+    *("FieldDropped", "Forbidden", "NameTaken", "PodCreationFailed", "Rejected"),
+)
+"""What blocks a job until somebody changes it, or what bears its child's name."""
+MOST_FINDINGS = 10
+BLOCKED_S = 75.0
+"""Longest pause after a creation that was refused, and some more."""
+
+
+class Step(NamedTuple):
+    """One transition."""
+
+    name: str
+    """Of the job."""
+    transition: str
+    number: int
+    """Decides everything that it leaves open."""
+
+
+Burst = list[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What did not hold, and the way to it."""
+
+    seed: int
+    problems: list[str]
+    bursts: list[Burst]
+    tail: str
+    """Of the operator's log."""
+
+    def __str__(self) -> str:
+        steps = (f"  {' | '.join(' '.join(map(str, step)) for step in burst)}" for burst in self.bursts)
+        return "\n".join([f"seed {self.seed}:", *self.problems, "bursts:", *steps, "the operator's log:", self.tail])
+
+
+@dataclass(slots=True)
+class Count:
+    """What was walked."""
+
+    transitions: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0
+    episodes: int = 0
+    fields: set[str] = field(default_factory=set)
+    slowest_s: float = 0.0
+    """Longest time in which the operator caught up."""
+    most_series: int = 0
+    """Lines of /metrics."""
+    resident_bytes: list[int] = field(default_factory=list)
+    """Of the operator, when the namespace was empty."""
+
+    def __str__(self) -> str:
+        total = sum(self.transitions.values())
+        known = all_fields()
+        return (
+            f"transitions={total} kinds={len(self.transitions)}/{len(TRANSITIONS)} restarts={self.restarts} "
+            f"episodes={self.episodes} fields={len(self.fields & known)}/{len(known)} "
+            f"slowest_s={self.slowest_s:.1f} most_series={self.most_series} "
+            f"peak_mb={max(self.resident_bytes, default=0) / 1e6:.0f}"
+        )
+
+
+class SpecWalk:
+    """A walk in one namespace; ``operator`` looks after that namespace alone."""
+
+    def __init__(self, api: Api, namespace: str, operator: OperatorProcess) -> None:
+        self.api, self.namespace, self.operator = api, namespace, operator
+        self.kubelet = FakeKubelet(api, namespace)
+        self.memory, self.frozen = Memory(), dict[str, Json]()
+        self.count = Count()
+        self._log_read = 0
+
+    # What transitions act on.
+
+    def look(self) -> Snapshot:
+        """Return the namespace as it is."""
+        children = [
+            {**item, "kind": kind}
+            for kind in ("Job", "MPIJob")
+            for item in self.api.list(RESOURCES[kind], self.namespace)
+        ]
+        maps = self.api.list(RESOURCES["ConfigMap"], self.namespace, labelSelector=f"{GROUP}/job")
+        return Snapshot(
+            tuple(self.api.list(JOBS, self.namespace)),
+            tuple(children),
+            tuple({**item, "kind": "ConfigMap"} for item in maps),
+            tuple(self.api.list("v1/pods", self.namespace)),
+        )
+
+    def note_fields(self, document: Json) -> None:
+        """Note that the API server took these fields."""
+        self.count.fields |= fields_of(document)
+
+    def end_operator(self, how: str, settings: Json) -> None:
+        """Kill the operator, or ask it to end, and start it with other settings, without waiting for it."""
+        getattr(self.operator, how)()
+        self.operator.configure(**settings)
+        self.operator.launch()
+        self.count.restarts += 1
+
+    # Walking.
+
+    def episode(self, seed: int, transitions: int) -> Finding | None:
+        """Walk so many transitions in an empty namespace, and leave it empty."""
+        chance = random.Random(seed)
+        bursts: list[Burst] = []
+        return self._observed(seed, bursts, self._drawn(chance, transitions, bursts))
+
+    def replay(self, seed: int, bursts: Sequence[Burst]) -> Finding | None:
+        """Walk what was drawn before."""
+        kinds = {transition.__name__: transition for transition in TRANSITIONS}
+
+        def again() -> Iterator[None]:
+            for burst in bursts:
+                for step in burst:
+                    kinds[step.transition](self, step.name, random.Random(step.number))
+                yield
+
+        return self._observed(seed, [*bursts], again())
+
+    def shorten(self, finding: Finding, *, tries: int) -> Finding:
+        """Leave out of an episode what a finding does not need, as far as so many tries tell."""
+        names = [name for name in NAMES if any(text.startswith(name) for text in finding.problems)]
+        if names:
+            about = [[step for step in burst if step.name in names or "operator" in step.transition]
+                     for burst in finding.bursts]  # fmt: skip
+            tries -= 1
+            finding = self.replay(finding.seed, [burst for burst in about if burst]) or finding
+        parts = 2
+        while tries > 0 and len(finding.bursts) > 1:
+            size = max(1, len(finding.bursts) // parts)
+            for start in range(0, len(finding.bursts), size):
+                tries -= 1
+                shorter = self.replay(finding.seed, finding.bursts[:start] + finding.bursts[start + size :])
+                if shorter is not None:
+                    finding = shorter
+                    break
+                if tries <= 0:
+                    break
+            else:
+                if size == 1:
+                    break
+                parts *= 2
+        return finding
+
+    def _drawn(self, chance: random.Random, transitions: int, bursts: list[Burst]) -> Iterator[None]:
+        left, kinds = transitions, [*TRANSITIONS]
+        while left > 0:
+            bursts.append([])
+            size = min(left, chance.choice(BURSTS))
+            while len(bursts[-1]) < size:
+                transition = chance.choices(kinds, [*TRANSITIONS.values()])[0]
+                step = Step(chance.choice(NAMES), transition.__name__, chance.getrandbits(32))
+                if self._take(transition, step):
+                    bursts[-1].append(step)
+            left -= size
+            yield
+
+    def _take(self, transition: Transition, step: Step) -> bool:
+        is_done = transition(self, step.name, random.Random(step.number))
+        self.count.transitions[step.transition] += is_done
+        return is_done
+
+    def _observed(self, seed: int, bursts: list[Burst], walked: Iterator[None]) -> Finding | None:
+        """Let the operator catch up after every burst, and in the end take every hindrance away."""
+        self.memory, self.frozen = Memory(), {}
+        problems: list[str] = []
+        for _ in walked:
+            if problems := self._settle():
+                break
+        problems = problems or self._finish()
+        finding = Finding(seed, problems, bursts, self.operator.tail()) if problems else None
+        problems = self._empty()
+        if problems and finding is None:
+            finding = Finding(seed, problems, bursts, self.operator.tail())
+        self.count.episodes += 1
+        return finding
+
+    # Looking.
+
+    def _settle(self, patience_s: float = PATIENCE_S) -> list[str]:
+        """Return what still does not hold once the operator has had its time; nothing else may change by then."""
+        began_s = time.monotonic()
+        problems: list[str] = ["(not looked at)"]
+
+        def is_calm() -> bool:
+            problems[:] = self._problems()
+            if problems:
+                return False
+            before = self.look().versions()
+            time.sleep(CALM_S)
+            after = self.look()
+            problems[:] = find_problems(after, self.memory)
+            remember(after, self.memory)
+            self._remember_frozen(after)
+            return not problems and before == after.versions()
+
+        try:
+            wait_until(is_calm, patience_s, "calm", every_s=0.1)
+        except TimeoutError:
+            return problems or ["it does not come to rest: objects are written again and again"]
+        self.count.slowest_s = max(self.count.slowest_s, time.monotonic() - began_s)
+        return self._surprises()
+
+    def _problems(self) -> list[str]:
+        if not self.operator.pid:
+            return ["the operator has ended by itself"]
+        if self.operator.page("/readyz")[0] != 200:
+            return ["the operator is not ready"]
+        return find_problems(self.look(), self.memory)
+
+    def _surprises(self) -> list[str]:
+        """Return what the operator did not expect, of its log since the last look, and counters without a bound."""
+        log = self.operator.log()
+        new, self._log_read = log[self._log_read :], len(log)
+        series = [line for line in self.operator.page("/metrics")[1].splitlines() if not line.startswith("#")]
+        self.count.most_series = max(self.count.most_series, len(series))
+        return ["the operator's log has a traceback"] if "Traceback" in new else []
+
+    def _remember_frozen(self, found: Snapshot) -> None:
+        jobs = {job["metadata"]["uid"] for job in found.jobs}
+        for item in found.config_maps:
+            for owner in item["metadata"].get("ownerReferences") or ():
+                if owner["uid"] in jobs:
+                    self.frozen.setdefault(owner["uid"], item)
+
+    # The end of an episode.
+
+    def _finish(self) -> list[str]:
+        """Take every hindrance away, and let every pod succeed: all jobs must come to an end, or say what they need."""
+        nobody = random.Random(0)
+        self.api.delete("v1/resourcequotas", QUOTA, self.namespace)
+        kinds = {transition.__name__: transition for transition in TRANSITIONS}
+        for name in NAMES:
+            for kind in ("let_go", "restore_frozen", "go_on"):
+                kinds[kind](self, name, nobody)
+        with self.kubelet:
+            stuck: list[str] = []
+
+            def has_ended() -> bool:
+                self._release_children()
+                stuck[:] = [text for job in self.look().jobs if (text := _not_ended(job))]
+                return not stuck
+
+            try:
+                wait_until(has_ended, BLOCKED_S, "all jobs to end", every_s=0.3)
+            except TimeoutError:
+                return stuck
+        return self._settle()
+
+    def _release_children(self) -> None:
+        for child in self.look().children:
+            spec = child["spec"] if child["kind"] == "Job" else child["spec"]["runPolicy"]
+            if spec.get("suspend"):
+                go: Json = {"suspend": False}
+                change = {"spec": go if child["kind"] == "Job" else {"runPolicy": go}}
+                self.api.patch(RESOURCES[child["kind"]], child["metadata"]["name"], change, self.namespace)
+
+    def _empty(self) -> list[str]:
+        """Delete all jobs; what nobody wanted to keep must go with them, and the operator must forget all."""
+        for resource in (JOBS, *RESOURCES.values(), "v1/pods"):
+            for item in self.api.list(resource, self.namespace):
+                if HOLD in (item["metadata"].get("finalizers") or ()):
+                    kept = [text for text in item["metadata"]["finalizers"] if text != HOLD]
+                    change = {"metadata": {"finalizers": kept}}
+                    self.api.patch(resource, item["metadata"]["name"], change, self.namespace)
+        for job in self.look().jobs:
+            self.api.delete(JOBS, job["metadata"]["name"], self.namespace)
+        left: list[str] = []
+
+        def is_gone() -> bool:
+            self.kubelet.remove_deleted()
+            found = self.look()
+            left[:] = [f"{job['metadata']['name']}: does not go" for job in found.jobs]
+            left[:] += find_problems(found, self.memory)
+            return not left
+
+        problems = _waited(is_gone, left)
+        # What may stay was kept on request; the next episode begins without it.
+        for resource in ("batch/v1/jobs", RESOURCES["MPIJob"], RESOURCES["ConfigMap"], "v1/pods"):
+            for item in self.api.list(resource, self.namespace):
+                if item["metadata"]["name"] != "kube-root-ca.crt":
+                    self.api.delete(resource, item["metadata"]["name"], self.namespace, grace_s=0)
+        remembered: list[str] = []
+
+        def is_forgotten() -> bool:
+            self.kubelet.remove_deleted()
+            kinds = ("jobs", "children", "pods")
+            known = {kind: self.operator.figure(f'known_objects{{kind="{kind}"}}') for kind in kinds}
+            remembered[:] = [
+                f"the operator still knows {number:.0f} {kind}" for kind, number in known.items() if number
+            ]
+            return not self.api.list("v1/pods", self.namespace) and not remembered
+
+        problems += _waited(is_forgotten, remembered)
+        self.count.resident_bytes.append(self.operator.resident_bytes)
+        return problems
+
+
+def _waited(holds: Callable[[], bool], otherwise: list[str]) -> list[str]:
+    try:
+        wait_until(holds, PATIENCE_S, "the end", every_s=0.2)
+    except TimeoutError:
+        return [*otherwise] or ["pods do not go"]
+    return []
+
+
+def _not_ended(job: Json) -> str:
+    """Return why a job without any hindrance has not ended; empty where that may be."""
+    status = status_of(job)
+    phase, reason = status.get("phase"), status.get("reason")
+    is_waiting = reason == "BackingOff" or phase == "Invalid" or blocked_by(status) in _FOR_PEOPLE
+    if phase in TERMINAL or is_waiting or "deletionTimestamp" in job["metadata"]:
+        return ""
+    return f"{job['metadata']['name']}: does not end: {phase} ({reason}) {status.get('message')}"
+
+
+def prepare_namespace(api: Api, name: str) -> None:
+    """Make a namespace in which pods can be created."""
+    api.create(namespace_of(name)).expect()
+    wait_until(lambda: api.get("v1/serviceaccounts", "default", name).status == 200, 20, f"ServiceAccount in {name}")
+
+
+def settings() -> Json:
+    """Return the settings that the operator of a walk begins with."""
+    return PLAIN
