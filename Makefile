@@ -17,6 +17,9 @@ REPORT_ARGS ?=
 CHAOS_ARGS ?=
 CHAOS_SECONDS ?= 3600
 WALK_ARGS ?=
+# Sums are no secrets, and what is generated or kept of a release holds thousands.
+SCANNED = . ':!*.lock' ':!*.sum' ':!*.sha256' ':!*.svg' ':!*.png' ':!*crd.yaml' ':!tools/control_plane/*.txt' \
+  ':!tests/fixtures/release-*' ':!tests/fixtures/tensorflow' ':!tests/golden'
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
 # transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
@@ -145,7 +148,7 @@ test-manifests-oldest: setup ## Have the API server of the oldest supported rele
 test-cpumanager: setup ## Ask kubelet's own CPU manager which CPUs our pods get on machines with hyper-threads (4 minutes the first time)
 	@$(BIN)/pytest -m cpumanager -s tests/cpumanager $(PYTEST_ARGS)
 
-check: lint types layers generated ## Everything that needs no test run: lint, types, layers, generated
+check: lint types layers generated secrets ## Everything that needs no test run: lint, types, layers, generated, secrets
 
 lint: setup ## Style, formatting and spelling
 	@$(BIN)/ruff check .
@@ -157,6 +160,9 @@ types: setup ## Strict types of both packages and the tools
 
 layers: setup ## Who may import whom, as pyproject.toml says
 	@$(BIN)/lint-imports --no-logo --no-cache
+
+secrets: setup ## Fail if a file holds something like a password or key that .secrets.baseline does not know
+	@git ls-files -z -- $(SCANNED) | xargs -0 -n 400 -P 2 $(BIN)/detect-secrets-hook --baseline .secrets.baseline
 
 structure: setup ## Entries, levels, import cycles, comments, duplicated blocks (STRUCTURE_ARGS="another/checkout --json")
 	@$(BIN)/python tools/structure.py $(STRUCTURE_ARGS)
