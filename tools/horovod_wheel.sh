@@ -17,7 +17,8 @@ venv=$(cd "$1" && pwd)
 mpi=${2:-open-mpi}
 architectures=${3:-}
 version=0.28.1
-sdist_sha256=$(sed -n 's/^horovod //p' "$(dirname "$0")/horovod.sha256")
+tools=$(cd "$(dirname "$0")" && pwd)
+sdist_sha256=$(sed -n 's/^horovod //p' "$tools/horovod.sha256")
 recipe=2 # raise when this script changes what it builds
 python=$venv/bin/python
 case $mpi in
@@ -100,12 +101,18 @@ unset CUDA_HOME CUDA_PATH CUDACXX
 make_cuda_home() {
     local home=$1 release packages part
     release=$("$python" -c 'import torch; print(torch.version.cuda)')
-    local compiler=(nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-cccl)
+    local compiler=(nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-cccl) lock=$tools/cuda-compiler.lock
     [ "${release%%.*}" -ge 13 ] || compiler=(nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12)
-    "$python" -m pip install -q --no-deps --target "$work/nvcc" "${compiler[@]/%/==$release.*}" >"$log" 2>&1 ||
-        return 1
+    if grep -q "^${compiler[0]}==$release\." "$lock"; then
+        compiler=(--require-hashes -r "$lock")
+    else
+        # A torch that no lock file names was installed without hashes too (TORCH_INDEX, TORCH_VERSION of the image).
+        echo "setup: CUDA $release is not that of $(basename "$lock"): its compiler is installed without hashes" >&2
+        compiler=("${compiler[@]/%/==$release.*}")
+    fi
+    "$python" -m pip install -q --no-deps --target "$work/nvcc" "${compiler[@]}" >"$log" 2>&1 || return 1
     if [ ! -e "$(echo "$work"/nvcc/nvidia/*/bin/nvcc)" ]; then
-        echo "PyPI's ${compiler[0]} $release holds no nvcc, only its parts: CUDA 13 or later is needed" >"$log"
+        echo "PyPI's compiler for CUDA $release holds no nvcc, only its parts: CUDA 13 or later is needed" >"$log"
         return 1
     fi
     mkdir -p "$home/include" "$home/lib"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build images with buildah and skopeo for a node without a registry, and print the folder (an OCI image layout) that holds them.
 #
-#   tools/images.sh [NAME...]        default: operator trainer
+#   tools/images.sh [--release] [--fresh] [--output FOLDER] [NAME...]        default: operator trainer
 #
 # NAME is operator, trainer (Open MPI 5), a flavour of the trainer (trainer-open-mpi-4, trainer-mpich,
 # trainer-intel-mpi), trainer-cuda (Open MPI 5 and NCCL), or one with an older torch and without Horovod: trainer-v100
@@ -9,12 +9,16 @@
 # layers that images share once, so that a flavour adds some 150 MB to the trainer's 4 GB. For tests and
 # `make cluster-demo`, which import them as bert-operator.test/NAME:dev (tools/local_cluster/image_layout.py); with Docker,
 # `docker build -f images/NAME/Dockerfile .` does the same. The layout lies outside the clone. An image whose inputs have not changed is not built again, and what
-# no image needs any more is deleted. The base image is made by debootstrap, once.
+# no image needs any more is deleted. The base image is made by debootstrap, once, and packages come from the machine's mirror.
+#
+# --release builds as anyone else does: on the base that the Dockerfile names by digest, with packages of its snapshot.
+# --fresh builds again what is there, from nothing (a release always does). --output is another folder for the layout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bert-operator
 layout=$cache/images/layout
 base=docker.io/library/debian:bookworm-slim
+stand_in=1 fresh=0
 export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} STORAGE_DRIVER=${STORAGE_DRIVER:-overlay}
 
 names="operator, trainer, trainer-cuda, trainer-v100, trainer-ort, trainer-open-mpi-4, trainer-mpich, trainer-intel-mpi"
@@ -24,9 +28,10 @@ die() { say "$@"; exit 1; }
 
 inputs_of() {
     case $1 in
-        operator) echo images/operator operator/bert_operator pyproject.toml ;;
+        operator) echo images/operator images/install-packages.sh operator/bert_operator pyproject.toml ;;
         trainer | trainer-cuda | trainer-v100 | trainer-ort | trainer-open-mpi-4 | trainer-mpich | trainer-intel-mpi)
-            echo images/trainer trainer/bert_trainer tools/horovod_wheel.sh tools/horovod.sha256 ;;
+            echo images/trainer images/install-packages.sh trainer/bert_trainer tools/horovod_wheel.sh \
+                tools/horovod.sha256 tools/cuda-compiler.lock ;;
     esac
 }
 
@@ -55,7 +60,8 @@ minutes_of() {
 key_of() {
     # Names and contents; what Python and compilers leave behind does not count.
     # shellcheck disable=SC2046 - several words
-    { find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -not -path '*/backends/cpu/lib/*' -print0 | sort -z | xargs -0 sha256sum; echo "$1"; } |
+    { find $(inputs_of "$1") -type f -not -path '*/__pycache__/*' -not -path '*/backends/cpu/lib/*' -print0 | sort -z | xargs -0 sha256sum; echo "$1"
+        [ "$stand_in" = 1 ] || echo release; } |
         sha256sum | cut -c1-16
 }
 
@@ -74,8 +80,16 @@ make_base() {
 }
 
 build() {
-    local name=$1 key=$2 started=$SECONDS work options=(--layers --network host --pull=never)
-    make_base
+    local name=$1 key=$2 started=$SECONDS work time options=(--network host)
+    if [ "$stand_in" = 1 ]; then
+        make_base
+        # Its packages come from the mirror that the machine reaches, which keeps no snapshots.
+        options+=(--pull=never --build-arg="BASE=$base" --build-arg=SNAPSHOT=)
+    fi
+    if [ "$fresh" = 1 ]; then options+=(--no-cache); else options+=(--layers); fi
+    # Of every file and of the image itself; without it a build differs from the one before in all of them.
+    time=$(sed -n 's/^ARG SOURCE_DATE_EPOCH=//p' "images/${name%%-*}/Dockerfile")
+    options+=(--timestamp "$time")
     work=$(mktemp -d)
     # Package indexes may be reached through a certificate of the site; pip inside is told of the machine's bundle.
     if [ -r "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ]; then
@@ -97,7 +111,7 @@ build() {
         { cat "$work/log" >&2; rm -rf "$work"; die "packing $name failed"; }
     echo "$key" >"$layout/$name.key"
     rm -rf "$work"
-    forget_older "$name" "$key"
+    [ "$layout" != "$cache/images/layout" ] || forget_older "$name" "$key"
     say "built $name in $((SECONDS - started)) s"
 }
 
@@ -130,6 +144,15 @@ PY
 
 main() {
     local name key tool
+    while [[ ${1:-} == --* ]]; do
+        case $1 in
+            --release) stand_in=0 fresh=1 ;;
+            --fresh) fresh=1 ;;
+            --output) layout=${2:?--output: which folder?} && shift ;;
+            *) die "got '$1'; allowed: --release, --fresh, --output FOLDER" ;;
+        esac
+        shift
+    done
     [ $# -gt 0 ] || set -- operator trainer
     for name in "$@"; do
         [ -n "$(inputs_of "$name")" ] ||
@@ -140,11 +163,12 @@ main() {
     done
     mkdir -p "$layout"
     # Whoever reads the layout holds the lock too.
-    exec 9>"$layout/../lock"
+    mkdir -p "$cache/images"
+    exec 9>"$cache/images/lock"
     flock 9
     for name in "$@"; do
         key=$(key_of "$name")
-        [ "$(cat "$layout/$name.key" 2>/dev/null)" = "$key" ] || build "$name" "$key"
+        [ "$fresh" = 0 ] && [ "$(cat "$layout/$name.key" 2>/dev/null)" = "$key" ] || build "$name" "$key"
     done
     echo "$layout"
 }

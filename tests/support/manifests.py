@@ -124,12 +124,12 @@ def build_mpi_operator(tmp_path: Path) -> str:
     """Return what deploy/kustomize/mpi-operator makes of the release, taken from its module and not the network."""
     tree = copy_tree(tmp_path, "mpi-operator")
     (release,) = module_files().glob(f"github.com/kubeflow/mpi-operator@*/{MPI_OPERATOR}")
-    shutil.copy(release, tree / "mpi-operator.yaml")
     file = tree / "kustomization.yaml"
-    version = release.relative_to(module_files()).parts[2].partition("@")[2]
-    url = f"https://raw.githubusercontent.com/kubeflow/mpi-operator/{version}/{MPI_OPERATOR}"
-    assert url in file.read_text(), f"{KUSTOMIZE}/mpi-operator does not take the release {version} of modules.txt"
-    file.write_text(file.read_text().replace(url, "mpi-operator.yaml"))
+    shutil.copy(release, tree / "mpi-operator.yaml")
+    subprocess.run(["sha256sum", "--check", "--quiet", "mpi-operator.yaml.sha256"], cwd=tree, check=True)
+    text, count = re.subn(rf"https://\S+/{MPI_OPERATOR}", "mpi-operator.yaml", file.read_text())
+    assert count == 1, f"{KUSTOMIZE}/mpi-operator does not take {MPI_OPERATOR}"
+    file.write_text(text)
     return kustomize(tree)
 
 

@@ -1,0 +1,87 @@
+"""Judge a report of osv-scanner: ``python tools/known_vulnerabilities.py REPORT --scanned requirements.lock ...``.
+
+REPORT is what ``osv-scanner scan source --all-packages --format json`` wrote: every package that it looked up, with
+what is known of it. A scan that looked up nothing must not pass for a clean one: a report that is missing, empty, or
+holds no package of one of the files that were to be scanned is a failure. What the VEX document
+(tools/release/vex.json) states as not affecting us or as fixed is named and passes; everything else fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+VEX = Path(__file__).parent / "release/vex.json"
+_PASSES = ("not_affected", "fixed")
+
+
+class EmptyScan(Exception):
+    """Why a report says nothing."""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Print what is known, and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--scanned", nargs="+", required=True, help="the end of each file's path")
+    parser.add_argument("--vex", type=Path, default=VEX)
+    arguments = parser.parse_args(words)
+    try:
+        results = read_results(arguments.report, arguments.scanned)
+    except EmptyScan as error:
+        print(f"known vulnerabilities: {error}", file=sys.stderr)
+        return 2
+    stated = stated_names(json.loads(arguments.vex.read_text()))
+    packages = [package for result in results for package in result["packages"]]
+    open_ones = 0
+    for package in packages:
+        for names in vulnerabilities(package):
+            status = next((stated[name] for name in sorted(names) if name in stated), "")
+            open_ones += status not in _PASSES
+            what = package["package"]
+            print(
+                f"{what['name']} {what['version']}: {', '.join(sorted(names))}: {status or 'no statement in the VEX'}"
+            )
+    print(f"known vulnerabilities: files={len(arguments.scanned)} packages={len(packages)} open={open_ones}")
+    return 1 if open_ones else 0
+
+
+def read_results(report: Path, scanned: list[str]) -> list[dict[str, Any]]:
+    """Return the report's results.
+
+    Raises:
+        EmptyScan: There is no report, or it looked up no package of one of the files.
+    """
+    try:
+        document = json.loads(report.read_text())
+    except (OSError, ValueError) as error:
+        raise EmptyScan(f"{report}: {error}; the scan or its database failed") from None
+    results: list[dict[str, Any]] = document.get("results") or []
+    for file in scanned:
+        found = [result for result in results if str(result["source"]["path"]).endswith(file)]
+        if not any(result.get("packages") for result in found):
+            raise EmptyScan(f"{report}: no package of {file} was looked up; run osv-scanner with --all-packages")
+    return results
+
+
+def stated_names(vex: dict[str, Any]) -> dict[str, str]:
+    """Return the status of every vulnerability that an OpenVEX document names, by each of its names."""
+    found = {}
+    for statement in vex["statements"]:
+        vulnerability = statement["vulnerability"]
+        for name in (vulnerability["name"], *vulnerability.get("aliases", ())):
+            found[name] = statement["status"]
+    return found
+
+
+def vulnerabilities(package: dict[str, Any]) -> list[set[str]]:
+    """Return the names of each vulnerability of a package; databases name one differently."""
+    known = package.get("vulnerabilities") or []
+    return [{item["id"], *item.get("aliases", ()), *item.get("upstream", ())} for item in known]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
