@@ -17,6 +17,7 @@ REPORT_ARGS ?=
 CHAOS_ARGS ?=
 CHAOS_SECONDS ?= 3600
 WALK_ARGS ?=
+RELEASE_ARGS ?=
 # Sums are no secrets, and what is generated or kept of a release holds thousands.
 SCANNED = . ':!*.lock' ':!*.sum' ':!*.sha256' ':!*.svg' ':!*.png' ':!*crd.yaml' ':!tools/control_plane/*.txt' \
   ':!tests/fixtures/release-*' ':!tests/fixtures/tensorflow' ':!tests/golden'
@@ -181,6 +182,9 @@ lock: setup ## Resolve requirements.lock again (UPGRADE=--upgrade takes new vers
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra operator --extra trainer --extra mpi --extra dev --generate-hashes --no-emit-index-url --quiet \
 	  $(UPGRADE) -o requirements.lock
+
+release: setup ## Make the files of a release in dist/, from the last commit (RELEASE_ARGS="--images none")
+	@$(BIN)/python tools/make_release.py $(RELEASE_ARGS)
 
 clean: ## Remove .venv and every cache inside the clone (downloads and wheels outside it stay)
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -9,7 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 PLACES = ("deploy", "charts", "operator", "docs/guides", "images")
-OURS = re.compile(r"/(?:trainer|operator):(\d[\w.]*)|newTag: (\S+)|^(?:appV|v)ersion: (\S+)")
+OURS = re.compile(
+    r"/(?:trainer|operator):(\d[\w.]*)|newTag: (\S+)|^(?:appV|v)ersion: (\S+)|\bbert[\w-]*[-:](\d+\.\d+\.\d+)"
+)
 
 
 def test_images_and_chart_carry_the_version_of_the_distribution() -> None:

@@ -1,0 +1,112 @@
+"""A scan for known vulnerabilities is never a green empty one, and the VEX document answers for what is known."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+VEX = json.loads((ROOT / "tools/release/vex.json").read_text())
+
+Json = dict[str, Any]
+
+
+def package(name: str, *vulnerabilities: Json) -> Json:
+    found = {"vulnerabilities": list(vulnerabilities)} if vulnerabilities else {}
+    return {"package": {"name": name, "version": "1.0", "ecosystem": "PyPI"}, **found}
+
+
+def judge(tmp_path: Path, report: Json | str | None, *files: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "report.json"
+    if report is not None:
+        path.write_text(report if isinstance(report, str) else json.dumps(report))
+    words = [sys.executable, ROOT / "tools/known_vulnerabilities.py", path, "--scanned", *(files or ("a.lock",))]
+    return subprocess.run(words, capture_output=True, text=True, timeout=50)
+
+
+def results(*packages: Json, path: str = "/clone/a.lock") -> Json:
+    return {"results": [{"source": {"path": path}, "packages": list(packages)}]}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [None, "", {}, {"results": []}, {"results": None}, results(), results(package("x"), path="/clone/b.lock")],
+    ids=["no report", "an empty file", "nothing", "no results", "null", "no packages", "another file's"],
+)
+def test_a_scan_that_looked_up_nothing_fails(tmp_path: Path, report: Json | str | None) -> None:
+    done = judge(tmp_path, report)
+    assert done.returncode == 2
+    assert "known vulnerabilities: " in done.stderr
+
+
+def test_one_file_that_was_not_scanned_fails(tmp_path: Path) -> None:
+    done = judge(tmp_path, results(package("x")), "a.lock", "b.lock")
+    assert done.returncode == 2
+    assert "no package of b.lock was looked up" in done.stderr
+
+
+def test_packages_without_known_vulnerabilities_pass(tmp_path: Path) -> None:
+    done = judge(tmp_path, results(package("x"), package("y")))
+    assert (done.returncode, done.stdout) == (0, "known vulnerabilities: files=1 packages=2 open=0\n")
+
+
+def test_what_the_vex_answers_passes_and_the_rest_fails(tmp_path: Path) -> None:
+    answered = {"id": "GHSA-1", "aliases": ["CVE-2024-10190"]}
+    assert judge(tmp_path, results(package("horovod", answered))).returncode == 0
+    done = judge(tmp_path, results(package("horovod", answered, {"id": "CVE-2030-1"})))
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "horovod 1.0: CVE-2024-10190, GHSA-1: not_affected",
+        "horovod 1.0: CVE-2030-1: no statement in the VEX",
+        "known vulnerabilities: files=1 packages=1 open=1",
+    ]
+
+
+def test_the_vex_document_is_one() -> None:
+    assert VEX["@context"] == "https://openvex.dev/ns/v0.2.0"
+    assert {"@id", "author", "timestamp", "version", "statements"} <= VEX.keys()
+    for statement in VEX["statements"]:
+        assert statement["status"] in {"not_affected", "affected", "fixed", "under_investigation"}
+        assert all(product["@id"].startswith("pkg:") for product in statement["products"])
+        # The specification asks for a reason of the one and a next step of the other.
+        assert statement["status"] != "not_affected" or statement["justification"]
+        assert statement["status"] != "affected" or statement["action_statement"]
+
+
+def test_horovod_s_runner_is_started_by_no_code_of_the_trainer() -> None:
+    # What the statements on Horovod say; the laptop's launcher runs horovodrun for a program, never elastic.
+    trainer = [path for path in (ROOT / "trainer").rglob("*.py") if "horovod.runner" in path.read_text()]
+    assert trainer == []
+    launch = (ROOT / "operator/bert_operator/local/launch.py").read_text()
+    assert not re.search(r"--(min|max)-n(um-proc|p)|--host-discovery-script|horovod\.run\b", launch)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_name_actions_by_commit_and_start_with_no_rights(workflow: Path) -> None:
+    text = workflow.read_text()
+    uses = re.findall(r"uses: (.*)", text)
+    assert uses
+    assert [line for line in uses if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+    document = yaml.safe_load(text)
+    assert document["permissions"] == {}
+    for job in document["jobs"].values():
+        assert job["permissions"], "a job that says nothing gets what the repository's settings give"
+        checkouts = [step for step in job["steps"] if str(step.get("uses")).startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_the_job_that_builds_a_release_may_write_and_sign_nothing() -> None:
+    document = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+    assert document["jobs"]["build"]["permissions"] == {"contents": "read"}
+    signing = [name for name, job in document["jobs"].items() if "id-token" in job["permissions"]]
+    assert signing == ["publish"]
+    commands = [str(step.get("run")) for step in document["jobs"]["publish"]["steps"]]
+    assert not any("make " in command for command in commands), "what signs builds nothing"
