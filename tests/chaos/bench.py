@@ -23,6 +23,8 @@ from real_jobs import DATA_JOB, STEPS, RealJob, data_job, training_job
 LAST_STAGE = [*STEPS][-1]
 START_DEADLINE_S = 400.0
 UNDISTURBED = "undisturbed"
+SLOWER = 4
+"""Of the steps of ``training_job``, by larger batches."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,9 @@ def chaos_job(name: str, **spec: object) -> dict[str, object]:
     """Return the job that faults happen to: two pods with one rank each, 180 steps, a checkpoint at every tenth."""
     job = training_job(name, **spec)
     job["spec"]["stages"] = job["spec"]["stages"][: len(STEPS)]  # without the exports
+    # At 50 steps a second a job takes a dozen of them between an eviction and its ranks' stop, and ends inside others.
+    for stage in job["spec"]["stages"]:
+        stage["pretrain"]["globalBatchSize"] *= SLOWER
     return job
 
 

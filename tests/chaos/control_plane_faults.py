@@ -28,7 +28,7 @@ from node import NODE_NAME, Cluster, node_is_ready
 SLOW_CALL_S = 30.0
 HOUR_S = 3600
 NOT_READY_S = 120.0
-A_LITTLE, HARDLY = 0.15, 0.04
+A_LITTLE, HARDLY = 0.45, 0.12
 """Of a core, for each worker, while a fault holds for half a minute or for minutes: some 40 steps of the job's 180."""
 NOTICED_S = 90.0
 """Longest wait until the node controller calls a silent node NotReady; by default it waits 50 s."""
@@ -62,6 +62,7 @@ def newest_ranks(scene: Scene) -> list[Json]:
 
 
 def kill_the_operator(scene: Scene) -> None:
+    slow_ranks(scene, A_LITTLE)
     kill_operator(scene.cluster)
 
 
@@ -75,6 +76,7 @@ def kill_operator_and_worker(scene: Scene) -> None:
 
 def have_operator_again(scene: Scene) -> None:
     wait_ready(scene.cluster)
+    end_healing(scene)
 
 
 def stop_api_server(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consistency import MPI_JOBS, attempt_of, find_children, has_ended, wait_consistent
-from control_plane_faults import node_of
+from control_plane_faults import A_LITTLE, end_healing, node_of, slow_ranks
 from fault import Fault, NotInEffect, Scene
 from node_processes import processes_of
 
@@ -45,6 +45,7 @@ def newest_child(scene: Scene) -> Json:
 
 
 def revoke_rights(scene: Scene) -> None:
+    slow_ranks(scene, A_LITTLE)
     api = api_of(scene)
     scene.kept["subjects"] = api.get(BINDINGS, ACCOUNT, "").expect()["subjects"]
     api.patch(BINDINGS, ACCOUNT, {"subjects": []}).expect()
@@ -55,6 +56,7 @@ def give_rights_back(scene: Scene) -> None:
     api = api_of(scene)
     api.patch(BINDINGS, ACCOUNT, {"subjects": scene.kept["subjects"]}).expect()
     wait_rights(api, granted=True)
+    end_healing(scene)
 
 
 def wait_rights(api: Api, *, granted: bool) -> None:
