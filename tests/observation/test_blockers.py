@@ -252,6 +252,12 @@ def test_waiting_is_no_blocker() -> None:
     assert find(child_document(true=LOOKED_AT), pod_document(phase="Pending"), after=3600) is None
 
 
+def test_a_refusal_that_mpi_operator_passes_on_is_told_as_what_it_is() -> None:
+    refused = 'worker pod created failed: pods "demo-a1-worker-0" is forbidden: no PriorityClass with name x was found'
+    assert classify_refusal(refused, "MPIJobFailed").reason == "PodCreationFailed"
+    assert classify_refusal("spec.mpiReplicaSpecs: Invalid", "MPIJobFailed").reason == "MPIJobRejected"
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

@@ -194,9 +194,6 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
     elif event == "ErrResourceExists":
         reason = BlockerReason.NAME_TAKEN
         remedy = "delete the object that has the name, or rename the job"
-    elif event in ("ValidationError", "MPIJobFailed"):
-        reason = BlockerReason.MPI_JOB_REJECTED
-        remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
     # Before the next branch: this message says "is forbidden" as well.
     elif "because it is being terminated" in lower:
         reason = BlockerReason.NAMESPACE_TERMINATING
@@ -211,6 +208,9 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
         remedy = (
             "have an administrator create or allow what is named, or delete the job and apply it again without that"
         )
+    elif event in ("ValidationError", "MPIJobFailed"):
+        reason = BlockerReason.MPI_JOB_REJECTED
+        remedy = "kubectl describe the MPIJob; it may be that mpi-operator is older than v0.8"
     else:
         reason, remedy = BlockerReason.POD_CREATION_FAILED, "kubectl describe the Job or MPIJob"
     return Blocker(reason=reason, message=f"{message}. Next: {remedy}")
