@@ -82,3 +82,34 @@ def test_a_child_that_others_have_changed_runs_on_as_the_jobs_own(
         jobs.delete("bert")
         wait_until(lambda: not api.list(RESOURCES[workers], namespace), 20, "the child to go with its job")
         wait_until(lambda: not api.list("v1/pods", namespace), 20, "its pods to go")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("change", [overwrite_label, overwrite_every_label, remove_label])
+def test_a_child_that_others_have_changed_before_it_ran_is_the_jobs_own(
+    change: Callable[[Api, str, int], None],
+    workers: int,
+    restarts: bool,
+    api: Api,
+    namespace: str,
+    jobs: Jobs,
+    operator: OperatorProcess,
+) -> None:
+    """The status names a child from its start on; until then it is known by its creation, or by its name again."""
+    jobs.create("bert", workers=workers)
+    name = "bert-a1" if workers > 1 else "bert-a1-training"
+    wait_until(lambda: api.get(RESOURCES[workers], name, namespace).status == 200, 20, "the child")
+    wait_until(lambda: api.list("v1/pods", namespace), 20, "its pods")
+    change(api, namespace, workers)
+    if restarts:
+        operator.restart()
+    operator.wait_resyncs(2)
+    assert len(api.list(RESOURCES[workers], namespace)) == 1
+    with FakeKubelet(api, namespace) as kubelet:
+        kubelet.fates = dict.fromkeys(range(10), kubelet.succeed)
+        status = jobs.wait_phase("bert", "Succeeded")
+    assert (status["attempt"], status.get("failures", [])) == (1, []), status
+    jobs.delete("bert")
+    wait_until(lambda: not api.list(RESOURCES[workers], namespace), 20, "the child to go with its job")
+    wait_until(lambda: operator.figure('known_objects{kind="children"}') == 0, 20, "it to be forgotten")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bert_operator.cluster.index import MAX_WARNINGS, Index
-from bert_operator.cluster.object_summaries import MAX_KEPT_BYTES
+from bert_operator.cluster.object_summaries import MAX_KEPT_BYTES, ChildRecord
 from bert_operator.names import JobRef
 from bert_operator.render.names import name_prefix
 from child_documents import NAMESPACE, child_document, event_document, pod_document
@@ -248,3 +248,34 @@ def test_everything_of_a_kind_is_listed_for_comparisons() -> None:
     assert [item[1] for item in index.known("MPIJob")] == ["demo-a2"]
     assert [item[1] for item in index.known("Pod")] == ["demo-a1-worker-0"]
     assert index.count_phases() == {"Pending": 1}
+
+
+def test_what_is_labelled_with_another_job_s_name_is_known_once_and_dropped_with_its_deletion() -> None:
+    """Anyone may label Jobs and pods of theirs with any name: none of them may stay in memory when it is gone."""
+    index = Index()
+    index.put_job(job())
+    for put, document, labels in (
+        (index.put_child, child_document(version=5), {"bert-operator.dev/job": "other"}),
+        (index.put_pod, pod_document(version=5), {"bert-operator.dev/job": "other"}),
+    ):
+        put(document)
+        before = index.count()
+        metadata = {**document["metadata"], "labels": document["metadata"]["labels"] | labels, "resourceVersion": "6"}
+        assert put({**document, "metadata": metadata}) == JobRef(NAMESPACE, "other")
+        assert index.count() == before
+        assert index.drop({**document, "metadata": metadata}) == JobRef(NAMESPACE, "other")
+    assert index.count() == {"jobs": 1, "children": 0, "pods": 0, "warnings": 0}
+
+
+def test_a_child_that_others_relabel_stays_with_the_job_that_is_on_record() -> None:
+    index, child = Index(), child_document(version=5)
+    index.put_job(job())
+    child["metadata"]["labels"] |= {"bert-operator.dev/job": "other"}
+    assert index.put_child(child) == JobRef(NAMESPACE, "other")
+    name, uid = child["metadata"]["name"], child["metadata"]["uid"]
+    child["metadata"]["resourceVersion"] = "6"
+    assert index.find_again(child, ChildRecord("demo", "job-uid", "MPIJob", name, uid, "training", 1)) == DEMO
+    assert [(each.uid, each.version) for each in index.own_children(DEMO, "job-uid")] == [(uid, 6)]
+    assert index.count()["children"] == 1
+    assert index.drop(child) == DEMO
+    assert index.num_records == 0

@@ -19,7 +19,7 @@ from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
-from bert_operator.cluster.object_summaries import ChildRecord, ChildSummary, JobSummary, PodSummary
+from bert_operator.cluster.object_summaries import ChildKind, ChildRecord, ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
 from bert_operator.cluster.work_queue import Requeue
@@ -29,6 +29,7 @@ from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen
 from bert_operator.state.observed import Blocker, Child
 from bert_operator.state.plan import Plan
+from bert_operator.state.runs import ChildSpec, run_placement
 
 Document = dict[str, Any]
 
@@ -93,7 +94,7 @@ class Children:
         self._now_s = clock
         # Both hold the job's uid as well: a job may be deleted and recreated under its name at any time.
         self._refusals: dict[JobRef, Refusal] = {}
-        self._created: dict[JobRef, tuple[str, ChildRef]] = {}
+        self._created: dict[JobRef, ChildRecord] = {}
 
     def forget(self, ref: JobRef) -> None:
         """Drop everything about a job that is gone."""
@@ -111,8 +112,10 @@ class Children:
 
     def created(self, ref: JobRef, uid: str) -> ChildRef | None:
         """Return the child that this process created last for this very job."""
-        owner_uid, child = self._created.get(ref, ("", None))
-        return child if owner_uid == uid else None
+        made = self._created.get(ref)
+        if made is None or made.job_uid != uid:
+            return None
+        return ChildRef(kind=made.kind, name=made.name, uid=made.uid, attempt=made.attempt)
 
     def own(self, ref: JobRef, summary: JobSummary) -> Sequence[ChildSummary]:
         """Return the children that this very job controls; the garbage collector deletes those of a namesake."""
@@ -135,15 +138,21 @@ class Children:
             for item in answer.get("items", ()):
                 # Items of a list carry no kind.
                 self._index.put_child({**item, "kind": kind})
-        if summary.child is not None:
-            await self._look_for(ref, summary.child)
+        for record in self._records(ref, summary):
+            await self._look_for(ref, record)
+
+    def _records(self, ref: JobRef, summary: JobSummary) -> list[ChildRecord]:
+        """Return what is on record of the newest child: in the status, or, until it is there, of its creation."""
+        made = self._created.get(ref)
+        both = (summary.child, made if made is not None and made.job_uid == summary.uid else None)
+        return list(dict.fromkeys(record for record in both if record is not None))
 
     async def find_unwatched(self, ref: JobRef, summary: JobSummary) -> None:
         """Read the job's children that no watch tells of, since others have taken their label away."""
-        record = summary.child
         known = {child.uid for child in self.own(ref, summary) if not child.is_watched}
-        if record is not None and record.uid in known:
-            await self._look_for(ref, record)
+        for record in self._records(ref, summary):
+            if record.uid in known:
+                await self._look_for(ref, record)
 
     async def _look_for(self, ref: JobRef, record: ChildRecord) -> None:
         """Read the child that the status names, by its name."""
@@ -157,6 +166,27 @@ class Children:
             self._index.find_again(answer, record)
         else:
             self._index.drop_uid(record.kind, ref.namespace, record.name, record.uid)
+
+    async def find_by_name(self, job: BertPretrainJob, summary: JobSummary, wanted: ChildSpec) -> None:
+        """Find the child of an attempt that is in the status and was never seen.
+
+        A run of this operator before may have created it, and others may have changed its labels since. Its name tells
+        which attempt it is, and its owner whose.
+        """
+        is_mpi = run_placement(job.spec, wanted.run).workers > 1
+        kind: ChildKind = "MPIJob" if is_mpi else "Job"
+        name = names.child_name(job.ref.name, wanted.run, wanted.attempt, is_mpi=is_mpi)
+        try:
+            answer = await self._api.get(path_of(kind, job.ref.namespace, name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return
+        if _controller_uid(answer) == summary.uid:
+            uid = answer["metadata"]["uid"]
+            record = ChildRecord(job.ref.name, summary.uid, kind, name, uid, wanted.run, wanted.attempt)
+            self._created[job.ref] = record
+            self._index.find_again({**answer, "kind": kind}, record)
 
     async def note_orphans(self, ref: JobRef, summary: JobSummary) -> None:
         """Note the children whose owner others have taken away, so that they go with their job.
@@ -279,11 +309,12 @@ class Children:
             return _blocker_of(error)
         if not _is_ours(answer, frozen):
             return _name_taken(answer)
-        self._index.put_child(answer)
-        metadata = answer["metadata"]
-        made = ChildRef(kind=rendered["kind"], name=metadata["name"], uid=metadata["uid"], attempt=child.attempt)
+        name, uid = answer["metadata"]["name"], answer["metadata"]["uid"]
+        made = ChildRecord(job.ref.name, summary.uid, rendered["kind"], name, uid, child.run, child.attempt)
         # For plan: a child that is gone before any watch has shown it is lost, and its number must not be used again.
-        self._created[job.ref] = (summary.uid, made)
+        self._created[job.ref] = made
+        # By what was rendered, not by its labels: others may have changed them since a run before has created it.
+        self._index.find_again({**answer, "kind": rendered["kind"]}, made)
         return None
 
 
@@ -305,10 +336,14 @@ def with_hash(status: JobStatus, text: str) -> JobStatus:
 
 def _is_ours(answer: Document, frozen: Frozen) -> bool:
     """Tell whether an object is the child of this very job, made from the same spec."""
-    metadata = answer["metadata"]
-    owner: Document = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), {})
-    same_spec = (metadata.get("annotations") or {}).get(names.HASH_ANNOTATION) == frozen.spec_hash
-    return owner.get("uid") == frozen.uid and same_spec
+    same_spec = (answer["metadata"].get("annotations") or {}).get(names.HASH_ANNOTATION) == frozen.spec_hash
+    return _controller_uid(answer) == frozen.uid and same_spec
+
+
+def _controller_uid(answer: Document) -> str:
+    """Return the uid of an object's controller; empty where it has none."""
+    owners = answer["metadata"].get("ownerReferences") or ()
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
 
 
 def _name_taken(answer: Document) -> Blocker:

@@ -51,6 +51,9 @@ class Index:
         self._jobs: dict[JobRef, JobSummary] = {}
         self._children: dict[JobRef, dict[str, ChildSummary]] = {}
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
+        # Where children and pods are kept, by uid: the labels that say it may be changed, and names need not begin
+        # with that of the job in the labels. What is not found where it is kept would never be dropped.
+        self._places: dict[str, JobRef] = {}
         # Of children, by namespace and name. Labels and owners are anyone's to change; what a status says is not.
         self._records: dict[tuple[str, str], ChildRecord] = {}
         # Uids of children that had lost their owner while their job was there and not being deleted.
@@ -92,8 +95,7 @@ class Index:
         known = self._children.get(ref, {}).get(summary.name)
         if self._is_old(known, body):
             return None
-        self._children.setdefault(ref, {})[summary.name] = summary
-        self._note_prefix(ref)
+        self._place(self._children, ref, summary)
         return self._note_news(ref) if _is_news(known, summary) else None
 
     def note_orphan(self, ref: JobRef, uid: str) -> None:
@@ -115,14 +117,12 @@ class Index:
         ref = JobRef(_namespace(body), job)
         if summary.uid in self._tombstones:
             return None
-        pods = self._pods.setdefault(ref, {})
-        known = pods.get(summary.name)
+        known = self._pods.get(ref, {}).get(summary.name)
         if known is not None and known.uid == summary.uid and summary.phase in ("Succeeded", "Failed"):
             # kubelet may say nothing of devices any more that a pod has given back.
             summary = summary._replace(sick_devices=summary.sick_devices or known.sick_devices)
         # No comparison of versions: only the reflector puts pods, in order.
-        pods[summary.name] = summary
-        self._note_prefix(ref)
+        self._place(self._pods, ref, summary)
         return self._note_news(ref) if _is_news(known, summary) else None
 
     def put_warning(self, body: Document) -> JobRef | None:
@@ -186,21 +186,15 @@ class Index:
             "MPIJob": self._children,
             "Pod": self._pods,
         }
-        for ref in [ref for ref in self._candidates(namespace, name) if name in tables.get(kind, {}).get(ref, {})]:
-            table = tables[kind]
-            if table[ref][name].uid == uid:
-                del table[ref][name]
-                if kind != "Pod":
-                    self._records.pop((namespace, name), None)
-                    self._forget_orphan(ref, uid)
-                if not table[ref]:
-                    del table[ref]
-                    if ref not in self._children and ref not in self._pods:
-                        self._by_prefix.pop(_prefix(ref), None)
-                # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
-                self._warnings.pop((namespace, name), None)
-                return self._note_news(ref)
-        return None
+        if kind not in tables or (place := self._places.get(uid)) is None:
+            return None
+        if kind != "Pod":
+            self._records.pop((namespace, name), None)
+            self._forget_orphan(place, uid)
+        self._remove(tables[kind], place, name, uid)
+        # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
+        self._warnings.pop((namespace, name), None)
+        return self._note_news(place)
 
     # Reads.
 
@@ -294,6 +288,27 @@ class Index:
             return uid in self._tombstones
         # 0 is a version that is no number, and tells nothing.
         return known.version >= max(read_version(body), 1)
+
+    def _place(self, table: dict[JobRef, dict[str, Any]], ref: JobRef, summary: ChildSummary | PodSummary) -> None:
+        """Keep an object below a job, and below no other any more."""
+        before, namesake = self._places.get(summary.uid, ref), table.get(ref, {}).get(summary.name)
+        if before != ref:
+            self._remove(table, before, summary.name, summary.uid)
+            self._note_news(before)
+        if namesake is not None and namesake.uid != summary.uid:
+            self._places.pop(namesake.uid, None)
+        table.setdefault(ref, {})[summary.name] = summary
+        self._places[summary.uid] = ref
+        self._note_prefix(ref)
+
+    def _remove(self, table: dict[JobRef, dict[str, Any]], ref: JobRef, name: str, uid: str) -> None:
+        """Keep an object no longer."""
+        self._places.pop(uid, None)
+        table[ref].pop(name)
+        if not table[ref]:
+            del table[ref]
+            if ref not in self._children and ref not in self._pods:
+                self._by_prefix.pop(_prefix(ref), None)
 
     def _job_of(self, key: WarningKey) -> JobRef | None:
         namespace, name = key

@@ -231,6 +231,8 @@ class Reconciler:
             # each other. Ask the API server before a second child is created beside the first, in the same output
             # folder. A first child needs no question, since its status is written against the version that was read.
             await self._children.refresh(job.ref, summary)
+            if step.create is not None and step.create.attempt == status.attempt:
+                await self._children.find_by_name(job, summary, step.create)
             step = plan(job, self._observe(job, summary, status), self._now_s())
             # So is that of every further attempt. Only where the number of one is used again nothing is written.
             if step.create is not None and step.status == status and await self._statuses.is_outdated(job.ref, summary):
