@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from bert_operator.api.schema.bert_pretrain_job import RunPolicy
 from cluster_api import Answer, Api
-from cluster_jobs import job_document
+from cluster_jobs import NO_SCHEDULER, job_document
 from job_documents import add_fields, as_kubectl_sends_it, draw_document, draw_value
 from kubelet import GROUP, Action, FakeKubelet, PodGone
 from operator_process import JOBS
@@ -27,6 +27,7 @@ PROPAGATIONS = ("Background", "Background", "Foreground", "Orphan")
 POLICIES = [str(field.alias) for field in RunPolicy.model_fields.values()]
 MOST_WORKERS = 3
 """Each is a pod of the API server's."""
+PLANTED = "planted-"
 HOLD = "example.com/hold"
 QUOTA = "no-more-pods"
 EXIT_CODES = (0, 1, 1, 2, 3, 4, 137, 143)
@@ -267,6 +268,33 @@ def restore_frozen(world: World, name: str, _: random.Random) -> bool:
     return world.api.create(document, world.namespace).status == 201
 
 
+def plant(world: World, name: str, chance: random.Random) -> bool:
+    """Somebody makes a Job, or a pod, that carries the labels of a job's children and is none."""
+    labels = {JOB_LABEL: name, f"{GROUP}/attempt": chance.choice("123"), f"{GROUP}/run": "training"}
+    labels[f"{GROUP}/role"] = chance.choice(("single", "launcher", "worker"))
+    metadata = {"name": f"{PLANTED}{chance.getrandbits(32):08x}", "labels": labels}
+    pod = {"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "own"}], **NO_SCHEDULER}
+    document: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
+    if chance.random() < 0.6:
+        spec = {"suspend": True, "template": {"metadata": {"labels": labels}, "spec": pod}}
+        document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    answer = world.api.create(document, world.namespace)
+    if answer.status == 201:
+        world.memory.kept.add(answer.body["metadata"]["uid"])
+    return answer.status == 201
+
+
+def uproot(world: World, _: str, __: random.Random) -> bool:
+    """Somebody takes all that was planted away."""
+    found, done = world.look(), False
+    for resource, items in (("batch/v1/jobs", found.children), ("v1/pods", found.pods)):
+        for item in items:
+            if item["metadata"]["name"].startswith(PLANTED):
+                answer = world.api.delete(resource, item["metadata"]["name"], world.namespace, grace_s=0)
+                done = done or _is_done(answer)
+    return done
+
+
 # Pods.
 
 
@@ -375,6 +403,8 @@ TRANSITIONS: dict[Transition, int] = {
     lose_frozen: 4,
     forge_frozen: 3,
     restore_frozen: 20,
+    plant: 5,
+    uproot: 10,
     start_pods: 80,
     start_pod: 20,
     end_main: 45,
@@ -383,7 +413,7 @@ TRANSITIONS: dict[Transition, int] = {
     delete_pod: 10,
     change_pod: 10,
     limit_pods: 5,
-    end_operator: 9,
+    end_operator: 7,
 }
 """Each with how often it is drawn; those that find nothing to act on are drawn again."""
 

@@ -25,7 +25,7 @@ from spec_transitions import HOLD, PLAIN, QUOTA, RESOURCES, TRANSITIONS, Transit
 Json = dict[str, Any]
 
 NAMES = ("walk-a", "walk-b", "walk-c", "walk-d")
-BURSTS = (1, 2, 4, 8, 12)
+BURSTS = (1, 4, 8, 12, 16)
 """How many transitions follow each other before the operator is given time."""
 PATIENCE_S = 30.0
 """Longest time to catch up: the operator waits 10 s for an exit code, and starts in some seconds beside other work."""
@@ -266,7 +266,7 @@ class SpecWalk:
         self.api.delete("v1/resourcequotas", QUOTA, self.namespace)
         kinds = {transition.__name__: transition for transition in TRANSITIONS}
         for name in NAMES:
-            for kind in ("let_go", "restore_frozen", "go_on"):
+            for kind in ("uproot", "let_go", "restore_frozen", "go_on"):
                 kinds[kind](self, name, nobody)
         with self.kubelet:
             stuck: list[str] = []
