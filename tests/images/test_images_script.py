@@ -62,7 +62,8 @@ class Clone:
         for name in ("images", "operator/bert_operator", "trainer/bert_trainer"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         (self.folder / "tools").mkdir()
-        for name in ("tools/images.sh", "tools/horovod_wheel.sh", "tools/horovod.sha256", "pyproject.toml"):
+        inputs = ("tools/horovod_wheel.sh", "tools/horovod.sha256", "tools/cuda-compiler.lock", "pyproject.toml")
+        for name in ("tools/images.sh", *inputs):
             shutil.copy(ROOT / name, self.folder / name)
         programs = folder / "bin"
         programs.mkdir()
@@ -126,9 +127,44 @@ def test_a_flavour_is_the_trainers_dockerfile_with_other_arguments(
     clone.run(name)
     (build,) = clone.built()
     assert f"-f images/{dockerfile}/Dockerfile " in build
+    # A stand-in for the base, and packages of today, since a machine's mirror keeps no snapshots.
+    stand_in = ["BASE=docker.io/library/debian:bookworm-slim", "SNAPSHOT="]
     assert [word for word in build.split() if word.startswith("--build-arg")] == [
-        f"--build-arg={argument}" for argument in arguments
+        f"--build-arg={argument}" for argument in (*stand_in, *arguments)
     ]
+
+
+def test_every_build_sets_the_time_that_the_dockerfile_names(clone: Clone) -> None:
+    clone.run("operator")
+    (build,) = clone.built()
+    assert " --timestamp 1789689600 " in build
+
+
+def test_a_release_is_built_from_nothing_on_the_base_that_the_dockerfile_names(clone: Clone, tmp_path: Path) -> None:
+    answer = clone.run("--release", "--output", str(tmp_path / "release"), "operator")
+    assert (answer.returncode, answer.stdout) == (0, f"{tmp_path}/release\n"), answer.stderr
+    (build,) = clone.built()
+    assert "--no-cache" in build.split()
+    assert not {"--layers", "--pull=never"} & set(build.split())
+    assert "--build-arg" not in build
+    assert "debian:bookworm-slim" not in clone.calls.read_text()
+    # What the tests use stays as it was.
+    assert not clone.layout.exists()
+
+
+def test_a_fresh_build_takes_nothing_over_and_builds_what_is_there(clone: Clone) -> None:
+    clone.run("operator")
+    assert "--layers" in clone.built()[0].split()
+    clone.run("--fresh", "operator")
+    (build,) = clone.built()
+    assert "--no-cache" in build.split()
+    assert "--build-arg=SNAPSHOT=" in build.split()
+
+
+def test_an_option_that_does_not_exist_is_refused_with_those_that_do(clone: Clone) -> None:
+    answer = clone.run("--clean", "operator")
+    assert answer.returncode == 1
+    assert answer.stderr == "images: got '--clean'; allowed: --release, --fresh, --output FOLDER\n"
 
 
 def test_what_has_not_changed_is_not_built_again(clone: Clone) -> None:
@@ -145,6 +181,8 @@ def test_what_has_not_changed_is_not_built_again(clone: Clone) -> None:
         ("operator/bert_operator/errors.py", ["operator"]),
         ("trainer/bert_trainer/errors.py", ["trainer", "trainer-mpich"]),
         ("tools/horovod_wheel.sh", ["trainer", "trainer-mpich"]),
+        ("tools/cuda-compiler.lock", ["trainer", "trainer-mpich"]),
+        ("images/install-packages.sh", ["operator", "trainer", "trainer-mpich"]),
         ("pyproject.toml", ["operator"]),
     ],
 )
