@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from image_layouts import make_layer, write_layout
+
 ROOT = Path(__file__).parents[2]
-
-
-def make_layer(files: Iterable[tuple[str, bytes | None]], time_s: int = 100, mode: int = 0o644) -> bytes:
-    """Return a layer. files: paths with their bytes; no bytes: a folder."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path, content in files:
-            member = tarfile.TarInfo(path)
-            member.type = tarfile.REGTYPE if content is not None else tarfile.DIRTYPE
-            member.size, member.mtime, member.mode = len(content or b""), time_s, mode
-            tar.addfile(member, io.BytesIO(content or b""))
-    return buffer.getvalue()
-
-
-def write_layout(folder: Path, *layers: bytes, environment: tuple[str, ...] = ("A=1",)) -> Path:
-    def keep(content: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(content).hexdigest()
-        (folder / "blobs/sha256" / digest).write_bytes(content)
-        return {"digest": f"sha256:{digest}", "size": len(content)}
-
-    (folder / "blobs/sha256").mkdir(parents=True)
-    config = keep(json.dumps({"config": {"Env": list(environment)}}).encode())
-    manifest = keep(json.dumps({"config": config, "layers": [keep(layer) for layer in layers]}).encode())
-    (folder / "index.json").write_text(json.dumps({"manifests": [manifest]}))
-    return folder
 
 
 def compare(*images: Path) -> subprocess.CompletedProcess[str]:
@@ -82,9 +56,15 @@ def test_every_difference_is_one_line(tmp_path: Path) -> None:
     [
         ([("etc/.wh.a", b"")], "only in the first: etc/a"),
         ([("etc/.wh..wh..opq", b""), ("etc/a", b"one")], "only in the first: etc/b"),
+        ([("etc/a", b"one"), ("etc/.wh..wh..opq", b"")], "only in the first: etc/b"),
         ([("etc/c", b"new")], "only in the second: etc/c"),
     ],
-    ids=["a whiteout deletes one", "an opaque folder hides all that lay below", "a layer adds"],
+    ids=[
+        "a whiteout deletes one",
+        "an opaque folder hides all that lay below",
+        "and nothing of its own layer",
+        "a layer adds",
+    ],
 )
 def test_layers_lie_on_each_other(tmp_path: Path, later: list[tuple[str, bytes | None]], left: str) -> None:
     one = write_layout(tmp_path / "1", make_layer(FILES))

@@ -70,6 +70,14 @@ def test_what_the_vex_answers_passes_and_the_rest_fails(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("status", ["affected", "under_investigation"])
+def test_a_statement_that_it_reaches_us_does_not_pass(tmp_path: Path, status: str) -> None:
+    vex = tmp_path / "vex.json"
+    vex.write_text(json.dumps({"statements": [{"vulnerability": {"name": "CVE-1"}, "status": status}]}))
+    done = judge(tmp_path, results(package("x", {"id": "CVE-1"})), "a.lock", "--vex", str(vex))
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"x 1.0: CVE-1: {status}")
+
+
 def test_the_vex_document_is_one() -> None:
     assert VEX["@context"] == "https://openvex.dev/ns/v0.2.0"
     assert {"@id", "author", "timestamp", "version", "statements"} <= VEX.keys()

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from license_expression import ExpressionError, LicenseSymbol, get_spdx_licensing
+from license_expression import ExpressionError, LicenseSymbol, Licensing, get_spdx_licensing
 
 _TABLE = Path(__file__).with_name("licences.toml")
 _TEXTS = {
@@ -38,6 +38,12 @@ def licence_table() -> dict[str, Any]:
     return tomllib.loads(_TABLE.read_text())
 
 
+@cache
+def spdx() -> Licensing:
+    """Return what parses SPDX expressions; making it takes half a second."""
+    return get_spdx_licensing()
+
+
 def state_licence(metadata: Message) -> str:
     """Return the SPDX expression that a distribution's metadata means, "" where it leaves the licence open."""
     name = str(metadata["Name"]).lower().replace("_", "-")
@@ -54,7 +60,7 @@ def is_expression(text: str) -> bool:
     """Whether a text is an SPDX expression with known names; LicenseRef-... names are."""
     if not text or "\n" in text:
         return False
-    licensing = get_spdx_licensing()
+    licensing = spdx()
     try:
         names = licensing.license_symbols(licensing.parse(text))
     except ExpressionError:
@@ -65,7 +71,7 @@ def is_expression(text: str) -> bool:
 
 def is_allowed(expression: str) -> bool:
     """Whether an expression can be met with allowed licences alone: one side of OR, every side of AND."""
-    return bool(expression) and _meets(get_spdx_licensing().parse(expression), set(licence_table()["allowed"]))
+    return bool(expression) and _meets(spdx().parse(expression), set(licence_table()["allowed"]))
 
 
 def _meets(node: Any, allowed: set[str]) -> bool:

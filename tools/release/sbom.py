@@ -17,8 +17,8 @@ from email.parser import HeaderParser
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from license_expression import get_spdx_licensing
 from spdx_tools.spdx.jsonschema.document_converter import DocumentConverter
 from spdx_tools.spdx.model import (
     Actor,
@@ -38,7 +38,7 @@ from spdx_tools.spdx.model import (
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from release.image_files import Image
-from release.licences import state_licence
+from release.licences import spdx, state_licence
 
 _DPKG = ("var/lib/dpkg/status", "var/lib/dpkg/status.d/")
 _LOCK_LINE = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", re.MULTILINE)
@@ -69,16 +69,12 @@ def parts_of_image(image: Image) -> list[Part]:
     kind, release = system.get("ID", "debian"), system.get("VERSION_ID", "12")
     parts = set()
     for path, content in image.contents.items():
+        text = content.decode(errors="replace")
         if path.startswith(_DPKG):
-            for block in content.decode(errors="replace").split("\n\n"):
-                fields = HeaderParser().parsestr(block)
-                if fields["Package"] and "installed" in str(fields["Status"]).split():
-                    place = (
-                        f"{fields['Package']}@{fields['Version']}?arch={fields['Architecture']}&distro={kind}-{release}"
-                    )
-                    parts.add(Part(str(fields["Package"]), str(fields["Version"]), f"pkg:deb/{kind}/{place}"))
+            blocks = map(HeaderParser().parsestr, text.split("\n\n"))
+            parts |= {_debian_part(block, kind, release) for block in blocks if _is_installed(block)}
         elif path.endswith("METADATA"):
-            parts.add(_python_part(HeaderParser().parsestr(content.decode(errors="replace"))))
+            parts.add(_python_part(HeaderParser().parsestr(text)))
     return sorted(parts, key=lambda part: (part.url, part.version))
 
 
@@ -93,6 +89,16 @@ def parts_of_locks(locks: Iterable[Path]) -> list[Part]:
             licence = state_licence(metadata) if known and isinstance(metadata, Message) else ""
             parts.add(Part(_normalize(name), version, f"pkg:pypi/{_normalize(name)}@{version}", licence))
     return sorted(parts, key=lambda part: part.url)
+
+
+def _is_installed(block: Message) -> bool:
+    return "installed" in str(block["Status"]).split()
+
+
+def _debian_part(block: Message, kind: str, release: str) -> Part:
+    name, version = str(block["Package"]), str(block["Version"])
+    place = f"{quote(name)}@{quote(version, safe='~:')}?arch={block['Architecture']}&distro={kind}-{release}"
+    return Part(name, version, f"pkg:deb/{kind}/{place}")
 
 
 def _python_part(metadata: Message) -> Part:
@@ -142,7 +148,7 @@ def write_sbom(target: Path, described: Part, parts: Iterable[Part], relation: s
 
 
 def _package(identity: str, part: Part, licence: str) -> Package:
-    expression = get_spdx_licensing().parse(licence) if licence else SpdxNoAssertion()
+    expression = spdx().parse(licence) if licence else SpdxNoAssertion()
     return Package(
         spdx_id=identity,
         name=part.name,
