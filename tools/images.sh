@@ -97,8 +97,8 @@ build() {
         options+=(-v "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}:/run/host-certificates.crt:ro")
         options+=(-v "$work/pip.conf:/etc/pip.conf:ro")
     fi
-    # Wheels of Horovod that were compiled for the same Python, torch and MPI.
-    [ "$name" = operator ] || options+=(-v "$cache:/wheels/bert-operator")
+    # Wheels of Horovod that were compiled for the same Python, torch and MPI; a release compiles its own.
+    [ "$name" = operator ] || [ "$stand_in" = 0 ] || options+=(-v "$cache:/wheels/bert-operator")
     say "building $name, usually $(minutes_of "$name")"
     # shellcheck disable=SC2046 - several words, or none
     buildah build "${options[@]}" $(arguments_of "$name") -f "images/${name%%-*}/Dockerfile" \

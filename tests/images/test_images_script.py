@@ -150,6 +150,9 @@ def test_a_release_is_built_from_nothing_on_the_base_that_the_dockerfile_names(c
     assert "debian:bookworm-slim" not in clone.calls.read_text()
     # What the tests use stays as it was.
     assert not clone.layout.exists()
+    clone.run("--release", "trainer")
+    (build,) = clone.built()
+    assert "/wheels" not in build, "a wheel of Horovod from this machine's cache is in the release"
 
 
 def test_a_fresh_build_takes_nothing_over_and_builds_what_is_there(clone: Clone) -> None:
