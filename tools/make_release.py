@@ -79,8 +79,10 @@ def check_commit() -> int:
 def export_commit(tree: Path) -> Path:
     """Write what the last commit holds to a folder, and return it."""
     tree.mkdir()
-    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    subprocess.run(["tar", "-x"], cwd=tree, input=packed, check=True)
+    # Rights as in a clone under the usual umask: images hold files with the rights that the builder finds.
+    command = ["git", "-c", "tar.umask=0022", "archive", "HEAD"]
+    packed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    subprocess.run(["tar", "-xp"], cwd=tree, input=packed, check=True)
     return tree
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -16,7 +18,7 @@ from image_layouts import make_layer, write_layout
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from make_release import layout_files  # noqa: E402
+from make_release import export_commit, layout_files  # noqa: E402
 from release.archives import write_archive, write_layout_archive  # noqa: E402
 from release.image_files import read_image  # noqa: E402
 from release.sbom import Part, is_wanted, parts_of_image, write_sbom  # noqa: E402
@@ -105,3 +107,15 @@ def test_an_archive_names_no_time_but_the_given_one(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "1.tar.gz") as tar:
         found = [(member.name, member.mtime, member.uid, member.uname) for member in tar]
     assert found == [("a", 100, 0, ""), ("b", 100, 0, "")]
+
+
+def test_a_release_is_built_from_files_with_the_rights_of_the_usual_umask(tmp_path: Path) -> None:
+    if subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip("not a git clone, and a release is made of a commit")
+    old = os.umask(0o077)
+    try:
+        tree = export_commit(tmp_path / "tree")
+    finally:
+        os.umask(old)
+    rights = {path.stat().st_mode & 0o777 for path in (tree / "images").rglob("*")}
+    assert rights == {0o644, 0o755}
