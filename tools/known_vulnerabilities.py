@@ -26,7 +26,7 @@ def main(words: list[str] | None = None) -> int:
     """Print what is known, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("report", type=Path)
-    parser.add_argument("--scanned", nargs="+", required=True, help="the end of each file's path")
+    parser.add_argument("--scanned", nargs="+", required=True, help="every file that it was to look at")
     parser.add_argument("--vex", type=Path, default=VEX)
     arguments = parser.parse_args(words)
     try:
@@ -61,7 +61,8 @@ def read_results(report: Path, scanned: list[str]) -> list[dict[str, Any]]:
         raise EmptyScan(f"{report}: {error}; the scan or its database failed") from None
     results: list[dict[str, Any]] = document.get("results") or []
     for file in scanned:
-        found = [result for result in results if str(result["source"]["path"]).endswith(file)]
+        # The whole path: another folder has a requirements.lock too.
+        found = [result for result in results if Path(result["source"]["path"]).absolute() == Path(file).absolute()]
         if not any(result.get("packages") for result in found):
             raise EmptyScan(f"{report}: no package of {file} was looked up; run osv-scanner with --all-packages")
     return results

@@ -28,7 +28,7 @@ def judge(tmp_path: Path, report: Json | str | None, *files: str) -> subprocess.
     path = tmp_path / "report.json"
     if report is not None:
         path.write_text(report if isinstance(report, str) else json.dumps(report))
-    words = [sys.executable, ROOT / "tools/known_vulnerabilities.py", path, "--scanned", *(files or ("a.lock",))]
+    words = [sys.executable, ROOT / "tools/known_vulnerabilities.py", path, "--scanned", *(files or ("/clone/a.lock",))]
     return subprocess.run(words, capture_output=True, text=True, timeout=50)
 
 
@@ -38,7 +38,7 @@ def results(*packages: Json, path: str = "/clone/a.lock") -> Json:
 
 @pytest.mark.parametrize(
     "report",
-    [None, "", {}, {"results": []}, {"results": None}, results(), results(package("x"), path="/clone/b.lock")],
+    [None, "", {}, {"results": []}, {"results": None}, results(), results(package("x"), path="/clone/images/a.lock")],
     ids=["no report", "an empty file", "nothing", "no results", "null", "no packages", "another file's"],
 )
 def test_a_scan_that_looked_up_nothing_fails(tmp_path: Path, report: Json | str | None) -> None:
@@ -48,9 +48,9 @@ def test_a_scan_that_looked_up_nothing_fails(tmp_path: Path, report: Json | str 
 
 
 def test_one_file_that_was_not_scanned_fails(tmp_path: Path) -> None:
-    done = judge(tmp_path, results(package("x")), "a.lock", "b.lock")
+    done = judge(tmp_path, results(package("x")), "/clone/a.lock", "/clone/b.lock")
     assert done.returncode == 2
-    assert "no package of b.lock was looked up" in done.stderr
+    assert "no package of /clone/b.lock was looked up" in done.stderr
 
 
 def test_packages_without_known_vulnerabilities_pass(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_the_vex_answers_passes_and_the_rest_fails(tmp_path: Path) -> None:
 def test_a_statement_that_it_reaches_us_does_not_pass(tmp_path: Path, status: str) -> None:
     vex = tmp_path / "vex.json"
     vex.write_text(json.dumps({"statements": [{"vulnerability": {"name": "CVE-1"}, "status": status}]}))
-    done = judge(tmp_path, results(package("x", {"id": "CVE-1"})), "a.lock", "--vex", str(vex))
+    done = judge(tmp_path, results(package("x", {"id": "CVE-1"})), "/clone/a.lock", "--vex", str(vex))
     assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"x 1.0: CVE-1: {status}")
 
 
