@@ -23,6 +23,7 @@ UNUSED_FOR_A_REASON: dict[Right, str] = {
         "asked for by OwnerReferencesPermissionEnforcement, where it is switched on, when a child is created"
     ),
 }
+POLICIES = "networking.k8s.io/v1/networkpolicies"
 NODES: Right = ("", "nodes", "get")
 
 
@@ -77,6 +78,8 @@ def live_full_lives(jobs: Jobs) -> None:
         for _ in range(2):
             jobs.change("retried", runPolicy={"suspend": True}).expect()
             jobs.wait_phase("retried", "Stopped")
+            # Corrected before the next attempt.
+            api.patch(POLICIES, "retried-pods", {"spec": {"egress": []}}, namespace).expect()
             jobs.change("retried", runPolicy={"suspend": False}).expect()
             jobs.wait("retried", lambda status: status["phase"] != "Stopped", "the job to go on")
         wait_until(lambda: jobs.is_gone("retried"), 30, "the job that has outlived its TTL to go")
@@ -101,7 +104,7 @@ def test_in_the_whole_cluster_no_right_is_missing_and_none_is_for_nothing(
     audited: ControlPlane, tmp_path: Path
 ) -> None:
     jobs = Jobs(audited.api, new_namespace(audited.api, "team"))
-    with OperatorProcess(tmp_path, audited.kubeconfig(install_operator(audited))) as operator:
+    with OperatorProcess(tmp_path, audited.kubeconfig(install_operator(audited)), jobNetworkPolicy=True) as operator:
         since = len(audited.audit_log())
         live_full_lives(jobs)
         operator.restart()
@@ -122,7 +125,7 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
     as_operator = audited.api_as(audited.service_account_token("bert-operator", "bert-operator"))
     wait_until(lambda: as_operator.get("v1/pods", "", "others").status == 403, 10, "the other rights to go")
     since = len(audited.audit_log())
-    with OperatorProcess(tmp_path, config, namespaces=["ours"]):
+    with OperatorProcess(tmp_path, config, namespaces=["ours"], jobNetworkPolicy=True):
         others.create("alien")
         live_full_lives(ours)
         entries = requests_on_objects(audited, since)

@@ -122,16 +122,6 @@ def test_a_model_and_a_program_of_one_s_own_come_from_their_folders(tmp_path: Pa
     assert spec.workspace.volume.mount_path == "/mnt/share/code"
 
 
-@pytest.mark.parametrize("variant", ["single-node", "multi-node"])
-def test_the_network_policy_is_about_the_pods_of_this_job(variant: str, tmp_path: Path) -> None:
-    documents = build(tmp_path, variant, "network-policy")
-    (policy,) = (item["spec"] for item in documents if item["kind"] == "NetworkPolicy")
-    mine = {"matchLabels": {"bert-operator.dev/job": f"bert-{variant}"}}
-    assert policy["podSelector"] == mine
-    assert policy["ingress"] == [{"from": [{"podSelector": mine}]}]
-    assert policy["egress"][0] == {"to": [{"podSelector": mine}]}
-
-
 def test_another_value_is_another_config_map_so_a_running_job_keeps_its_own(tmp_path: Path) -> None:
     found = {
         item["metadata"]["name"]

@@ -59,7 +59,7 @@ def selectors(value: Any) -> list[Json]:
     return own + [found for item in value.values() for found in selectors(item)]
 
 
-@pytest.mark.parametrize("file", ["monitoring/jobs.yaml", "network-policy/jobs.yaml"])
+@pytest.mark.parametrize("file", ["monitoring/jobs.yaml"])
 def test_pods_of_jobs_are_found_by_labels_that_they_carry(file: str) -> None:
     keys: set[str] = set()
     for document in parse((KUSTOMIZE / "components" / file).read_text()):
@@ -71,8 +71,6 @@ def test_pods_of_jobs_are_found_by_labels_that_they_carry(file: str) -> None:
 
 
 def test_prometheus_may_reach_the_port_that_it_is_told() -> None:
-    (policy,) = parse((KUSTOMIZE / "components/network-policy/jobs.yaml").read_text())
-    assert PROMETHEUS_PORT in [port["port"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", [])]
     for monitor in parse((MONITORING / "jobs.yaml").read_text()):
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["relabelings"][0]["replacement"] == f"$1:{PROMETHEUS_PORT}"

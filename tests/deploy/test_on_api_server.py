@@ -68,7 +68,7 @@ def test_what_the_chart_renders_is_taken(bench: ControlPlane) -> None:
 @pytest.mark.parametrize("variant", ["single-node", "multi-node"])
 def test_jobs_are_taken_with_every_choice_of_components(bench: ControlPlane, variant: str, tmp_path: Path) -> None:
     apply(bench, parse(kustomize(KUSTOMIZE / "overlays/single-node")))
-    names = ["claim", "ready-data", "own-model", "network-policy"]
+    names = ["claim", "ready-data", "own-model"]
     choices = [chosen for count in range(len(names) + 1) for chosen in itertools.combinations(names, count)]
     for number, chosen in enumerate([*choices, ("profile",), ("own-program",), ("profile", "ready-data")]):
         jobs = copy_tree(tmp_path / str(number), "jobs")

@@ -19,6 +19,7 @@ from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
+from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildKind, ChildRecord, ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
 from bert_operator.cluster.status_writer import StatusWriter
@@ -72,6 +73,7 @@ class Children:
         api: ApiClient,
         index: Index,
         freezer: Freezer,
+        policies: NetworkPolicies,
         statuses: StatusWriter,
         metrics: ChildMetrics,
         clock: Callable[[], float],
@@ -82,6 +84,7 @@ class Children:
             api: The API server.
             index: What is known of the cluster.
             freezer: Freezes the configuration before the first child, and reads it back afterwards.
+            policies: Keeps the policies of jobs' pods.
             statuses: Writes the hash of the frozen configuration.
             metrics: Counts attempts.
             clock: Returns seconds since 1970, by the API server's clock.
@@ -89,6 +92,7 @@ class Children:
         self._api = api
         self._index = index
         self._freezer = freezer
+        self._policies = policies
         self._statuses = statuses
         self._metrics = metrics
         self._now_s = clock
@@ -301,6 +305,8 @@ class Children:
                 kept = await self._api.create(path_of(trial["kind"], job.ref.namespace), trial, dry_run=True)
                 if (dropped := find_dropped(trial, kept)) is not None:
                     return dropped
+            # Before the first pod: one that starts without it could be reached until it is there.
+            await self._policies.ensure(frozen)
             # AlreadyExists is the normal case after a crash between the POST and the next status write.
             answer = await create_or_get(self._api, path, rendered)
         except Unusable as error:

@@ -142,6 +142,10 @@ class ApiClient:
         """Apply a merge patch (RFC 7386); a resourceVersion in it makes it a compare-and-swap."""
         return await self._request(_Request("PATCH", path, document, content=_MERGE_PATCH))
 
+    async def replace(self, path: str, document: Mapping[str, Any]) -> Document:
+        """Replace an object of the resourceVersion in the document. Raises ApiError."""
+        return await self._request(_Request("PUT", path, document))
+
     async def delete(self, path: str, *, uid: str) -> Document:
         """Delete an object, its dependents first, if it still has this uid.
 

@@ -11,6 +11,7 @@ _RESOURCES = {
     "Event": ("api/v1", "events"),
     "Job": ("apis/batch/v1", "jobs"),
     "MPIJob": ("apis/kubeflow.org/v2beta1", "mpijobs"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "Node": ("api/v1", "nodes"),
     "Pod": ("api/v1", "pods"),
 }

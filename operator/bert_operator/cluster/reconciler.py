@@ -27,6 +27,7 @@ from bert_operator.cluster.events import JobEvent
 from bert_operator.cluster.freezing import Freezer, Unusable
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.log_reader import LatestRecords
+from bert_operator.cluster.network_policies import NetworkPolicies
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary
 from bert_operator.cluster.observation import has_ended, is_settling, observe_child
 from bert_operator.cluster.paths import job_path
@@ -128,7 +129,8 @@ class Reconciler:
         self._now_s = clock
         self._freezer = Freezer(api, settings)
         self._statuses = StatusWriter(api, index, recorder, metrics)
-        self._children = Children(api, index, self._freezer, self._statuses, metrics, clock)
+        policies = NetworkPolicies(api, settings)
+        self._children = Children(api, index, self._freezer, policies, self._statuses, metrics, clock)
         # A restart loses this and emits the Event again. Its name is a hash of its text (recorder), so only a count
         # goes up.
         self._left_alone: dict[JobRef, tuple[str, str]] = {}

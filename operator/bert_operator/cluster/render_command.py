@@ -15,6 +15,7 @@ from bert_operator.cluster.settings import Settings
 from bert_operator.cluster.settings_rules import read_cluster_job
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import RUN_CONFIG_KEY, Frozen, freeze, render_config_map
+from bert_operator.render.network_policy import render_network_policy
 from bert_operator.state.runs import ChildSpec, list_runs
 
 Document = dict[str, Any]
@@ -41,7 +42,8 @@ class ClusterJob:
             head = {"apiVersion": frozen.job.api_version, "kind": frozen.job.kind}
             metadata = {"name": frozen.job.ref.name, "namespace": frozen.job.ref.namespace}
             return _yaml({**head, "metadata": metadata, "spec": frozen.document})
-        return "\n".join(f"---\n# {remark}\n{_yaml(document)}" for remark, document in _list_objects(frozen))
+        listed = _list_objects(frozen, self.settings)
+        return "\n".join(f"---\n# {remark}\n{_yaml(document)}" for remark, document in listed)
 
     def _freeze(self) -> Frozen:
         metadata = self.job.metadata.model_copy(update={"uid": NO_UID})
@@ -49,9 +51,15 @@ class ClusterJob:
         return freeze(job, default_image=self.settings.trainer_image)
 
 
-def _list_objects(frozen: Frozen) -> Iterator[tuple[str, Document]]:
+def _list_objects(frozen: Frozen, settings: Settings) -> Iterator[tuple[str, Document]]:
     """Yield everything that the operator creates if no attempt fails, in order, and when it does."""
     yield "before the first attempt, once: every attempt of every run reads it", render_config_map(frozen)
+    if settings.job_network_policy:
+        policy = render_network_policy(
+            frozen, monitoring_namespace=settings.monitoring_namespace, egress=settings.job_egress
+        )
+        if policy is not None:
+            yield "before every attempt: whom the pods of this job reach, and who reaches them", policy
     before = ""
     for run in list_runs(frozen.job):
         child = ChildSpec(run=run.name, attempt=1, stages=run.stages, ranks=run.ranks)

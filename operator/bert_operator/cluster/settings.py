@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -19,6 +19,7 @@ from ruamel.yaml.events import (
 )
 
 from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
+from bert_operator.cluster.egress import read_egress
 from bert_operator.errors import SettingsError
 
 # With a release this one moves on to the next tag, and the one before joins those below.
@@ -56,6 +57,15 @@ class Settings(BaseModel):
     """Whether jobs may use the node's network. Default: no; a profile may nevertheless."""
     allow_lock_memory: bool = False
     """Whether jobs may lock memory. Default: no; a profile may nevertheless."""
+    job_network_policy: bool = False
+    """Whether the pods of a job hear nobody but each other and Prometheus, and reach nothing but each other, names, the
+    job's proxy and ``jobEgress``, by a NetworkPolicy for each job. Default: no, as in releases that had none; the
+    manifests that are shipped say yes. It needs a network plugin that enforces NetworkPolicies."""
+    monitoring_namespace: str = "monitoring"
+    """Namespace of the Prometheus that may reach ``logging.prometheusPort`` of jobs under such a policy."""
+    job_egress: tuple[dict[str, Any], ...] = ()
+    """What else all jobs may reach, such as the tracker of own programs: egress rules of Kubernetes' NetworkPolicy
+    (``to`` and ``ports``)."""
     profiles: dict[str, dict[str, Any]] = {}
     """Named fields of a job's spec that belong to the cluster; a job's own win over them."""
     default_profile: str | None = None
@@ -75,6 +85,12 @@ class Settings(BaseModel):
     """TCP port of /metrics, /healthz and /readyz. 0: a free one."""
     http_host: str = "0.0.0.0"  # noqa: S104 - probes come from the node
     """Address to listen on."""
+
+    @field_validator("job_egress", mode="before")
+    @classmethod
+    def _as_kubernetes_has_them(cls, rules: Any) -> Any:
+        """Check the rules here: the API server would refuse the policy of every single job."""
+        return read_egress(rules)
 
 
 def _without_nulls(profiles: Any) -> Any:

@@ -27,6 +27,11 @@ def config_map_name(job: str) -> str:
     return f"{job}-frozen"
 
 
+def network_policy_name(job: str) -> str:
+    """Return the name of the NetworkPolicy of a job's pods."""
+    return f"{job}-pods"
+
+
 def child_name(job: str, run: str, attempt: int, *, is_mpi: bool) -> str:
     """Return the name of an attempt's child: the only possible one, which makes its creation idempotent.
 

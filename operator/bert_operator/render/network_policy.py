@@ -1,0 +1,81 @@
+"""The NetworkPolicy of a job: its pods reach each other, names and its proxy, and nobody else reaches them. Pure.
+
+One for each job, since a policy of a whole namespace cannot say "of the same job": it would let every job of the
+namespace at the sshd and the MPI ports of every other. docs/adr/0010 has what it allows and why. What one policy allows
+no other takes away, so whoever may write policies in the namespace can allow a job more by another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from bert_operator.api.schema.cluster import ProxySpec
+from bert_operator.render import names
+from bert_operator.render.frozen import Frozen, owner_reference
+
+Document = dict[str, Any]
+
+_DNS_PORT = 53
+_USUAL_PORTS = {"http": 80, "https": 443}
+
+
+def render_network_policy(frozen: Frozen, *, monitoring_namespace: str, egress: Sequence[Document]) -> Document | None:
+    """Return the policy; None for a job on the nodes' network, whose pods have no address of their own.
+
+    Args:
+        frozen: The job.
+        monitoring_namespace: Where Prometheus runs, which may reach the port that the job serves its metrics at.
+        egress: Further rules, as Kubernetes has them.
+    """
+    spec = frozen.job.spec
+    # No policy holds for such pods, and by labels they are not found as peers either: what would be cut off is the
+    # launcher, the only pod with an address of its own, from its workers.
+    if spec.network.host_network:
+        return None
+    own = {"podSelector": {"matchLabels": {names.JOB_LABEL: frozen.job.ref.name}}}
+    ingress: list[Document] = [{"from": [own]}]
+    if spec.logging.prometheus_port:  # 0: a free one, which nobody knows here
+        there = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": monitoring_namespace}}}
+        ingress.append({"from": [there], "ports": [_port(spec.logging.prometheus_port)]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": names.network_policy_name(frozen.job.ref.name),
+            "namespace": frozen.job.ref.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "bert-operator", names.JOB_LABEL: frozen.job.ref.name},
+            "ownerReferences": [owner_reference(frozen)],
+        },
+        "spec": {
+            **own,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": ingress,
+            # All ports: sshd's aside, MPI, NCCL and Gloo choose theirs.
+            "egress": [
+                {"to": [own]},
+                # Anywhere: where names are answered differs between clusters (a Service, an address of the node).
+                {"ports": [_port(_DNS_PORT, "UDP"), _port(_DNS_PORT)]},
+                *({"ports": [_port(port)]} for port in sorted(set(_proxy_ports(spec.proxy)))),
+                *egress,
+            ],
+        },
+    }
+
+
+def _port(port: int, protocol: str = "TCP") -> Document:
+    return {"protocol": protocol, "port": port}
+
+
+def _proxy_ports(proxy: ProxySpec) -> Iterator[int]:
+    """Yield the ports of a job's proxies: a policy knows no host names, so they are open to any address."""
+    for address in (proxy.http, proxy.https):
+        if address is None:
+            continue
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        try:
+            port = parts.port
+        except ValueError:  # as somebody has mistyped it; programs will say so
+            continue
+        yield port or _USUAL_PORTS.get(parts.scheme, 80)

@@ -1,0 +1,130 @@
+"""Whom a job's pods reach, and who reaches them, as its NetworkPolicy says. Inputs: jobs and settings; pure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_operator.api.parsing.validation import parse_job
+from bert_operator.cluster.egress import read_egress
+from bert_operator.cluster.settings import load_settings
+from bert_operator.errors import SettingsError
+from bert_operator.render.children import render_child
+from bert_operator.render.frozen import Frozen, freeze
+from bert_operator.render.network_policy import render_network_policy
+from bert_operator.state.runs import ChildSpec, list_runs
+from child_cases import IMAGE, UID
+from sample_job import Document, sample_document
+
+DNS = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+
+
+def frozen(**spec: Any) -> Frozen:
+    document = sample_document()
+    document["metadata"]["uid"] = UID
+    document["spec"].update(spec)
+    return freeze(parse_job(document), default_image=IMAGE)
+
+
+def policy(*egress: Document, **spec: Any) -> Document:
+    rendered = render_network_policy(frozen(**spec), monitoring_namespace="watchers", egress=egress)
+    assert rendered is not None
+    return rendered
+
+
+def test_pods_of_a_job_hear_and_reach_each_other_and_ask_for_names_and_nothing_else() -> None:
+    document = policy(workers=2)
+    name = sample_document()["metadata"]["name"]
+    own = {"podSelector": {"matchLabels": {"bert-operator.dev/job": name}}}
+    assert document["metadata"]["name"] == f"{name}-pods"
+    assert [owner["uid"] for owner in document["metadata"]["ownerReferences"]] == [UID]
+    assert document["spec"] == {
+        **own,
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [own]}],
+        "egress": [{"to": [own]}, DNS],
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_pod_of_every_run_is_in_it(workers: int) -> None:
+    job = frozen(workers=workers)
+    selector = policy(workers=workers)["spec"]["podSelector"]["matchLabels"]
+    for run in list_runs(job.job):
+        child = render_child(job, ChildSpec(run=run.name, attempt=3, stages=run.stages, ranks=run.ranks))
+        spec = child["spec"]
+        templates = (
+            [spec["template"]] if "template" in spec else [r["template"] for r in spec["mpiReplicaSpecs"].values()]
+        )
+        assert templates
+        assert all(selector.items() <= template["metadata"]["labels"].items() for template in templates)
+
+
+def test_prometheus_reaches_the_port_of_the_metrics_alone() -> None:
+    _, rule = policy(logging={"prometheusPort": 9400})["spec"]["ingress"]
+    assert rule == {
+        "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "watchers"}}}],
+        "ports": [{"protocol": "TCP", "port": 9400}],
+    }
+    assert len(policy(logging={"prometheusPort": 0})["spec"]["ingress"]) == 1, "a free port is known to nobody here"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "ports"),
+    [
+        ({"http": "http://proxy.example:3128", "https": "http://proxy.example:3128"}, [3128]),
+        ({"http": "proxy:8080", "https": "https://secure.example"}, [443, 8080]),
+        ({"https": "http://proxy.example"}, [80]),
+        ({"http": "http://proxy.example:port", "noProxy": "*"}, []),
+    ],
+)
+def test_the_proxy_is_reached_at_its_port(proxy: Document, ports: list[int]) -> None:
+    rules = policy(proxy=proxy)["spec"]["egress"][2:]
+    assert rules == [{"ports": [{"protocol": "TCP", "port": port}]} for port in ports]
+
+
+def test_what_the_settings_allow_besides_comes_last() -> None:
+    tracker = {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"protocol": "TCP", "port": 5000}]}
+    assert policy(tracker)["spec"]["egress"][2:] == [tracker]
+
+
+def test_a_job_on_the_nodes_network_has_none() -> None:
+    job = frozen(network={"hostNetwork": True})
+    assert render_network_policy(job, monitoring_namespace="watchers", egress=()) is None
+
+
+def test_egress_is_read_as_the_api_server_stores_it() -> None:
+    peers = [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "tracker"}}}, {"podSelector": {}}]
+    block = {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}
+    rules = read_egress([{"to": [*peers, block], "ports": [{"port": 5000}, {"port": 6000, "endPort": 6010}]}, {}])
+    assert rules == (
+        {
+            "to": [*peers, block],
+            "ports": [{"protocol": "TCP", "port": 5000}, {"protocol": "TCP", "port": 6000, "endPort": 6010}],
+        },
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        ({"port": 443}, "0.port"),
+        ({"to": []}, "0.to"),
+        ({"to": [{}]}, "name either ipBlock"),
+        ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}, "name either ipBlock"),
+        ({"to": [{"ipBlock": {"cidr": "10.0.0.1/8"}}]}, "host bits set"),
+        ({"ports": [{"port": 70000}]}, "0.ports.0.port"),
+        ({"ports": [{"port": 9, "endPort": 8}]}, "endPort: got 8"),
+        ({"ports": [{"port": "https"}]}, "0.ports.0.port"),
+        ("everywhere", "0: got 'everywhere'"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named_where_they_are_read(rule: Any, named: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(json.dumps({"jobEgress": [rule]}))
+    with pytest.raises(SettingsError, match=named):
+        load_settings(file)
