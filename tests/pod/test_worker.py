@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import pods
+from bert_operator.render.pods import OF_ROOTS_SSHD
 from bert_trainer.pod.worker import choose_environment, quote, render_config
 from cluster_api import wait_until
 from component import free_ports
@@ -42,10 +43,12 @@ NASTY = {
 
 
 @contextlib.contextmanager
-def worker(tmp_path: Path, **variables: str) -> Iterator[tuple[pods.Running, list[str]]]:
-    """Start one and yield it with the command that runs a program in it."""
+def worker(
+    tmp_path: Path, *, through: tuple[str, ...] = (), **variables: str
+) -> Iterator[tuple[pods.Running, list[str]]]:
+    """Start one, through another program if wanted, and yield it with the command that runs a program in it."""
     keys, port = pods.make_keys(tmp_path), free_ports(1)[0]
-    command = [*pods.POD, "worker", "--port", str(port), "--key-folder", str(keys)]
+    command = [*through, *pods.POD, "worker", "--port", str(port), "--key-folder", str(keys)]
     command += ["--termination-log", str(tmp_path / "record.json")]
     options = "-o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
     ssh = ["ssh", "-F", "none", "-i", str(keys / "id_rsa"), *options.split(), "-p", str(port), "127.0.0.1"]
@@ -73,6 +76,28 @@ def test_every_variable_reaches_a_session_as_it_is(tmp_path: Path) -> None:
         assert "bert-pod: LINES: contains line breaks, so ranks do not get it" in pod.output
         pod.process.terminate()
         assert pod.end() == 0, pod.output
+
+
+def bounded(*capabilities: str) -> tuple[str, ...]:
+    """Return what starts a program with these capabilities at most, as a container of root has them."""
+    allowed = "".join(f",+{name.lower()}" for name in capabilities)
+    return ("setpriv", "--inh-caps", "-all", "--bounding-set", f"-all{allowed}", "--no-new-privs")
+
+
+@needs_sshd
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="requires root and setpriv")
+@pytest.mark.parametrize("missing", [None, "SETGID", "SETUID", "SYS_CHROOT"])
+def test_root_s_sshd_needs_what_its_container_is_left_with(tmp_path: Path, missing: str | None) -> None:
+    """AUDIT_WRITE as well, where the kernel keeps such records and sshd was built for it, which not all do."""
+    left = [name for name in OF_ROOTS_SSHD if name != missing]
+    with worker(tmp_path, through=bounded(*left)) as (pod, ssh):
+        answer = subprocess.run([*ssh, "cat", "/proc/self/status"], capture_output=True, text=True, timeout=10)
+        if missing is not None:
+            assert answer.returncode == 255, f"{missing} is not needed: {answer.stdout}"
+            return
+        assert answer.returncode == 0, pod.output
+        (bounding,) = (line.split()[1] for line in answer.stdout.splitlines() if line.startswith("CapBnd:"))
+        assert int(bounding, 16).bit_count() == len(left), "the bound that was set holds in sessions, too"
 
 
 @needs_sshd

@@ -43,6 +43,13 @@ _BEFORE_SIGTERM = ("sh", "-c", "kill -s CONT -- 1 -1; sleep 1")
 
 # What makes MPI take an InfiniBand card or end.
 _OF_CARDS = frozenset({"FI_PROVIDER", "I_MPI_OFI_PROVIDER", "OMPI_MCA_pml", "UCX_NET_DEVICES", "UCX_TLS"})
+# What is left to root of the runtime's usual set. Its right to read and write whatever lies on a volume, which jobs
+# have relied on since 0.1 where a share is another user's. And in workers what sshd as root asks the kernel for: chroot
+# into /run/sshd (privsep_preauth_child in sshd.c), another user for that part (setgroups there, permanently_set_uid in
+# uidswap.c), and a record of each login, without which Debian's ends the session (audit-linux.c forgives EPERM to
+# other users alone). tests/pod/test_worker.py runs sshd with these, and without.
+_OF_ROOT = ("DAC_OVERRIDE",)
+OF_ROOTS_SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
 LAUNCHER_RESOURCES = ResourcesSpec(cpu=1, memory="2Gi")
 # A whole CPU would be its own under kubelet's static CPU manager: half a core that workers lack, and with
 # full-pcpus-only a pod that is refused.
@@ -331,14 +338,17 @@ def _pod_security(user: SecurityContextSpec) -> Document:
 
 
 def _container_security(role: _Role) -> Document:
-    security: Document = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
-    if role.user.run_as_user != users.ROOT:
-        # Root's sshd needs capabilities: it calls chroot and changes its user.
-        security["capabilities"] = {"drop": ["ALL"]}
+    added: list[str] = []
+    if role.user.run_as_user == users.ROOT:
+        added += [*_OF_ROOT, *(OF_ROOTS_SSHD if role.name == names.WORKER else ())]
     if role.has_devices and (role.resources.rdma is not None or role.spec.network.lock_memory):
         # Registering memory with an RDMA device locks it (mlock).
-        security.setdefault("capabilities", {})["add"] = ["IPC_LOCK"]
-    return security
+        added.append("IPC_LOCK")
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
+    }
 
 
 def _network(role: _Role) -> Document:
