@@ -59,9 +59,9 @@ print("done", flush=True)
 LIMITS = {"BERT_HANG_LIMITS_S": "2,20", "BERT_ATTEMPT": "1"}
 
 
-def command(tmp_path: Path, ranks: int, hang: str) -> list[str]:
+def command(tmp_path: Path, ranks: int, hang: str, steps: str = STEPS) -> list[str]:
     options = ["single", "--ranks", str(ranks), "--termination-log", str(tmp_path / "record.json")]
-    return [*pods.POD, *options, "--", sys.executable, "-c", STEPS.replace("HANG", hang)]
+    return [*pods.POD, *options, "--", sys.executable, "-c", steps.replace("HANG", hang)]
 
 
 def ended(tmp_path: Path, ranks: int, hang: str, **variables: str) -> tuple[int, str, dict[str, object]]:
@@ -102,25 +102,34 @@ def test_a_rank_that_is_stopped_for_a_moment_in_a_long_checkpoint_goes_on(tmp_pa
 SAVES_LATER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); "
 
 
-def stopped_at(tmp_path: Path, hang: str, limits_s: str) -> tuple[int, str]:
+def stopped_at(tmp_path: Path, hang: str, limits_s: str, steps: str = STEPS) -> tuple[int, str]:
     """Ask the pod to stop once its rank is where it hangs."""
     own = {"BERT_HANG_LIMITS_S": limits_s, "BERT_ATTEMPT": "1"}
-    with pods.running(command(tmp_path, 1, SAVES_LATER + hang), tmp_path / "log", **own) as pod:
+    with pods.running(command(tmp_path, 1, SAVES_LATER + hang, steps), tmp_path / "log", **own) as pod:
         wait_until(lambda: "here" in pod.output, 60, lambda: pod.output)
         pod.process.send_signal(signal.SIGTERM)
         return pod.end(), pod.output
 
 
 def test_a_rank_that_cannot_save_is_not_waited_for_until_the_pod_s_time_is_over(tmp_path: Path) -> None:
-    code, output = stopped_at(tmp_path, "threading.Event().wait()", "10,600")
+    code, output = stopped_at(tmp_path, "threading.Event().wait()", "300,600")
     assert code == 4, output
-    assert "rank 0 was asked to stop and shows no progress for " in output
+    assert re.search(r"rank 0 on \S+: no progress in phase1 for \d+ s, more than 5 s", output), output
+    assert output.count("most recent call first") == 1, "its stacks"
 
 
 def test_a_rank_in_a_long_checkpoint_is_waited_for(tmp_path: Path) -> None:
     code, output = stopped_at(tmp_path, f"{IN_A_CHECKPOINT}time.sleep(8)", "2,600")
     assert code == 0, output
-    assert "was asked to stop" not in output
+    assert "event=hung" not in output
+
+
+def test_a_rank_in_a_long_step_is_waited_for(tmp_path: Path) -> None:
+    # As long as the longest that it has seen.
+    steps = STEPS.replace("time.sleep(0.02)", "time.sleep(7 if step == 8 else 0)")
+    code, output = stopped_at(tmp_path, "time.sleep(7)", "2,600", steps)
+    assert code == 0, output
+    assert "event=hung" not in output
 
 
 @needs_mpi
@@ -263,7 +272,7 @@ def test_a_step_with_an_activity_in_it_has_the_upper_limit_and_teaches_nothing()
 
 
 def test_a_beat_survives_its_way() -> None:
-    beat = Beat(at_s=12.5, limit_s=120.0, steps=7, process=4711, is_waiting=True, activity="phase1")
+    beat = Beat(at_s=12.5, limit_s=120.0, expected_s=3.5, steps=7, process=4711, is_waiting=True, activity="phase1")
     assert Beat.unpack(beat.pack()) == beat
     assert Beat.unpack(bytes(len(beat.pack()))) is None
     assert Beat.unpack(b"") is None

@@ -24,7 +24,6 @@ from bert_trainer.errors import InputError
 from bert_trainer.pod.processes import find_descendants, signal_process
 from bert_trainer.system.heartbeat import (
     DESCRIPTOR_VARIABLE,
-    LIMIT_FACTOR,
     MEMORY_NAME,
     SIZE_BYTES,
     STACKS_SIGNAL,
@@ -44,7 +43,7 @@ _FROZEN_S = 10.0
 _STACKS_S = 5.0
 _PY_SPY_S = 10.0
 _LEAVE_S = 5.0
-"""Beyond the time of a step, for a rank that is asked to stop: it saves and leaves after the step that it is in."""
+"""Beyond the longest step, for a rank that is asked to stop: it saves and leaves after the step that it is in."""
 _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting in the kernel", "Z": "ended"}
 _LINE = re.compile(
     r"bert-pod/1 event=rank_hung rank=(\d{1,9}) steps=(\d{1,15}) silent_s=(\d{1,9}) limit_s=(\d{1,9}) "
@@ -151,7 +150,7 @@ class HangWatch:
         self._writer: threading.Thread | None = None
         self._descriptor = os.memfd_create(MEMORY_NAME, 0)  # no MFD_CLOEXEC: the rank inherits it
         os.ftruncate(self._descriptor, SIZE_BYTES)
-        self._stop_asked_at_s: float | None = None
+        self._is_asked_to_stop = False
         self.has_ended_rank = False
         """The rank was ended because it had hung."""
 
@@ -174,8 +173,7 @@ class HangWatch:
 
     def note_stop_request(self) -> None:
         """Give the rank, which is asked to save and leave, no longer than a step takes to show that it can."""
-        if self._stop_asked_at_s is None:
-            self._stop_asked_at_s = time.monotonic()
+        self._is_asked_to_stop = True
 
     def stop(self) -> None:
         """End the watch: the rank has ended."""
@@ -185,7 +183,7 @@ class HangWatch:
         os.close(self._descriptor)
 
     def _watch(self, process: int) -> None:
-        notified_s: float | None = None
+        notified: tuple[float, bool] | None = None
         before: Beat | None = None
         told_at_s = looked_at_s = time.monotonic()
         excused_s = stopped_s = 0.0
@@ -201,38 +199,26 @@ class HangWatch:
             # A time in which this process did not run either, as in a machine that was paused, is no hang.
             gap_s = now_s - before_s
             excused_s = (excused_s if is_settled else 0.0) + (gap_s if gap_s > _FROZEN_S else 0.0)
-            if beat is not None and is_settled and self._stays(beat, now_s, now_s - beat.at_s - excused_s):
-                self._tell(
-                    f"bert-pod: rank {self._rank} was asked to stop and shows no progress for "
-                    f"{now_s - beat.at_s:.0f} s; it is ended"
-                )
-                self._end(process, _trainer_of(process, beat))
-                return
-            if beat is None or not is_settled or beat.at_s == notified_s:
+            if beat is None or not is_settled or (beat.at_s, self._is_asked_to_stop) == notified:
                 stopped_s = 0.0
                 continue
             # However long a checkpoint or an evaluation may take, a stopped process is at neither. Only the time in
             # which it was seen stopped counts: somebody may look at a rank for a moment in a long evaluation.
             stopped_s = stopped_s + min(gap_s, _FROZEN_S) if read_state(beat.process) == "T" else 0.0
             limit_s = min(beat.limit_s, self._shortest_s) if stopped_s > self._shortest_s else beat.limit_s
+            # Nor is a rank that is asked to stop waited for longer than any step has taken: its pod would stay for the
+            # whole grace period, and the next attempt waits for the pod. Where it saves, evaluates or is in the step
+            # behind that, ``expected_s`` is the limit: this is what the grace period is for.
+            if self._is_asked_to_stop:
+                limit_s = min(limit_s, beat.expected_s + _LEAVE_S)
             silent_s = now_s - beat.at_s - excused_s
             if silent_s > limit_s:
+                notified = beat.at_s, self._is_asked_to_stop
                 self._handle(process, beat, silent_s, limit_s)
-                notified_s, looked_at_s = beat.at_s, time.monotonic()
+                looked_at_s = time.monotonic()
 
     def _read(self) -> Beat | None:
         return Beat.unpack(os.pread(self._descriptor, SIZE_BYTES, 0))
-
-    def _stays(self, beat: Beat, now_s: float, silent_s: float) -> bool:
-        """Return whether a rank that is asked to stop waits for others that are gone: a step takes less time.
-
-        Its pod would stay for the whole grace period, and the next attempt waits for the pod.
-        """
-        asked_at_s = self._stop_asked_at_s
-        if asked_at_s is None or now_s - asked_at_s < _LEAVE_S:
-            return False
-        # A fifth of the limit is at least what the longest step has taken; activities without steps have theirs.
-        return silent_s > beat.limit_s / LIMIT_FACTOR + _LEAVE_S
 
     def _handle(self, process: int, beat: Beat, silent_s: float, limit_s: float) -> None:
         trainer = _trainer_of(process, beat)
@@ -243,7 +229,8 @@ class HangWatch:
             signal_process(trainer, STACKS_SIGNAL)
         if program := shutil.which("py-spy"):
             _write_native_stacks(program, trainer)
-        if self._action == "Notify" or self._ended.wait(_STACKS_S):
+        # One that is asked to stop is to end in any case.
+        if (self._action == "Notify" and not self._is_asked_to_stop) or self._ended.wait(_STACKS_S):
             return
         now = self._read()
         if now is not None and now.at_s != beat.at_s:

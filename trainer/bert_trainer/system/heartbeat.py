@@ -33,12 +33,11 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 _STDERR = 2
 DEFAULT_LIMITS_S = (120.0, 1800.0)
-LIMIT_FACTOR = 5.0
-"""Of the longest step of a stage: how long a step may take."""
+_FACTOR = 5.0
 _WARM_UP_STEPS = 5
 
-# When (s), limit (s), steps in this process, its id, whether it waits for other ranks, activity.
-_FORMAT = struct.Struct("<ddQI?43s")
+# When (s), limit (s), expected (s), steps in this process, its id, whether it waits for other ranks, activity.
+_FORMAT = struct.Struct("<dddQI?43s")
 _ACTIVITY_BYTES = 43
 SIZE_BYTES = _FORMAT.size
 MEMORY_NAME = "heartbeat"
@@ -53,6 +52,8 @@ class Beat:
     """On the monotonic clock."""
     limit_s: float
     """How long it may go on without another beat."""
+    expected_s: float
+    """The longest that it has taken to another beat at the same; the limit where that is not known."""
     steps: int
     """Optimizer steps that this process has taken."""
     process: int
@@ -64,16 +65,17 @@ class Beat:
     def pack(self) -> bytes:
         """Return it as ``unpack`` reads it."""
         activity = self.activity.encode(errors="replace")[:_ACTIVITY_BYTES]
-        return _FORMAT.pack(self.at_s, self.limit_s, self.steps, self.process, self.is_waiting, activity)
+        numbers = self.at_s, self.limit_s, self.expected_s, self.steps, self.process
+        return _FORMAT.pack(*numbers, self.is_waiting, activity)
 
     @classmethod
     def unpack(cls, data: bytes) -> Self | None:
         """Return what was written; None if nothing was."""
         if len(data) != SIZE_BYTES:
             return None
-        at_s, limit_s, steps, process, is_waiting, activity = _FORMAT.unpack(data)
+        at_s, limit_s, expected_s, steps, process, is_waiting, activity = _FORMAT.unpack(data)
         text = activity.rstrip(b"\0").decode(errors="replace")
-        return cls(at_s, limit_s, steps, process, is_waiting, text) if at_s else None
+        return cls(at_s, limit_s, expected_s, steps, process, is_waiting, text) if at_s else None
 
 
 class Pace:
@@ -99,7 +101,12 @@ class Pace:
         """Seconds after which a step has hung."""
         if self._steps <= _WARM_UP_STEPS:
             return self._longest_s
-        return min(max(LIMIT_FACTOR * self._slowest_s, self._shortest_s), self._longest_s)
+        return min(max(_FACTOR * self._slowest_s, self._shortest_s), self._longest_s)
+
+    @property
+    def expected_s(self) -> float:
+        """The longest that a step of the stage has taken; its limit before that is known."""
+        return self.limit_s if self._steps <= _WARM_UP_STEPS else self._slowest_s
 
     @property
     def upper_limit_s(self) -> float:
@@ -118,7 +125,7 @@ class Heartbeat:
         self.waited_s = 0.0
         """Seconds for which this process has waited for other ranks."""
         self._at_s = time.monotonic()
-        self._limit_s = self._pace.upper_limit_s
+        self._limit_s = self._expected_s = self._pace.upper_limit_s
 
     def step(self) -> None:
         """Tell that an optimizer step is done."""
@@ -128,7 +135,7 @@ class Heartbeat:
             self._pace.add(now_s - self._at_s)
         self._had_activity = False
         self._steps += 1
-        self._limit_s = self._pace.limit_s
+        self._limit_s, self._expected_s = self._pace.limit_s, self._pace.expected_s
         self._write(now_s)
 
     def alive(self) -> None:
@@ -164,21 +171,23 @@ class Heartbeat:
     @contextlib.contextmanager
     def _during(self, name: str, limit_s: float) -> Iterator[None]:
         before = self._activity
-        self._activity, self._limit_s = name, limit_s
+        self._activity, self._limit_s, self._expected_s = name, limit_s, limit_s
         self.alive()
         try:
             yield
         finally:
             # Rank 0 may still be at it: a checkpoint that it alone writes lets the others go on, and wait in the next
             # step. So that one has the upper limit as well.
-            self._activity, self._limit_s = before, self._pace.upper_limit_s
+            self._activity = before
+            self._limit_s = self._expected_s = self._pace.upper_limit_s
             self._had_activity = True
             self.alive()
 
     def _write(self, at_s: float) -> None:
         self._at_s = at_s
         if self._descriptor is not None:
-            beat = Beat(at_s, self._limit_s, self._steps, os.getpid(), self._is_waiting, self._activity)
+            times_s = at_s, self._limit_s, self._expected_s
+            beat = Beat(*times_s, self._steps, os.getpid(), self._is_waiting, self._activity)
             with contextlib.suppress(OSError):
                 os.pwrite(self._descriptor, beat.pack(), 0)
 
