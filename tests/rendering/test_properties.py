@@ -177,7 +177,7 @@ def test_only_pods_with_ranks_ask_for_devices_and_locked_memory() -> None:
         limits = container(template).get("resources", {}).get("limits", {})
         # A drawn job may call its devices cpu.
         assert not (devices - {"cpu", "memory"}) & set(limits)
-        assert "add" not in container(template)["securityContext"].get("capabilities", {})
+        assert "IPC_LOCK" not in container(template)["securityContext"]["capabilities"].get("add", ())
         assert "runtimeClassName" not in template["spec"]
         assert "resourceClaims" not in template["spec"]
         assert "claims" not in container(template).get("resources", {})
