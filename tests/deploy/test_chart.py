@@ -133,7 +133,7 @@ def test_the_operator_can_read_its_settings_and_large_numbers_stay_whole(tmp_pat
     (config_map,) = (item for item in parse(helm_template()) if item["kind"] == "ConfigMap")
     file = tmp_path / "settings.yaml"
     file.write_text(config_map["data"]["settings.yaml"])
-    assert load_settings(file).trainer_image == "docker.io/bert-operator/trainer:0.2.0"
+    assert load_settings(file).trainer_image == "registry.invalid/bert-operator/trainer:0.2.0"
     large = helm_template(values={"profiles": {"a": {"securityContext": {"runAsUser": 2_000_000_000}}}})
     assert '"runAsUser": 2000000000' in large
 

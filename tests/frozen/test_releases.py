@@ -145,7 +145,7 @@ def test_one_that_wants_this_operator_or_an_older_one_is_carried_on(written: str
 
 def test_what_release_0_1_0_has_frozen_is_taken_over() -> None:
     job, config_map = read_manifest("job"), read_manifest("frozen-configmap")
-    settings = Settings(trainer_image="docker.io/bert-operator/trainer:0.2.0")
+    settings = Settings(trainer_image="registry.invalid/bert-operator/trainer:0.2.0")
     from bert_operator.cluster.settings_rules import read_cluster_job
 
     own = freeze(read_cluster_job(job, settings), default_image=settings.trainer_image)

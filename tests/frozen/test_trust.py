@@ -174,7 +174,7 @@ def test_it_goes_on_with_the_image_of_the_release_before() -> None:
     here.operators[0].restart(Settings(trainer_image="docker.io/bert-operator/trainer:0.1.0"))
     start(here)
     unsigned(here)
-    here.operators[0].restart(Settings(trainer_image="docker.io/bert-operator/trainer:0.2.0"))
+    here.operators[0].restart(Settings(trainer_image="registry.invalid/bert-operator/trainer:0.2.0"))
     kill(here)
     go_on(here)
     images = [pod["containers"][0]["image"] for pod in pods(here)]

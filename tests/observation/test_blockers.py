@@ -10,6 +10,7 @@ from bert_operator.api.schema.status import JobStatus
 from bert_operator.cluster.blockers import SILENCE_S, classify_refusal, find_blocker
 from bert_operator.cluster.object_summaries import WarningSummary, read_child, read_pod, read_warning
 from bert_operator.cluster.observation import observe_child
+from bert_operator.cluster.settings import DEFAULT_TRAINER_IMAGE
 from bert_operator.state.observed import Blocker, Observed
 from bert_operator.state.plan import plan
 from child_documents import CREATED_S, at, child_document, event_document, pod_document
@@ -52,6 +53,10 @@ UNSCHEDULABLE = pod_document(
 MOUNT = event_document("Pod", "demo-a1-worker-0", "FailedMount", "mount.nfs: access denied", uid="demo-a1-worker-0-uid")
 
 DATA = 'failed to pull image "registry.example.com/wikipedia:128": not found'
+UNNAMED = (
+    f'failed to pull and unpack image "{DEFAULT_TRAINER_IMAGE}": failed to resolve: Head '
+    '"https://registry.invalid/v2/": dial tcp: lookup registry.invalid on 10.96.0.10:53: no such host'
+)
 NO_IMAGES = (
     f'failed to generate container "{"2c12005f" * 8}" spec: failed to generate spec: failed to mkdir "": mkdir : no '
     "such file or directory"
@@ -86,6 +91,7 @@ def test_a_sandbox_that_only_needs_time_blocks_nothing() -> None:
     ("pods", "reason", "cause", "remedy"),
     [
         ([waiting("ImagePullBackOff", "not found")], "ImagePullFailed", "not found", "correct spec.image"),
+        ([waiting("ErrImagePull", UNNAMED)], "ImageNotNamed", "no such host", "name it as trainerImage"),
         ([waiting("ErrImagePull", "")], "ImagePullFailed", "no further message", "spec.imagePullSecrets"),
         (
             [waiting("CreateContainerConfigError", 'secret "s3" not found')],

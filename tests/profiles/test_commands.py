@@ -37,7 +37,7 @@ def test_the_resolved_job_is_a_job_again(files: tuple[str, str], capsys: pytest.
     shown = yaml.safe_load(text)
     assert shown["spec"]["slotsPerWorker"] == 2
     assert shown["spec"]["output"]["volume"]["mountPath"] == "/mnt/bert"
-    assert shown["spec"]["image"] == "docker.io/bert-operator/trainer:0.2.0"
+    assert shown["spec"]["image"] == "registry.invalid/bert-operator/trainer:0.2.0"
     Path(job).write_text(text)
     assert main(["check", job]) == 0
 

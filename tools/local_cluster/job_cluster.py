@@ -97,7 +97,7 @@ class JobCluster:
         patch = [{"op": "replace", "path": "/data/settings.yaml", "value": text}]
         overlay = {
             "resources": [os.path.relpath(ROOT / "deploy/kustomize/base", folder)],
-            "images": [{"name": "docker.io/bert-operator/operator", "newName": name, "newTag": tag}],
+            "images": [{"name": "registry.invalid/bert-operator/operator", "newName": name, "newTag": tag}],
             "patches": [
                 {
                     "target": {"kind": "ConfigMap", "name": "bert-operator-settings"},

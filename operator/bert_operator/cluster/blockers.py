@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.cluster.object_summaries import ChildSummary, PodSummary, WarningSummary
+from bert_operator.render.images import PLACEHOLDER_REGISTRY
 from bert_operator.state.observed import Blocker
 from bert_operator.timestamps import render_time
 
@@ -218,6 +219,13 @@ def classify_refusal(message: str, event: str = "") -> Blocker:
 
 def _pod_blocker(pod: PodSummary, warnings: Sequence[WarningSummary]) -> Blocker | None:
     reason, details = pod.waiting[0], pod.waiting[1] or "no further message"
+    if reason in _IMAGE_REASONS and f"{PLACEHOLDER_REGISTRY}/" in details:
+        return Blocker(
+            reason=BlockerReason.IMAGE_NOT_NAMED,
+            message=f"Pod {pod.name}: {reason}: {details}. Next: build the trainer's image (images/README.md), push "
+            "it, name it as trainerImage in the operator's settings (in the chart settings.trainerImage) or as "
+            "spec.image, then delete the job and apply it again: its image is frozen",
+        )
     if reason in _IMAGE_REASONS:
         # Written in place of the tag by this operator, perhaps.
         again = ", or push the image of this digest again" if "@sha256:" in details else ""

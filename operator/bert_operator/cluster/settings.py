@@ -21,9 +21,12 @@ from ruamel.yaml.events import (
 from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
 from bert_operator.cluster.egress import read_egress
 from bert_operator.errors import SettingsError
+from bert_operator.render.images import PLACEHOLDER_REGISTRY
 
+# A name that resolves nowhere, now or ever (RFC 6761, section 6.4): a registry that nobody of this project owns could
+# otherwise be somebody else's tomorrow, with an image of theirs. Whoever installs the operator names their own.
 # With a release this one moves on to the next tag, and the one before joins those below.
-DEFAULT_TRAINER_IMAGE = "docker.io/bert-operator/trainer:0.2.0"
+DEFAULT_TRAINER_IMAGE = f"{PLACEHOLDER_REGISTRY}/bert-operator/trainer:0.2.0"
 
 EARLIER_TRAINER_IMAGES = ("docker.io/bert-operator/trainer:0.1.0",)
 """What it was in releases whose jobs may still run."""
@@ -48,7 +51,7 @@ class Settings(BaseModel):
     )
 
     trainer_image: Annotated[str, Field(min_length=1)] = DEFAULT_TRAINER_IMAGE
-    """Image of jobs that name none."""
+    """Image of jobs that name none. Default: one that no registry has, so that nobody else's is ever run."""
     namespaces: tuple[str, ...] = ()
     """Namespaces to work in. Empty: all of them."""
     allow_host_path: bool = False

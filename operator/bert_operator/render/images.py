@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+PLACEHOLDER_REGISTRY = "registry.invalid"
+"""Where the images are that are shipped as defaults: nowhere, since no name below .invalid resolves (RFC 6761, 6.4)."""
+
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _DIGEST = r"[A-Za-z][A-Za-z0-9]*(?:[+._-][A-Za-z][A-Za-z0-9]*)*:[0-9a-f]{32,128}"
 _VERSION = re.compile(rf"(?::{_TAG})?(?:@{_DIGEST})?")

@@ -169,6 +169,10 @@ class BlockerReason(_Described):
         "The cluster takes the pods and leaves out a field that they need: a feature that is off, or not there yet.",
     )
     IMAGE_PULL_FAILED = "ImagePullFailed", "A node cannot pull the image."
+    IMAGE_NOT_NAMED = (
+        "ImageNotNamed",
+        "The image is the placeholder that is shipped, which no registry has: nobody has named a trainer's image yet.",
+    )
     CONTAINER_CONFIG_INVALID = (
         "ContainerConfigInvalid",
         "A container cannot be set up: a Secret or ConfigMap is missing, or the image's user is root.",
