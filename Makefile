@@ -21,6 +21,8 @@ RELEASE_ARGS ?=
 # Sums are no secrets, and what is generated or kept of a release holds thousands.
 SCANNED = . ':!*.lock' ':!*.sum' ':!*.sha256' ':!*.svg' ':!*.png' ':!*crd.yaml' ':!tools/control_plane/*.txt' \
   ':!tests/fixtures/release-*' ':!tests/fixtures/tensorflow' ':!tests/golden'
+FUZZ_ARGS ?=
+FUZZ_SECONDS ?= 120
 # Of test-older-torch: 2.7 (V100) or 2.4 (what ONNX Runtime's training needs).
 TORCH ?= 2.7
 # transformers needs torch 2.6, and operators of GPUs have no shapes on the meta device in 2.4.
@@ -118,6 +120,9 @@ chaos: setup ## Faults on a cluster of one node, at seeded moments of real jobs 
 
 chaos-quiet: setup ## Healthy jobs with a slow disk, a slow API server and busy processors: no restart (CHAOS_ARGS="--runs 10")
 	@$(BIN)/python tests/chaos/quiet.py $(CHAOS_ARGS)
+
+fuzz: setup ## Coverage-guided fuzzing of every reader of files from elsewhere (FUZZ_SECONDS=3600 FUZZ_ARGS="--only shards")
+	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 chaos-walk: setup ## Faults and changes of two jobs at random, one after another (CHAOS_SECONDS=3600 CHAOS_ARGS="--seed 7")
 	@$(BIN)/python tests/chaos/walk.py --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)

@@ -165,6 +165,14 @@ def _unwrap(document: Any, path: Path) -> Any:
     return _parse(text, path)
 
 
+_MEND = "mend the ConfigMap of the operator's settings; its fields are those of docs/guides/install.md"
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Return the path of a field; a key may be any text, and goes into a log."""
+    return ".".join(part if part.isprintable() else ascii(part) for part in map(str, location))
+
+
 def load_settings(path: Path | None) -> Settings:
     """Read the settings, or the ConfigMap that the operator's Deployment mounts them from; all defaults without a file.
 
@@ -182,11 +190,11 @@ def load_settings(path: Path | None) -> Settings:
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:
-        raise SettingsError(f"{path}: not YAML ({error})") from error
+        raise SettingsError(f"{path}: not YAML ({error})", hint=_MEND) from error
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, item['loc']))}: got {item['input']!r}; {item['msg']}" for item in error.errors()
-        ]
+        problems = [f"{_place(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()]
     if problems:
-        raise SettingsError(f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
+        raise SettingsError(
+            f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems), hint=_MEND
+        )
     return settings

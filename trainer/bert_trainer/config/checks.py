@@ -72,11 +72,12 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
         # A list is also called too short where what is wrong with its entries is said already.
         within = {item["loc"][:length] for item in items for length in range(len(item["loc"]))}
         items = [item for item in items if item["loc"] not in within]
-        lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in items]
+        hint = "mend the field, or run an operator of this trainer's release, which writes the file"
+        lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {_printable(item['msg'])}" for item in items]
         if any(item["type"] == "extra_forbidden" for item in items):
             # Of the same version: a field that is new, and that this job sets.
             hint = f"fields that this trainer does not know: {_NEWER_OPERATOR}"
-            raise _problems(source, lines, hint=hint) from error
+        raise _problems(source, lines, hint=hint) from error
     else:
         lines = find_problems(config)
         if not lines:
@@ -118,9 +119,14 @@ def _other_release(version: object) -> str:
     return "the operator is of an older release than this image: upgrade it, or name the image of its release"
 
 
+def _printable(text: str) -> str:
+    """Return a text for a log: line breaks, and what moves a terminal's cursor, escaped."""
+    return text if text.isprintable() else ascii(text)
+
+
 def _field(location: tuple[int | str, ...]) -> str:
     """Return the path of a field as it stands in the document."""
-    parts = [str(part) for part in location]
+    parts = [_printable(str(part)) for part in location]
     if parts[0] == "model" and len(parts) > 1 and parts[1] in MODEL_KINDS:
         del parts[1]
     return ".".join(parts)

@@ -103,7 +103,9 @@ def read_job_stream(path: Path) -> JobStream:
         raise _not_yaml(error, source) from error
     if not jobs:
         held = count_others(others) if others else "no object"
-        raise DocumentError(f"{source}: holds {held}, and no {names.KIND}")
+        raise DocumentError(
+            f"{source}: holds {held}, and no {names.KIND}", hint=f"write a document with kind: {names.KIND}"
+        )
     return JobStream(tuple(jobs), others)
 
 
@@ -195,12 +197,15 @@ def parse_documents(text: str, *, source: str = "job") -> list[Json]:
         raise _not_yaml(error, source) from error
 
 
+_MEND = "mend the text there; allowed: YAML, and JSON, which is YAML as well"
+
+
 def _not_yaml(error: YAMLError, source: str) -> DocumentError:
     if not isinstance(error, MarkedYAMLError):
-        return DocumentError(f"{source}: not YAML ({error})")
+        return DocumentError(f"{source}: not YAML ({error})", hint=_MEND)
     mark = error.problem_mark or error.context_mark
     line = f":{mark.line + 1}" if mark else ""
-    return DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})")
+    return DocumentError(f"{source}{line}: not YAML ({error.problem or error.context})", hint=_MEND)
 
 
 class _Builder:

@@ -89,7 +89,10 @@ def read_vocabulary(path: Path) -> Vocabulary:
             )
         raise InputError(f"{path}: cannot read the vocabulary ({error.strerror})", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: the vocabulary is not UTF-8 at byte offset {error.start}") from error
+        raise InputError(
+            f"{path}: the vocabulary is not UTF-8 at byte offset {error.start}",
+            hint="convert it, or copy it again: a vocabulary is text in UTF-8, one token per line",
+        ) from error
     tokens = [line.strip() for line in lines]
     while tokens and not tokens[-1]:
         tokens.pop()

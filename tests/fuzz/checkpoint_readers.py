@@ -1,0 +1,182 @@
+"""Weights of each program, a file of a folder at a time: the input's first line names the file that it replaces."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import torch
+from fuzz_reader import Chance, Reader
+from mutations import mutate_json, mutate_named, mutate_zip, split_named
+
+from bert_trainer.checkpoints.checkpoint import MODEL_FILE, OPTIMIZER_FILE, OWN_SUM_KEY, manifest_sum, sha256_of
+from bert_trainer.checkpoints.initial_weights import read_source
+from bert_trainer.checkpoints.tensorflow_export import write_tensorflow_checkpoint
+from bert_trainer.errors import InputError
+from claimed_tensors import write_run
+from weight_sources import nvidia_tensors, small_model, write_huggingface, write_vocabulary
+
+_MANIFEST = "manifest.json"
+_MODEL = small_model()
+
+
+@cache
+def _folder(kind: str) -> Path:
+    """Return a folder of sound files, made once in a process; it goes with the process's own scratch folder."""
+    root = Path(tempfile.mkdtemp(prefix="bert-fuzz-sound-"))
+    import atexit
+
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    if kind == "bert-trainer":
+        return write_run(root)
+    if kind == "huggingface":
+        return write_huggingface(root / "model", _MODEL)
+    write_vocabulary(root)
+    folder = root / "model"
+    folder.mkdir()
+    if kind == "huggingface-pickled":
+        write_huggingface(root / "other", _MODEL)
+        shutil.copy(root / "other/config.json", folder)
+        torch.save(dict(_MODEL.named_parameters()), folder / "pytorch_model.bin")
+    elif kind == "tensorflow":
+        write_tensorflow_checkpoint(_MODEL, write_vocabulary(root), folder)
+    return folder
+
+
+@cache
+def _sound(kind: str) -> tuple[bytes, ...]:
+    """Return an input for each file of a sound folder that a reader opens."""
+    files = sorted(path for path in _folder(kind).iterdir() if path.is_file())
+    left_out = ("README.md", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    return tuple(path.name.encode() + b"\n" + path.read_bytes() for path in files if path.name not in left_out)
+
+
+def _files(kind: str) -> Callable[[Path], Iterator[bytes]]:
+    def seeds(_: Path) -> Iterator[bytes]:
+        yield from _sound(kind)
+
+    return seeds
+
+
+def _read(kind: str, sound: str) -> Callable[[Path], object]:
+    def read(path: Path) -> object:
+        name, content = split_named(path.read_bytes())
+        folder = path.parent / "weights"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(_folder(sound), folder)
+        if (folder / name).is_file() and "/" not in name:
+            (folder / name).write_bytes(content)
+        if kind == "bert-trainer":
+            _put_sums_right(folder)
+        try:
+            return read_source(folder, kind, _MODEL, "weights_and_optimizer" if kind == "bert-trainer" else "weights")
+        except OSError as error:
+            # As ``initial_weights.load`` does, which names the path.
+            raise InputError(f"{folder}: cannot be read ({error.strerror})", hint="check it") from error
+
+    return read
+
+
+def _put_sums_right(folder: Path) -> None:
+    """Whoever writes a file of a checkpoint writes its checksum as well."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        manifest["sha256"] = {
+            file: sha256_of(folder / file) if file in (MODEL_FILE, OPTIMIZER_FILE) else digest
+            for file, digest in manifest["sha256"].items()
+        }
+        manifest.pop(OWN_SUM_KEY, None)
+        text = json.dumps({**manifest, OWN_SUM_KEY: manifest_sum(manifest)})
+        (folder / _MANIFEST).write_text(text)
+
+
+def _mutate_safetensors(data: bytes, chance: Chance) -> bytes:
+    """Change the header, and its length with it."""
+    size = int.from_bytes(data[:8], "little")
+    if chance.draw.random() < 0.2 or size > len(data):
+        return chance.bytes(data)
+    header = mutate_json(data[8 : 8 + size], chance)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def _read_nvidia(path: Path) -> object:
+    return read_source(path, "nvidia", _MODEL, "weights")
+
+
+def _nvidia(_: Path) -> Iterator[bytes]:
+    content = io.BytesIO()
+    torch.save({"model": nvidia_tensors(_MODEL)}, content)
+    yield content.getvalue()
+    content = io.BytesIO()
+    torch.save({"model": nvidia_tensors(_MODEL)}, content, _use_new_zipfile_serialization=False)
+    yield content.getvalue()
+    content = io.BytesIO()
+    state = {0: {"exp_avg": torch.zeros(3), "exp_avg_sq": torch.zeros(3), "step": 3}}
+    torch.save(
+        {"model": nvidia_tensors(_MODEL), "optimizer": {"state": state, "param_groups": [{"params": [0]}]}}, content
+    )
+    yield content.getvalue()
+
+
+_BY_NAME = {".json": mutate_json, ".safetensors": _mutate_safetensors, ".bin": mutate_zip}
+_C = "bert_trainer.checkpoints"
+READERS = (
+    Reader(
+        name="checkpoints-own",
+        read=_read("bert-trainer", "bert-trainer"),
+        seeds=_files("bert-trainer"),
+        modules=(f"{_C}.checkpoint",),
+        leaves_out=(
+            *("__post_init__", "current", "differences", "_version", "find_latest_valid", "list_checkpoints"),
+            *("save_tensors", "files_stamp", "stage_finished", "folder_name"),
+        ),
+        mutate=mutate_named(_BY_NAME, lambda: _sound("bert-trainer")),
+        most_bytes=1 << 16,
+    ),
+    Reader(
+        name="checkpoints-huggingface",
+        read=_read("huggingface", "huggingface"),
+        seeds=_files("huggingface"),
+        modules=(f"{_C}.huggingface_import",),
+        leaves_out=("_read_parts", "without_copies"),
+        mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface")),
+        most_bytes=1 << 16,
+    ),
+    Reader(
+        name="checkpoints-huggingface-pickled",
+        read=_read("huggingface", "huggingface-pickled"),
+        seeds=_files("huggingface-pickled"),
+        modules=(f"{_C}.tensor_files", f"{_C}.pickle_scan"),
+        leaves_out=("read_safetensors", "check_header"),
+        mutate=mutate_named(_BY_NAME, lambda: _sound("huggingface-pickled")),
+        most_bytes=1 << 16,
+    ),
+    Reader(
+        name="checkpoints-tensorflow",
+        read=_read("tensorflow", "tensorflow"),
+        seeds=_files("tensorflow"),
+        modules=(f"{_C}.tensorflow_bundle", f"{_C}.leveldb_table", f"{_C}.protobuf_wire"),
+        leaves_out=(
+            *("write_bundle", "_pieces", "write_table", "flush", "_append_block", "_encode_block"),
+            *("_short_successor", "write_varint", "encode_fields"),
+        ),
+        most_bytes=1 << 16,
+        mutate=mutate_named({".json": mutate_json}, lambda: _sound("tensorflow")),
+    ),
+    Reader(
+        name="checkpoints-nvidia",
+        read=_read_nvidia,
+        seeds=_nvidia,
+        modules=(f"{_C}.pickle_scan", f"{_C}.tensor_files"),
+        leaves_out=("read_safetensors", "check_header", "read_pickled_tensors"),
+        mutate=mutate_zip,
+        file_name="ckpt_1.pt",
+        most_bytes=1 << 16,
+    ),
+)
