@@ -49,6 +49,8 @@ class Reader:
     """Changes an input by what it is made of; None: by its bytes alone."""
     names_file: bool = True
     """Whether a refusal has to name the file: text that came from no file has no name."""
+    advises: bool = True
+    """Whether a refusal has to say what to do: people do not write the files that the operator renders."""
     most_bytes: int = 1 << 14
     refusals: tuple[type[BaseException], ...] = (TrainerError, OperatorError)
     """What it may raise."""

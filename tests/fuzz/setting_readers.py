@@ -58,6 +58,7 @@ READERS = (
         leaves_out=("resolve_model", "parse_profile_steps"),
         mutate=mutate_json,
         file_name="run-config.json",
+        advises=False,
         most_bytes=1 << 15,
     ),
     Reader(

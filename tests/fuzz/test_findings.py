@@ -26,7 +26,11 @@ KEPT = sorted(path for folder in ("findings", "corpus") for path in (HERE / fold
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_what_was_found_stays_mended(path: Path, tmp_path: Path) -> None:
-    verdict = judge(BY_NAME[path.parent.name], path.read_bytes(), tmp_path)
+    reader, given, work = BY_NAME[path.parent.name], tmp_path / "given", tmp_path / "work"
+    given.mkdir()
+    work.mkdir()
+    list(reader.seeds(given))  # writes the sound folder of weights, of which the input is a file
+    verdict = judge(reader, path.read_bytes(), work)
     assert not verdict.problem, verdict.place
 
 

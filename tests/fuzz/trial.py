@@ -125,7 +125,7 @@ def _problem_of_refusal(reader: Reader, path: Path, error: BaseException) -> str
         chain = chain.__cause__ or chain.__context__
     if reader.names_file and str(path.parent) not in text:
         return f"a refusal that does not name the file: {text[:300]!r}"
-    if not getattr(error, "hint", None) and not any(words in text for words in _ADVICE):
+    if reader.advises and not getattr(error, "hint", None) and not any(words in text for words in _ADVICE):
         return f"a refusal that says neither what is allowed nor what to do: {text[:300]!r}"
     if any(not (sign.isprintable() or sign == "\n") for sign in text):
         return f"a refusal with signs that cannot be printed: {text[:300]!r}"

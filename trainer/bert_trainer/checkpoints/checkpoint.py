@@ -26,9 +26,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bert_trainer.config.run_config import CONTRACT_VERSION
-from bert_trainer.errors import TrainerError
+from bert_trainer.errors import InputError, TrainerError
 from bert_trainer.model.backends.cpu import library
-from bert_trainer.system.files import bytes_in_holes
+from bert_trainer.system.files import bytes_in_holes, shown
 
 logger = logging.getLogger(__name__)
 
@@ -193,13 +193,28 @@ class Checkpoint:
     """How its run had gone back before."""
 
     def load(self) -> dict[str, dict[str, Tensor]]:
-        """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name."""
-        moments = load_file(self.path / OPTIMIZER_FILE)
+        """Return ``model``, ``first_moment`` and ``second_moment``, each by parameter name.
+
+        Raises:
+            InputError: a file is no safetensors file although its checksum is right: whoever wrote it wrote both.
+        """
+        moments = _load_file(self.path / OPTIMIZER_FILE)
         return {
-            "model": load_file(self.path / MODEL_FILE),
+            "model": _load_file(self.path / MODEL_FILE),
             "first_moment": _strip(moments, "first_moment."),
             "second_moment": _strip(moments, "second_moment."),
         }
+
+
+def _load_file(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        # Its words quote the file, which may hold anything.
+        raise InputError(
+            f"{shown(path)}: cannot be read ({shown(str(error)[:200])}); allowed: a safetensors file",
+            hint="name another checkpoint, or copy this one again from the run that wrote it",
+        ) from error
 
 
 def _strip(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -293,4 +293,4 @@ def _unreadable(path: Path, error: BaseException) -> InputError:
         return InputError(f"{path}: cannot be read (no file of torch.save, or a damaged one)", hint=_COPY_AGAIN)
     # PyTorch's messages go on for paragraphs.
     lines = (getattr(error, "strerror", None) or str(error) or repr(error)).splitlines()
-    return InputError(f"{path}: cannot be read ({lines[0][:200]})", hint=_COPY_AGAIN)
+    return InputError(f"{path}: cannot be read ({shown(lines[0][:200])})", hint=_COPY_AGAIN)

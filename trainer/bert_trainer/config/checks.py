@@ -72,7 +72,7 @@ def parse_run_config(document: Any, *, source: str = "run configuration") -> Run
         # A list is also called too short where what is wrong with its entries is said already.
         within = {item["loc"][:length] for item in items for length in range(len(item["loc"]))}
         items = [item for item in items if item["loc"] not in within]
-        hint = "mend the field, or run an operator of this trainer's release, which writes the file"
+        hint = None
         lines = [f"{_field(item['loc'])}: got {item['input']!r:.200}; {_printable(item['msg'])}" for item in items]
         if any(item["type"] == "extra_forbidden" for item in items):
             # Of the same version: a field that is new, and that this job sets.
