@@ -152,8 +152,8 @@ def render_chart_values_schema() -> str:
     settings = Settings.model_json_schema(by_alias=True)
     # The chart sets these itself, from values of their own.
     fields = {key: value for key, value in settings["properties"].items() if key not in SET_BY_CHART}
-    assert "$ref" not in json.dumps(fields), "the schema of a setting has references: copy their definitions as well"
     schema["properties"]["settings"] = {"type": "object", "additionalProperties": False, "properties": fields}
+    schema["$defs"] = settings["$defs"]
     return json.dumps(schema, indent=2) + "\n"
 
 

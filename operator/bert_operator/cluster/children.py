@@ -14,8 +14,10 @@ from typing import Any, Protocol
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import BlockerReason
 from bert_operator.api.schema.status import MAX_MESSAGE, ChildRef, JobStatus
+from bert_operator.cluster.allowance import RETRY_S, Allowance
 from bert_operator.cluster.blockers import classify_refusal
 from bert_operator.cluster.client import ApiClient, ApiError
+from bert_operator.cluster.demand import read_demand
 from bert_operator.cluster.dropped_fields import dry_runs, find_dropped
 from bert_operator.cluster.freezing import Draft, Freezer, Unusable, create_or_get
 from bert_operator.cluster.index import Index
@@ -76,6 +78,7 @@ class Children:
         policies: NetworkPolicies,
         statuses: StatusWriter,
         metrics: ChildMetrics,
+        allowance: Allowance,
         clock: Callable[[], float],
     ) -> None:
         """Start with nothing refused and nothing created.
@@ -87,6 +90,7 @@ class Children:
             policies: Keeps the policies of jobs' pods.
             statuses: Writes the hash of the frozen configuration.
             metrics: Counts attempts.
+            allowance: What namespaces may still have.
             clock: Returns seconds since 1970, by the API server's clock.
         """
         self._api = api
@@ -95,6 +99,7 @@ class Children:
         self._policies = policies
         self._statuses = statuses
         self._metrics = metrics
+        self._allowance = allowance
         self._now_s = clock
         # Both hold the job's uid as well: a job may be deleted and recreated under its name at any time.
         self._refusals: dict[JobRef, Refusal] = {}
@@ -104,15 +109,23 @@ class Children:
         """Drop everything about a job that is gone."""
         self._refusals.pop(ref, None)
         self._created.pop(ref, None)
+        self._allowance.forget(ref)
 
     def forget_refusal(self, ref: JobRef) -> None:
         """Drop a refusal that no longer matters, so that the next creation starts without a pause."""
         self._refusals.pop(ref, None)
+        self._allowance.forget(ref)
 
     def refusal(self, ref: JobRef, uid: str) -> Refusal | None:
         """Return why this very job's next child could not be created."""
         refusal = self._refusals.get(ref)
         return refusal if refusal is not None and refusal.uid == uid else None
+
+    def waits_for_room(self, ref: JobRef, uid: str) -> bool:
+        """Return whether this very job's next child has to wait for others of its namespace; that costs no request."""
+        refusal = self.refusal(ref, uid)
+        waits = refusal is not None and refusal.blocker.reason == BlockerReason.NAMESPACE_LIMIT_REACHED
+        return waits and self._allowance.still_waits(ref)
 
     def created(self, ref: JobRef, uid: str) -> ChildRef | None:
         """Return the child that this process created last for this very job."""
@@ -272,6 +285,8 @@ class Children:
         # Admission webhooks quote the object that they refuse, however long it is.
         blocker = replace(blocker, message=blocker.message[:MAX_MESSAGE])
         pause_s = min(2 * refusal.pause_s, MAX_CREATION_PAUSE_S) if refusal else FIRST_CREATION_PAUSE_S
+        if blocker.reason == BlockerReason.NAMESPACE_LIMIT_REACHED:
+            pause_s = RETRY_S
         self._refusals[job.ref] = Refusal(summary.uid, blocker, pause_s, self._now_s() + pause_s)
         if refusal is None or refusal.blocker != blocker:
             raise Requeue(0.0)  # to write it into the status
@@ -301,18 +316,28 @@ class Children:
             frozen = await self._freezer.obtain(document, step.status, draft, write_hash)
             rendered = render_child(frozen, child)
             path = path_of(rendered["kind"], job.ref.namespace)
+            # The last step before the request that is not done at once: what is given here is held until that is
+            # answered. Without an answer it stays given, since the child may be there.
+            if (excess := self._allowance.take(job.ref, read_demand(rendered))) is not None:
+                return excess
             for trial in dry_runs(rendered):
                 kept = await self._api.create(path_of(trial["kind"], job.ref.namespace), trial, dry_run=True)
                 if (dropped := find_dropped(trial, kept)) is not None:
+                    self._allowance.settle(job.ref)
                     return dropped
             # Before the first pod: one that starts without it could be reached until it is there.
             await self._policies.ensure(frozen)
             # AlreadyExists is the normal case after a crash between the POST and the next status write.
             answer = await create_or_get(self._api, path, rendered)
         except Unusable as error:
+            self._allowance.settle(job.ref)
             return error.blocker
         except ApiError as error:
-            return _blocker_of(error)
+            blocker = _blocker_of(error)
+            self._allowance.settle(job.ref)
+            return blocker
+        # Nothing is awaited from here until the child is in the index.
+        self._allowance.settle(job.ref)
         if not _is_ours(answer, frozen):
             return _name_taken(answer)
         name, uid = answer["metadata"]["name"], answer["metadata"]["uid"]

@@ -9,10 +9,11 @@ kubelets and controllers write much that no summary holds.
 from __future__ import annotations
 
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.object_summaries import (
     ChildRecord,
     ChildSummary,
@@ -37,7 +38,7 @@ WarningKey = tuple[str, str]
 Summary = JobSummary | ChildSummary | PodSummary
 
 MAX_WARNINGS = 5_000
-"""Objects whose warnings are kept; the least recent are dropped first."""
+"""Objects whose warnings are kept; the least recent of the namespace with most of them is dropped first."""
 _WARNINGS_EACH = 4
 _MAX_TOMBSTONES = 20_000
 """Uids of deleted objects; enough for every response that may still be on its way."""
@@ -61,13 +62,13 @@ class Index:
         # Jobs by the prefix of their children's names, where that is not the job's own name.
         self._by_prefix: dict[JobRef, JobRef] = {}
         self._nodes: dict[str, NodeSummary] = {}
-        self._warnings: OrderedDict[WarningKey, tuple[WarningSummary, ...]] = OrderedDict()
+        self._warnings: FairTable[tuple[WarningSummary, ...]] = FairTable(MAX_WARNINGS)
         # How often something new has come for a job. Numbers are not used twice, so that one who holds the number of a
         # job that is gone sees that another has come since.
         self._news: dict[JobRef, int] = {}
         self._numbers = itertools.count(1)
         # A late watch, or the response to a write, may bring an object back after its deletion was seen.
-        self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self._tombstones: FairTable[bool] = FairTable(_MAX_TOMBSTONES)
 
     # Writes. Every method returns the job that has to be looked at, None if there is none or nothing new.
 
@@ -95,6 +96,9 @@ class Index:
         known = self._children.get(ref, {}).get(summary.name)
         if self._is_old(known, body):
             return None
+        if known is not None and known.uid == summary.uid:
+            # Pods are made from what it was created with: who lowers the numbers afterwards frees nothing.
+            summary = summary._replace(demand=summary.demand.at_least(known.demand))
         self._place(self._children, ref, summary)
         return self._note_news(ref) if _is_news(known, summary) else None
 
@@ -104,7 +108,7 @@ class Index:
 
     def find_again(self, body: Document, record: ChildRecord) -> JobRef | None:
         """Add a child that the API server has, whatever watches have said: one without its label has left them."""
-        self._tombstones.pop(record.uid, None)
+        self._tombstones.pop(_namespace(body), record.uid)
         self._records[_namespace(body), record.name] = record
         return self.put_child(body)
 
@@ -115,7 +119,7 @@ class Index:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        if summary.uid in self._tombstones:
+        if self._tombstones.get(ref.namespace, summary.uid):
             return None
         known = self._pods.get(ref, {}).get(summary.name)
         if known is not None and known.uid == summary.uid and summary.phase in ("Succeeded", "Failed"):
@@ -135,11 +139,9 @@ class Index:
             return None
         _, name, warning = read
         key = (_namespace(body), name)
-        # One per reason: repeated events differ in their count and time only. Popped, so that it moves to the end.
-        known = [item for item in self._warnings.pop(key, ()) if item.reason != warning.reason]
-        self._warnings[key] = (*known[-_WARNINGS_EACH + 1 :], warning)
-        if len(self._warnings) > MAX_WARNINGS:
-            self._warnings.popitem(last=False)
+        # One per reason: repeated events differ in their count and time only.
+        known = [item for item in self._warnings.get(*key) or () if item.reason != warning.reason]
+        self._warnings.put(*key, (*known[-_WARNINGS_EACH + 1 :], warning))
         ref = self._job_of(key)
         return None if ref is None else self._note_news(ref)
 
@@ -169,9 +171,7 @@ class Index:
         """Drop an object by its uid; another one of the same name stays."""
         # Events expire in any number; their uids would push out those that matter.
         if kind != "Event":
-            self._tombstones[uid] = None
-            if len(self._tombstones) > _MAX_TOMBSTONES:
-                self._tombstones.popitem(last=False)
+            self._tombstones.put(namespace, uid, True)
         if kind == "BertPretrainJob":
             ref = JobRef(namespace, name)
             if (job := self._jobs.get(ref)) is not None and job.uid == uid:
@@ -193,7 +193,7 @@ class Index:
             self._forget_orphan(place, uid)
         self._remove(tables[kind], place, name, uid)
         # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
-        self._warnings.pop((namespace, name), None)
+        self._warnings.pop(namespace, name)
         return self._note_news(place)
 
     # Reads.
@@ -213,6 +213,12 @@ class Index:
     def children(self, ref: JobRef) -> Sequence[ChildSummary]:
         """Return the children with a job's name in their labels, whoever owns them."""
         return list(self._children.get(ref, {}).values())
+
+    def children_in(self, namespace: str) -> Iterator[tuple[JobRef, ChildSummary]]:
+        """Yield the children of a namespace, each with the job that its labels name."""
+        for ref, children in self._children.items():
+            if ref.namespace == namespace:
+                yield from ((ref, child) for child in children.values())
 
     def own_children(self, ref: JobRef, uid: str) -> Sequence[ChildSummary]:
         """Return the children that the job with this uid controls."""
@@ -235,7 +241,7 @@ class Index:
 
     def warnings(self, ref: JobRef, names: Sequence[str]) -> dict[str, tuple[WarningSummary, ...]]:
         """Return the warnings about objects of a job's namespace."""
-        found = ((name, self._warnings.get((ref.namespace, name))) for name in names)
+        found = ((name, self._warnings.get(ref.namespace, name)) for name in names)
         return {name: warnings for name, warnings in found if warnings}
 
     def nodes(self) -> Mapping[str, NodeSummary]:
@@ -284,8 +290,9 @@ class Index:
         """Return whether an object is gone, or known in this version or a later one."""
         uid = body.get("metadata", {}).get("uid", "")
         # Versions order the states of one object; a recreated one has another uid, and replaces its namesake.
-        if uid in self._tombstones or known is None or known.uid != uid:
-            return uid in self._tombstones
+        is_gone = self._tombstones.get(_namespace(body), uid) is not None
+        if is_gone or known is None or known.uid != uid:
+            return is_gone
         # 0 is a version that is no number, and tells nothing.
         return known.version >= max(read_version(body), 1)
 
@@ -328,7 +335,7 @@ class Index:
         """Keep the record of a job's newest child. One that is gone is not put back by a status that still names it."""
         if before is not None and before != after and before.name not in self._children.get(ref, {}):
             self._records.pop((ref.namespace, before.name), None)
-        if after is not None and after.uid not in self._tombstones:
+        if after is not None and self._tombstones.get(ref.namespace, after.uid) is None:
             self._records[ref.namespace, after.name] = after
 
     def _forget_orphan(self, ref: JobRef, uid: str) -> None:

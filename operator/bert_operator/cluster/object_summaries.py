@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from bert_operator.api.schema.status import MAX_IMAGE, MAX_MESSAGE
+from bert_operator.cluster.demand import Demand, read_demand
 from bert_operator.cluster.json_text import read_json, write_json
 from bert_operator.names import PREPARE_RUN, TRAINING_RUN
 from bert_operator.render import names
@@ -26,6 +27,10 @@ MAX_KEPT_BYTES = 16 * 1024
 """Of a job's document. The few larger ones are read from the API server at every reconcile."""
 _LONGEST_NOTE = 500
 _LONGEST_REASON = 200
+_LONGEST_NAME = 253
+"""Of objects that exist. What others write into references, conditions and finalizers may be of any length."""
+_MOST_NAMED = 16
+"""Finalizers or conditions of one object that are kept; Kubernetes' own controllers write no more than five."""
 # Conditions as agents of nodes call them: KernelReady and AcceleratedHardwareReady (EKS) are good if True, while
 # KernelDeadlock, ReadonlyFilesystem, FrequentKubeletRestart (node-problem-detector) and GpuXidError (NVSentinel) are
 # not. What matches neither, such as VMEventScheduled (AKS), says nothing about the node's health.
@@ -105,6 +110,8 @@ class ChildSummary(NamedTuple):
     """Whether it has the label that watches select by."""
     finalizers: tuple[str, ...] = ()
     """Those of others, which hold it back when it is deleted."""
+    demand: Demand = Demand()
+    """What it takes while it runs."""
 
 
 class PodSummary(NamedTuple):
@@ -241,8 +248,8 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         return None
     # Interned: a few dozen strings repeat in the summaries of thousands of objects.
     conditions = tuple(
-        (sys.intern(item.get("type", "")), sys.intern(item.get("reason") or ""))
-        for item in status.get("conditions") or ()
+        (sys.intern(item.get("type", "")[:_LONGEST_NAME]), sys.intern((item.get("reason") or "")[:_LONGEST_NAME]))
+        for item in (status.get("conditions") or ())[:_MOST_NAMED]
         if item.get("status") == "True"
     )
     suspend = spec.get("suspend") if kind == "Job" else (spec.get("runPolicy") or {}).get("suspend")
@@ -266,7 +273,12 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
         waiting_since_s=None if "Suspended" in dict(conditions) else max(created_at_s, resumed_at_s),
         is_orphan=is_orphan,
         is_watched=is_watched,
-        finalizers=tuple(sys.intern(name) for name in metadata.get("finalizers") or () if name not in _OWN_FINALIZERS),
+        finalizers=tuple(
+            sys.intern(name[:_LONGEST_NAME])
+            for name in (metadata.get("finalizers") or ())[:_MOST_NAMED]
+            if name not in _OWN_FINALIZERS
+        ),
+        demand=read_demand(body),
     )
 
 
@@ -312,7 +324,9 @@ def read_pod(body: Document, record: ChildRecord | None = None) -> tuple[str, Po
         uid=metadata.get("uid", ""),
         version=read_version(body),
         # By its owner: another release may have made the child, and named it otherwise.
-        child=_owner(metadata).get("name", "").removesuffix("-launcher" if role == names.LAUNCHER else "")
+        child=_owner(metadata)
+        .get("name", "")[:_LONGEST_NAME]
+        .removesuffix("-launcher" if role == names.LAUNCHER else "")
         or names.child_name(job, run, number, is_mpi=is_mpi),
         attempt=number,
         role=sys.intern(role),
@@ -396,13 +410,17 @@ def read_warning(body: Document) -> tuple[str, str, WarningSummary] | None:
         return None
     # Events that were written through events.k8s.io, as the scheduler's are, have no lastTimestamp.
     when = body.get("lastTimestamp") or body.get("eventTime") or body.get("metadata", {}).get("creationTimestamp")
+    # Whoever may write Events writes what they like there: a reason may have any length, and so may a subject's name.
+    name = subject.get("name") or ""
+    if len(name) > _LONGEST_NAME:
+        return None
     warning = WarningSummary(
-        reason=sys.intern(body.get("reason") or ""),
+        reason=sys.intern((body.get("reason") or "")[:_LONGEST_REASON]),
         message=(body.get("message") or "")[:_LONGEST_NOTE],
         seen_at_s=_time(when) or 0.0,
-        uid=sys.intern(subject.get("uid") or ""),
+        uid=sys.intern((subject.get("uid") or "")[:_LONGEST_NAME]),
     )
-    return subject["kind"], subject.get("name", ""), warning
+    return subject["kind"], name, warning
 
 
 def read_version(body: Document) -> int:
@@ -416,7 +434,7 @@ def read_version(body: Document) -> int:
 
 def _owner_uid(metadata: Document) -> str:
     """Return the uid of the controlling owner; empty if there is none."""
-    return str(_owner(metadata).get("uid", ""))
+    return str(_owner(metadata).get("uid", ""))[:_LONGEST_NAME]
 
 
 def _owner(metadata: Document) -> Document:

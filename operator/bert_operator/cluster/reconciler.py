@@ -20,6 +20,7 @@ from bert_operator.api.parsing.validation import parse_started_job
 from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob
 from bert_operator.api.schema.conditions import FailureReason
 from bert_operator.api.schema.status import TERMINAL_PHASES, JobStatus, wants_newer
+from bert_operator.cluster.allowance import RETRY_S, Allowance
 from bert_operator.cluster.blockers import SILENCE_S
 from bert_operator.cluster.children import ChildMetrics, Children, delete_object, with_hash
 from bert_operator.cluster.client import ApiClient
@@ -129,8 +130,8 @@ class Reconciler:
         self._now_s = clock
         self._freezer = Freezer(api, settings)
         self._statuses = StatusWriter(api, index, recorder, metrics)
-        policies = NetworkPolicies(api, settings)
-        self._children = Children(api, index, self._freezer, policies, self._statuses, metrics, clock)
+        policies, allowance = NetworkPolicies(api, settings), Allowance(index, settings)
+        self._children = Children(api, index, self._freezer, policies, self._statuses, metrics, allowance, clock)
         # A restart loses this and emits the Event again. Its name is a hash of its text (recorder), so only a count
         # goes up.
         self._left_alone: dict[JobRef, tuple[str, str]] = {}
@@ -215,7 +216,8 @@ class Reconciler:
         generation = document["metadata"].get("generation")
         is_new = status.observed_generation is None or status.observed_generation != generation
         try:
-            completed = complete(document, self._settings.profiles, self._settings.default_profile)
+            seen = self._settings.seen_from(document["metadata"]["namespace"])
+            completed = complete(document, seen.profiles, seen.default_profile)
             return parse_started_job(completed, by_rules=is_new)
         except InvalidJob:
             # The profile that completed it may have been removed since; what was frozen is complete by itself.
@@ -228,6 +230,9 @@ class Reconciler:
         await self._children.note_orphans(job.ref, summary)
         step = plan(job, self._observe(job, summary, status), self._now_s())
         makes_another = step.create is not None and status.attempt > 0
+        # Before anything is asked: jobs may wait for hours, and each looks every few seconds.
+        if makes_another and step.status == status and self._children.waits_for_room(job.ref, summary.uid):
+            raise Requeue(RETRY_S)
         if makes_another or _finds_a_loss(status, step.status):
             # A stale cache looks like a lost child: the watch on jobs and the one on children are not ordered against
             # each other. Ask the API server before a second child is created beside the first, in the same output

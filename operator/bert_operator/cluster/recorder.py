@@ -1,10 +1,15 @@
-"""Writes Kubernetes Events in the background: a slow or forbidden Event never delays a reconcile."""
+"""Writes Kubernetes Events in the background: a slow or forbidden Event never delays a reconcile.
+
+Namespaces take turns, and where too many wait, the namespace with most of them loses its oldest: a tenant whose jobs
+change all the time delays its own Events, and nobody else's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
+from collections import OrderedDict, deque
 from typing import Any, Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
@@ -16,8 +21,11 @@ from bert_operator.timestamps import render_time
 Document = dict[str, Any]
 
 MAX_WAITING = 10_000
+"""Events of all namespaces that wait to be written."""
 _LONGEST_MESSAGE = 1024  # the API server's limit
 _WRITERS = 2
+
+_Waiting = tuple[JobRef, str, JobEvent, str]
 
 _log = logging.getLogger(__name__)
 
@@ -30,13 +38,16 @@ class RecorderMetrics(Protocol):
 
 
 class EventRecorder:
-    """Queues Events and writes them in the background; drops them when the queue is full."""
+    """Queues Events by namespace and writes them in the background; drops some when there are too many."""
 
     def __init__(self, api: ApiClient, metrics: RecorderMetrics) -> None:
         """Start with an empty queue."""
         self._api = api
         self._metrics = metrics
-        self._queue: asyncio.Queue[tuple[JobRef, str, JobEvent, str]] = asyncio.Queue(MAX_WAITING)
+        # In the order in which namespaces are served next.
+        self._waiting: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        self._num_waiting = 0
+        self._is_waiting = asyncio.Event()
 
     def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
         """Queue an Event about a job; never waits.
@@ -48,10 +59,12 @@ class EventRecorder:
         """
         # The time of the change, not of the write: the queue may be long.
         now = render_time(self._api.now_s())
-        try:
-            self._queue.put_nowait((ref, uid, event, now))
-        except asyncio.QueueFull:
+        self._waiting.setdefault(ref.namespace, deque()).append((ref, uid, event, now))
+        self._num_waiting += 1
+        if self._num_waiting > MAX_WAITING:
+            self._take_from(max(self._waiting, key=lambda name: len(self._waiting[name])))
             self._metrics.event_dropped()
+        self._is_waiting.set()
 
     async def run(self) -> None:
         """Write Events until cancelled."""
@@ -61,7 +74,10 @@ class EventRecorder:
 
     async def _write_all(self) -> None:
         while True:
-            ref, uid, event, now = await self._queue.get()
+            while not self._waiting:
+                self._is_waiting.clear()
+                await self._is_waiting.wait()
+            ref, uid, event, now = self._take_from(next(iter(self._waiting)))
             try:
                 await self._write(render_event(ref, uid, event, now))
             except ApiError as error:
@@ -69,6 +85,15 @@ class EventRecorder:
                     continue  # no Event can be written there any more, and none is missed
                 self._metrics.event_dropped()
                 _log.info("%s: the Event %s could not be written (%s)", ref, event.reason, error)
+
+    def _take_from(self, namespace: str) -> _Waiting:
+        """Return the oldest Event of a namespace, which is served after all others then."""
+        of_namespace = self._waiting.pop(namespace)
+        oldest = of_namespace.popleft()
+        self._num_waiting -= 1
+        if of_namespace:
+            self._waiting[namespace] = of_namespace
+        return oldest
 
     async def _write(self, event: Document) -> None:
         metadata = event["metadata"]

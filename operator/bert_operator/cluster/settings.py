@@ -20,6 +20,7 @@ from ruamel.yaml.events import (
 
 from bert_operator.api.parsing.profiles import find_profile_problems, without_nulls
 from bert_operator.cluster.egress import read_egress
+from bert_operator.cluster.limits import Limits, Namespace
 from bert_operator.errors import SettingsError
 from bert_operator.render.images import PLACEHOLDER_REGISTRY
 
@@ -73,6 +74,11 @@ class Settings(BaseModel):
     """Named fields of a job's spec that belong to the cluster; a job's own win over them."""
     default_profile: str | None = None
     """Profile of jobs that name none. Empty: none."""
+    profile_namespaces: dict[str, tuple[Namespace, ...]] = {}
+    """Namespaces in which a profile may be used, by its name; what it grants is granted there alone. A profile that is
+    not named here may be used in all. Where the default one may not be used, jobs that name none get none."""
+    limits: Limits = Limits()
+    """What jobs may ask. Default: whatever the cluster lets them."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
     """Jobs that are reconciled concurrently."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 60.0
@@ -94,6 +100,15 @@ class Settings(BaseModel):
     def _as_kubernetes_has_them(cls, rules: Any) -> Any:
         """Check the rules here: the API server would refuse the policy of every single job."""
         return read_egress(rules)
+
+    def seen_from(self, namespace: str) -> Settings:
+        """Return the settings with those profiles alone that a namespace may use."""
+        hidden = {name for name, allowed in self.profile_namespaces.items() if namespace not in allowed}
+        if not hidden:
+            return self
+        profiles = {name: profile for name, profile in self.profiles.items() if name not in hidden}
+        default = None if self.default_profile in hidden else self.default_profile
+        return self.model_copy(update={"profiles": profiles, "default_profile": default})
 
 
 def _without_nulls(profiles: Any) -> Any:
@@ -187,6 +202,11 @@ def load_settings(path: Path | None) -> Settings:
             raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values")
         settings = Settings.model_validate({**document, "profiles": _without_nulls(document.get("profiles"))})
         problems = [str(problem) for problem in find_profile_problems(settings.profiles, settings.default_profile)]
+        known = ", ".join(sorted(settings.profiles)) or "none, since there are no profiles"
+        problems += [
+            f"profileNamespaces.{name}: got a profile that is not there; allowed: {known}; next: correct the name"
+            for name in sorted(settings.profile_namespaces.keys() - settings.profiles.keys())
+        ]
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:

@@ -10,8 +10,9 @@ from typing import Any
 from bert_operator.api.parsing.profiles import complete, find_privileges, profile_of
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.api.rules import mounts
-from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec
-from bert_operator.cluster.settings import Settings
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, JobSpec, Metadata
+from bert_operator.cluster.limit_rules import frozen_limit_problems, limit_problems, size_problems
+from bert_operator.cluster.settings import EARLIER_TRAINER_IMAGES, Settings
 from bert_operator.errors import ABSENT, UNKNOWN_FIELD, InvalidJob, Problem, render_value
 
 Document = dict[str, Any]
@@ -23,15 +24,29 @@ def read_cluster_job(document: Document, settings: Settings) -> BertPretrainJob:
     Raises:
         InvalidJob: With everything that keeps it from running in this cluster.
     """
+    seen = settings.seen_from(namespace_of(document))
     try:
-        job = parse_job(complete(document, settings.profiles, settings.default_profile))
+        job = parse_job(complete(document, seen.profiles, seen.default_profile))
     except InvalidJob as invalid:
         raise InvalidJob([_of_this_release(problem) for problem in invalid.problems]) from None
     # Privileges by the document as the user wrote it: what a profile adds, the profile grants.
-    problems = [*privilege_problems(document, settings), *cluster_problems(job, settings)]
+    bounds = settings.limits.of(job.metadata.namespace)
+    problems = [
+        *privilege_problems(document, settings),
+        *limit_problems(document["spec"], bounds, default_image=settings.trainer_image),
+        *cluster_problems(job, settings),
+        *size_problems(job, bounds),
+    ]
     if problems:
         raise InvalidJob(problems)
     return job
+
+
+def namespace_of(document: Document) -> str:
+    """Return the namespace of a job's document; kubectl's default one where a file names none."""
+    metadata = document.get("metadata")
+    name = metadata.get("namespace") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else str(Metadata.model_fields["namespace"].default)
 
 
 def _of_this_release(problem: Problem) -> Problem:
@@ -50,7 +65,7 @@ def cluster_problems(job: BertPretrainJob, settings: Settings) -> Iterator[Probl
 
 def privilege_problems(document: Document, settings: Settings) -> Iterator[Problem]:
     """Yield the privileges beyond its pods that a job requests and may not have. Profiles may grant them."""
-    for path, got in find_privileges(document["spec"], _network_devices(settings)):
+    for path, got in find_privileges(document["spec"], network_devices(settings)):
         is_allowed, setting, instead = _grant(path, settings)
         if not is_allowed:
             yield Problem(
@@ -62,19 +77,23 @@ def privilege_problems(document: Document, settings: Settings) -> Iterator[Probl
 
 
 def frozen_problems(document: Document, frozen: Document, settings: Settings) -> Iterator[Problem]:
-    """Yield the privileges that a started job was frozen with and that neither settings nor profile grant any more.
+    """Yield what a started job was frozen with and neither settings nor profile let it have any more.
 
     Args:
         document: The job's.
         frozen: The spec that it was frozen with; it does not show which fields came from a profile.
         settings: The current ones.
     """
+    namespace = namespace_of(document)
+    seen = settings.seen_from(namespace)
     try:
-        profile = profile_of(document["spec"], settings.profiles, settings.default_profile) or {}
+        profile = profile_of(document["spec"], seen.profiles, seen.default_profile) or {}
     except InvalidJob:
-        profile = {}  # deleted, and with it what it granted
+        profile = {}  # deleted or withdrawn, and with it what it granted
+    images = (settings.trainer_image, *EARLIER_TRAINER_IMAGES)
+    yield from frozen_limit_problems(frozen, profile, settings.limits.of(namespace), images)
     # Compared by kind and value: a profile and the job may mount the same folder at different paths of the spec.
-    devices = _network_devices(settings)
+    devices = network_devices(settings)
     granted = {(_kind(path), got) for path, got in find_privileges(profile, devices)}
     for path, got in find_privileges(frozen, devices):
         is_allowed, setting, instead = _grant(path, settings)
@@ -106,10 +125,10 @@ def _kind(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _network_devices(settings: Settings) -> set[str]:
+def network_devices(settings: Settings) -> frozenset[str]:
     """Return the resources that profiles use as network devices: a job might request one as its accelerator."""
     found = (path_and_name for profile in settings.profiles.values() for path_and_name in find_privileges(profile))
-    return {str(name) for path, name in found if _kind(path) == "rdma"}
+    return frozenset(str(name) for path, name in found if _kind(path) == "rdma")
 
 
 def _output_is_on_a_volume(spec: JobSpec) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Names of container images: whether two are of the same repository, and what a tag stood for when it was pulled. Pure.
+"""Names of container images: which belong together, and what a tag stood for when it was pulled. Pure.
 
 Source: the grammar of references, https://github.com/distribution/reference
 """
@@ -16,6 +16,23 @@ _VERSION = re.compile(rf"(?::{_TAG})?(?:@{_DIGEST})?")
 # Of a manifest, as registries have it. docker-pullable:// stands before it where Docker runs the containers.
 _PULLED = re.compile(r"(?:docker-pullable://)?([^@\s]+)@(sha256:[0-9a-f]{64})")
 _NEVER = "Never"
+_FOLDER = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+# What may follow a registry, a folder or a repository, and what a name that ends at a slash, a colon or an @.
+_BELOW = re.compile(rf"(?:/{_FOLDER})*(?::{_TAG})?(?:@{_DIGEST})?")
+_AFTER = {
+    "/": re.compile(rf"{_FOLDER}{_BELOW.pattern}"),
+    ":": re.compile(rf"{_TAG}(?:@{_DIGEST})?"),
+    "@": re.compile(_DIGEST),
+}
+
+
+def is_below(image: str, prefix: str) -> bool:
+    """Return whether an image is a prefix, or below it: the next part after a whole one, a tag, or a digest.
+
+    A port is no tag: ``registry.example`` does not stand for registry.example:5000/x, which is another registry.
+    """
+    rest = _AFTER.get(prefix[-1:], _BELOW)
+    return image.startswith(prefix) and rest.fullmatch(image, len(prefix)) is not None
 
 
 def is_of_same_repository(image: str, trusted: str) -> bool:

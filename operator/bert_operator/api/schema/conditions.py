@@ -140,6 +140,10 @@ class BlockerReason(_Described):
     )
     MPI_JOB_REJECTED = "MPIJobRejected", "mpi-operator refused the MPIJob, or could not create what it needs."
     QUOTA_EXCEEDED = "QuotaExceeded", "A ResourceQuota of the namespace leaves no room for the pods."
+    NAMESPACE_LIMIT_REACHED = (
+        "NamespaceLimitReached",
+        "The operator's settings bound what all jobs of a namespace may have at one time.",
+    )
     POD_SECURITY_VIOLATED = (
         "PodSecurityViolated",
         "The namespace's Pod Security standard forbids the pods as the job asks for them.",

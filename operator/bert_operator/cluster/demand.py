@@ -1,0 +1,79 @@
+"""How many ranks and devices a Job or an MPIJob of ours takes, read from the object itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+Document = Mapping[str, Any]
+
+_CLAIM = "resource claims"
+"""Stands among devices for what comes by claims; no resource has a blank in its name."""
+
+
+class Demand(NamedTuple):
+    """What an attempt takes while it runs."""
+
+    ranks: int = 0
+    devices: tuple[tuple[str, int], ...] = ()
+    """Extended resources, and how many of each on all workers together. Every resource claim counts as one."""
+
+    def count_devices(self, without: frozenset[str]) -> int:
+        """Return the number of devices. without: resources that are not counted."""
+        return sum(number for name, number in self.devices if name not in without)
+
+    def at_least(self, other: Demand) -> Demand:
+        """Return the larger of two demands."""
+        devices = dict(self.devices)
+        for name, number in other.devices:
+            devices[name] = max(number, devices.get(name, 0))
+        return Demand(max(self.ranks, other.ranks), tuple(sorted(devices.items())))
+
+
+def read_demand(body: Document) -> Demand:
+    """Return the demand of a Job or MPIJob; of one that nobody of us would have written, as much as can be read."""
+    spec = _section(body, "spec")
+    replicas = _section(spec, "mpiReplicaSpecs")
+    if not replicas:
+        return Demand(_ranks(_section(spec, "template")), _devices(_section(spec, "template"), 1))
+    workers = _section(replicas, "Worker")
+    return Demand(
+        _ranks(_section(replicas, "Launcher", "template")),
+        _devices(_section(workers, "template"), _number(workers.get("replicas"))),
+    )
+
+
+def _ranks(template: Document) -> int:
+    """Return the ranks that ``bert-pod`` is told to start."""
+    containers = _section(template, "spec").get("containers")
+    arguments = _first(containers).get("args")
+    if not isinstance(arguments, list) or "--ranks" not in arguments[:-1]:
+        return 0
+    return _number(arguments[arguments.index("--ranks") + 1])
+
+
+def _devices(template: Document, pods: int) -> tuple[tuple[str, int], ...]:
+    pod = _section(template, "spec")
+    limits = _section(_first(pod.get("containers")), "resources", "limits")
+    # Kubernetes' own resources have no domain; those of device plugins do.
+    found = {str(name): pods * _number(amount) for name, amount in limits.items() if "/" in str(name)}
+    claims = pod.get("resourceClaims")
+    if isinstance(claims, list) and claims:
+        found[_CLAIM] = pods * len(claims)
+    return tuple(sorted(found.items()))
+
+
+def _first(items: Any) -> Document:
+    first = items[0] if isinstance(items, list) and items else {}
+    return first if isinstance(first, Mapping) else {}
+
+
+def _section(document: Any, *path: str) -> Document:
+    for name in path:
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return document if isinstance(document, Mapping) else {}
+
+
+def _number(value: Any) -> int:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

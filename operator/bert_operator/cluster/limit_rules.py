@@ -1,0 +1,185 @@
+"""What jobs ask of a cluster, held against what the settings' limits let them. Pure.
+
+It reads documents and not jobs: what a profile adds to a job is not the job's own wish, and a spec may have been frozen
+by another release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+from bert_operator.api.schema.bert_pretrain_job import BertPretrainJob, RunPolicy
+from bert_operator.cluster.limits import Bounds
+from bert_operator.errors import Problem, render_value
+from bert_operator.names import PREPARE_RUN
+from bert_operator.render.images import is_below, is_of_same_repository
+from bert_operator.state.runs import list_runs, run_placement
+
+Document = dict[str, Any]
+
+_EVERY_TAINT = "every taint"
+
+
+class Asked(NamedTuple):
+    """One thing that a spec asks for and that limits may bound."""
+
+    bound: str
+    """Name of the field of ``Bounds``."""
+    path: str
+    value: Any
+
+
+def find_asked(spec: Document) -> Iterator[Asked]:
+    """Yield all that a spec asks for and that limits may bound, each with its path. Any field may be missing."""
+    yield from _images(spec)
+    scheduling = _section(spec, "scheduling")
+    for bound, name in (
+        ("priority_classes", "priorityClassName"),
+        ("scheduler_names", "schedulerName"),
+        ("runtime_classes", "runtimeClassName"),
+    ):
+        if scheduling.get(name):
+            yield Asked(bound, f"spec.scheduling.{name}", scheduling[name])
+    for path in ("scheduling", "launcher", "worker"):
+        section = _section(spec, path)
+        for number, toleration in enumerate(section.get("tolerations") or ()):
+            where = f"spec.{path}.tolerations[{number}]"
+            yield Asked("tolerations", where, toleration.get("key") or _EVERY_TAINT)
+        for label in section.get("nodeSelector") or ():
+            yield Asked("node_labels", f"spec.{path}.nodeSelector", label)
+    yield from _affinity(_section(scheduling, "affinity"))
+    for path in ("resources", "worker.resources", "launcher.resources"):
+        for number, claim in enumerate(_section(spec, *path.split(".")).get("resourceClaims") or ()):
+            yield Asked("gpus_per_namespace", f"spec.{path}.resourceClaims[{number}]", claim.get("name"))
+    default = RunPolicy.model_fields["stop_grace_seconds"].default
+    seconds = _section(spec, "runPolicy").get("stopGraceSeconds")
+    yield Asked("stop_grace_seconds", "spec.runPolicy.stopGraceSeconds", default if seconds is None else seconds)
+
+
+def limit_problems(spec: Document, bounds: Bounds, *, default_image: str) -> Iterator[Problem]:
+    """Yield what a job asks for itself and may not have. default_image: that of jobs that name none."""
+    for asked in find_asked(spec):
+        is_default = asked.bound == "images" and asked.value == default_image
+        if not is_default and not _is_allowed(asked, bounds):
+            yield _problem(asked, bounds, render_value(asked.value))
+
+
+def frozen_limit_problems(
+    frozen: Document, profile: Document, bounds: Bounds, default_images: Collection[str]
+) -> Iterator[Problem]:
+    """Yield what a started job was frozen with, and neither its profile nor the limits allow by now.
+
+    Args:
+        frozen: The spec, which does not show what came from a profile.
+        profile: The job's, as it is now.
+        bounds: Of its namespace, as they are now.
+        default_images: Of jobs that name none, now and in earlier releases. They may have moved to another tag.
+    """
+    granted = list(find_asked(profile))
+    by_name = {(asked.bound, asked.value) for asked in granted if asked.bound != "stop_grace_seconds"}
+    images = [*default_images, *(str(asked.value) for asked in granted if asked.bound == "images")]
+    for asked in find_asked(frozen):
+        is_granted = (asked.bound, asked.value) in by_name or (
+            asked.bound == "images" and any(is_of_same_repository(str(asked.value), image) for image in images)
+        )
+        if not is_granted and not _is_allowed(asked, bounds):
+            yield _problem(asked, bounds, f"{render_value(asked.value)}, from when the job was started")
+
+
+def size_problems(job: BertPretrainJob, bounds: Bounds) -> Iterator[Problem]:
+    """Yield why a job could never start: a run of it alone has more than its namespace may."""
+    for run in list_runs(job):
+        placement = run_placement(job.spec, run.name)
+        accelerator = (job.spec.worker.resources or job.spec.resources).accelerator
+        gpus = 0
+        if accelerator is not None and accelerator.resource_claim is None and run.name != PREPARE_RUN:
+            gpus = placement.workers * (accelerator.per_worker or placement.slots)
+        for name, number, most in (
+            ("ranks", placement.ranks, bounds.ranks_per_namespace),
+            ("gpus", gpus, bounds.gpus_per_namespace),
+        ):
+            if most is not None and number > most:
+                setting = f"limits.{name}PerNamespace"
+                yield Problem(
+                    path="spec.workers",
+                    got=f"{number} {'GPUs' if name == 'gpus' else name} in the run {run.name}",
+                    allowed=f"at most {most}, which all jobs of the namespace share ({setting})",
+                    next_step=f"ask for fewer workers, or have an administrator raise {setting} in the operator's "
+                    "settings",
+                )
+
+
+def _is_allowed(asked: Asked, bounds: Bounds) -> bool:
+    allowed = getattr(bounds, asked.bound)
+    if allowed is None:
+        return True
+    match asked.bound:
+        case "images":
+            return any(is_below(asked.value, prefix) for prefix in allowed)
+        case "stop_grace_seconds":
+            return bool(asked.value <= allowed)
+        case "gpus_per_namespace":
+            return False
+    return asked.value in allowed
+
+
+def _problem(asked: Asked, bounds: Bounds, got: str) -> Problem:
+    setting = f"limits.{type(bounds).model_fields[asked.bound].alias}"
+    allowed = getattr(bounds, asked.bound)
+    change = f"have an administrator change {setting} in the operator's settings"
+    match asked.bound:
+        case "stop_grace_seconds":
+            return Problem(path=asked.path, got=got, allowed=f"at most {allowed}", next_step=f"lower it, or {change}")
+        case "gpus_per_namespace":
+            words = f"resources.accelerator, which can be counted ({setting} is set), or a claim of a profile"
+        case _:
+            words = ", ".join(allowed) or "none of a job's own"
+            words += ", and all below these" if asked.bound == "images" and allowed else ""
+    return Problem(path=asked.path, got=got, allowed=words, next_step=f"remove it or name an allowed one, or {change}")
+
+
+def _images(spec: Document) -> Iterator[Asked]:
+    if spec.get("image"):
+        yield Asked("images", "spec.image", spec["image"])
+    volumes = [(f"{name}.volume", _section(spec, name).get("volume")) for name in ("dataset", "output", "workspace")]
+    volumes += [
+        (f"volumes[{number}].source", entry.get("source")) for number, entry in enumerate(spec.get("volumes") or ())
+    ]
+    for path, volume in volumes:
+        reference = _section(volume or {}, "image").get("reference")
+        if reference:
+            yield Asked("images", f"spec.{path}.image.reference", reference)
+
+
+def _affinity(affinity: Document) -> Iterator[Asked]:
+    for path, term in _terms(affinity, "nodeAffinity", "preference"):
+        for kind in ("matchExpressions", "matchFields"):
+            for expression in term.get(kind) or ():
+                yield Asked("node_labels", f"{path}.{kind}", expression.get("key"))
+    for section in ("podAffinity", "podAntiAffinity"):
+        for path, term in _terms(affinity, section, "podAffinityTerm"):
+            for namespace in term.get("namespaces") or ():
+                yield Asked("affinity_namespaces", f"{path}.namespaces", namespace)
+
+
+def _terms(affinity: Document, section: str, weighted: str) -> Iterator[tuple[str, Document]]:
+    """Yield path and content of each term of a kind of affinity, those that must hold and those that should.
+
+    weighted: the field of a preference that holds its term.
+    """
+    rules, path = _section(affinity, section), f"spec.scheduling.affinity.{section}"
+    must, should = (f"{word}DuringSchedulingIgnoredDuringExecution" for word in ("required", "preferred"))
+    terms = rules.get(must) or ()
+    if isinstance(terms, dict):  # of nodes
+        must, terms = f"{must}.nodeSelectorTerms", terms.get("nodeSelectorTerms") or ()
+    yield from ((f"{path}.{must}[{number}]", term) for number, term in enumerate(terms))
+    for number, entry in enumerate(rules.get(should) or ()):
+        yield f"{path}.{should}[{number}].{weighted}", _section(entry, weighted)
+
+
+def _section(document: Any, *path: str) -> Document:
+    """Return a section of a document, empty where it is missing or null."""
+    for name in path:
+        document = (document.get(name) if isinstance(document, dict) else None) or {}
+    return document if isinstance(document, dict) else {}

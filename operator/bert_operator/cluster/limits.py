@@ -1,0 +1,66 @@
+"""What an administrator lets jobs ask of a cluster, for all namespaces and for single ones. Part of the settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+_CONFIG = ConfigDict(
+    extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, use_attribute_docstrings=True
+)
+
+_Text = Annotated[str, Field(min_length=1, max_length=512)]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+
+
+class Bounds(BaseModel):
+    """What jobs of a namespace may ask; a field that is left out bounds nothing, an empty list allows nothing.
+
+    What profiles and trainerImage say needs no entry: an administrator wrote it.
+    """
+
+    model_config = _CONFIG
+
+    images: tuple[_Text, ...] | None = None
+    """Images that jobs may run or mount, each as a registry, a folder of one, a repository, or a whole name. It stands
+    for all below it: ``docker.io/foo`` for docker.io/foo:1 and docker.io/foo/bar, and not for docker.io/foobar/x.
+    Compared as written: ``foo/bar`` is another name than docker.io/foo/bar."""
+    priority_classes: tuple[_Text, ...] | None = None
+    """PriorityClasses that jobs may name."""
+    scheduler_names: tuple[_Text, ...] | None = None
+    """Schedulers that jobs may name."""
+    runtime_classes: tuple[_Text, ...] | None = None
+    """RuntimeClasses that jobs may name."""
+    tolerations: tuple[_Text, ...] | None = None
+    """Keys of taints that jobs may tolerate. A toleration without a key tolerates every taint, and is refused."""
+    node_labels: tuple[_Text, ...] | None = None
+    """Labels of nodes that jobs may choose by, in nodeSelector and in nodeAffinity; ``metadata.name`` for nodes by
+    name."""
+    affinity_namespaces: tuple[_Text, ...] | None = None
+    """Further namespaces whose pods podAffinity and podAntiAffinity may name, besides the job's own: with the latter a
+    job keeps pods of other namespaces off its nodes."""
+    stop_grace_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    """Longest runPolicy.stopGraceSeconds."""
+    ranks_per_namespace: Annotated[int, Field(ge=0)] | None = None
+    """Ranks of all attempts of a namespace at one time. Jobs beyond it wait; one that alone has more is invalid."""
+    gpus_per_namespace: Annotated[int, Field(ge=0)] | None = None
+    """The same for accelerators, whatever resource they are, network devices of profiles left out. Jobs may then have
+    devices by resourceClaims only from a profile: how many a claim brings is not known. Each counts as one."""
+
+
+class Limits(Bounds):
+    """Bounds of all namespaces, and of some of them others."""
+
+    namespaces: dict[Namespace, Bounds] = {}
+    """By the name of a namespace; a field that is given there replaces the one above, ``null`` takes it away."""
+
+    def of(self, namespace: str) -> Bounds:
+        """Return the bounds of a namespace. Pods of its own are never a matter of ``affinity_namespaces``."""
+        own = self.namespaces.get(namespace)
+        found: dict[str, Any] = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
+        foreign = found.get("affinity_namespaces", self.affinity_namespaces)
+        if foreign is not None:
+            found["affinity_namespaces"] = (namespace, *foreign)
+        return self.model_copy(update=found)

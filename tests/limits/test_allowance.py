@@ -1,0 +1,182 @@
+"""Ranks and devices of a namespace: a job beyond them waits, goes on when there is room, and two never get the last."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.allowance import Allowance
+from bert_operator.cluster.demand import Demand, read_demand
+from bert_operator.cluster.index import Index
+from bert_operator.cluster.settings import Settings
+from bert_operator.names import JobRef
+from cluster_jobs import job_document
+from fake_cluster import NAMESPACE, FakeCluster
+from fake_controllers import act, end_pod, start_pod
+from walking_operator import Fault, Operator
+
+NOBODY: Any = SimpleNamespace(created=lambda _: None, described=lambda *_: None, deleted=lambda _: None)
+
+
+def settings_with(**limits: Any) -> Settings:
+    return Settings.model_validate({"limits": limits})
+
+
+def apply(cluster: FakeCluster, name: str, **fields: Any) -> JobRef:
+    document = job_document(name, **fields)
+    cluster.add({"apiVersion": "bert-operator.dev/v1alpha1", "kind": "BertPretrainJob", **document})
+    return JobRef(NAMESPACE, name)
+
+
+def look(operator: Operator, *refs: JobRef, times: int = 3) -> None:
+    operator.catch_up()
+    for _ in range(times):
+        for ref in refs:
+            operator.look(ref)
+        operator.catch_up()
+
+
+def status(cluster: FakeCluster, ref: JobRef) -> Any:
+    job = cluster.find("BertPretrainJob", ref.name)
+    assert job is not None
+    return job["status"]
+
+
+def blocked(cluster: FakeCluster, ref: JobRef) -> tuple[str, str, str]:
+    conditions = {condition["type"]: condition for condition in status(cluster, ref)["conditions"]}
+    found = conditions.get("Blocked", {"status": "", "reason": "", "message": ""})
+    return found["status"], found["reason"], found["message"]
+
+
+def children(cluster: FakeCluster) -> list[str]:
+    return sorted(item["metadata"]["name"] for kind in ("Job", "MPIJob") for item in cluster.all(kind))
+
+
+def test_a_job_beyond_the_bound_waits_and_starts_once_there_is_room() -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    operator.restart(settings_with(ranksPerNamespace=3))
+    first, second = apply(cluster, "first", slotsPerWorker=2), apply(cluster, "second", slotsPerWorker=2)
+    look(operator, first, second)
+    assert children(cluster) == ["first-a1-training"]
+    is_blocked, reason, message = blocked(cluster, second)
+    assert (is_blocked, reason) == ("True", "NamespaceLimitReached")
+    assert f"Namespace {NAMESPACE} may have 3 ranks; this attempt's 2 do not fit" in message
+    assert "limits.ranksPerNamespace" in message
+    small = apply(cluster, "small", slotsPerWorker=1)
+    look(operator, small)
+    assert children(cluster) == ["first-a1-training", "small-a1-training"], "what fits does not wait"
+    cluster.now_s += 10
+    requests: list[str] = []
+    operator.wire.get = lambda path, **_: requests.append(path)  # type: ignore[assignment,return-value]
+    assert (operator.look(second).writes, requests) == ((), []), "a job that waits costs no request"
+    del operator.wire.get
+    act(cluster)
+    for pod in cluster.all("Pod"):
+        start_pod(cluster, pod)
+        end_pod(cluster, pod, 0)
+    act(cluster)
+    cluster.now_s += 10
+    look(operator, second)
+    assert "second-a1-training" in children(cluster)
+    assert blocked(cluster, second)[0] != "True"
+
+
+def test_who_restarts_the_operator_gets_no_more() -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    operator.restart(settings_with(ranksPerNamespace=2))
+    first, second = apply(cluster, "first", slotsPerWorker=2), apply(cluster, "second", slotsPerWorker=1)
+    look(operator, first)
+    operator.restart()
+    look(operator, second, first)
+    assert children(cluster) == ["first-a1-training"]
+
+
+def test_a_creation_whose_answer_is_lost_is_counted_before_any_watch_tells_of_it() -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    operator.restart(settings_with(ranksPerNamespace=2))
+    first, second = apply(cluster, "first", slotsPerWorker=2), apply(cluster, "second", slotsPerWorker=1)
+    operator.catch_up()
+    operator.look(first, Fault(at_write=3, how="unheard"))
+    assert children(cluster) == ["first-a1-training"]
+    for _ in range(3):
+        operator.look(second)
+        operator.catch_up(["BertPretrainJob"])
+    assert children(cluster) == ["first-a1-training"]
+
+
+def test_of_two_that_decide_at_once_one_gets_the_last_rank() -> None:
+    allowance = Allowance(Index(), settings_with(ranksPerNamespace=4))
+    first, second, foreign = JobRef("a", "first"), JobRef("a", "second"), JobRef("b", "first")
+    assert allowance.take(first, Demand(ranks=3)) is None
+    assert allowance.take(second, Demand(ranks=2)) is not None
+    assert allowance.still_waits(second)
+    assert allowance.take(foreign, Demand(ranks=4)) is None, "another namespace has its own"
+    assert allowance.take(first, Demand(ranks=3)) is None, "asked again, a job is not counted beside itself"
+    allowance.settle(first)
+    assert not allowance.still_waits(second)
+    assert allowance.take(second, Demand(ranks=2)) is None
+    allowance.forget(second)
+    assert allowance.take(first, Demand(ranks=4)) is None
+
+
+def test_a_job_s_own_child_is_not_counted_beside_itself() -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    ref = apply(cluster, "demo", slotsPerWorker=3)
+    look(operator, ref)
+    allowance = Allowance(operator.index, settings_with(ranksPerNamespace=4))
+    assert allowance.take(ref, Demand(ranks=4)) is None
+    assert allowance.take(JobRef(NAMESPACE, "other"), Demand(ranks=2)) is not None
+
+
+def test_network_devices_of_profiles_are_not_counted_as_gpus() -> None:
+    settings = Settings.model_validate(
+        {
+            "limits": {"gpusPerNamespace": 8},
+            "profiles": {"p": {"resources": {"rdma": {"resourceName": "example.com/hca"}}}},
+        }
+    )
+    allowance = Allowance(Index(), settings)
+    ref = JobRef("a", "demo")
+    assert allowance.take(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 8)))) is None
+    assert allowance.take(ref, Demand(4, (("example.com/hca", 8), ("nvidia.com/gpu", 9)))) is not None
+    assert allowance.take(ref, Demand(4, (("amd.com/gpu", 5), ("nvidia.com/gpu", 4)))) is not None
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_demand_is_read_from_what_is_created(workers: int) -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    resources = {"accelerator": {"perWorker": 2}}
+    ref = apply(cluster, "demo", slotsPerWorker=2, workers=workers, resources=resources)
+    look(operator, ref)
+    (child,) = [*cluster.all("Job"), *cluster.all("MPIJob")]
+    assert read_demand(child) == Demand(2 * workers, (("nvidia.com/gpu", 2 * workers),))
+    (known,) = operator.index.children(ref)
+    assert known.demand == read_demand(child)
+    if workers > 1:
+        child["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = 1
+        child["metadata"]["resourceVersion"] = str(10**6)
+        operator.index.put_child(child)
+        (known,) = operator.index.children(ref)
+        assert known.demand.devices == (("nvidia.com/gpu", 2 * workers),), "who lowers it afterwards frees nothing"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"spec": None},
+        {"spec": {"template": {"spec": {"containers": []}}}},
+        {"spec": {"template": {"spec": {"containers": [{"args": ["--ranks"], "resources": None}]}}}},
+        {"spec": {"template": {"spec": {"containers": [{"args": ["--ranks", "x"], "resources": {"limits": 3}}]}}}},
+        {"spec": {"mpiReplicaSpecs": {"Worker": "x"}}},
+    ],
+)
+def test_what_nobody_of_us_wrote_has_no_demand(body: Any) -> None:
+    assert read_demand(body) == Demand()
