@@ -47,14 +47,25 @@ def test_without_a_digest_the_tag_is_run_as_before() -> None:
     assert again.image is None
 
 
-def seen(image_id: str, *, role: str = "launcher", policy: str = "IfNotPresent", first: str = "trainer") -> str | None:
+def seen(
+    image_id: str,
+    *,
+    role: str = "launcher",
+    policy: str = "IfNotPresent",
+    first: str = "trainer",
+    made_with: str = NAME,
+) -> str | None:
     """Return what a child with one such pod is found to have run in."""
     document = pod_document(role, phase="Running")
     document["spec"] |= {"containers": [{"name": "trainer", "image": f"{NAME}:1", "imagePullPolicy": policy}]}
     statuses = [{"name": name, "imageID": image_id} for name in dict.fromkeys((first, "trainer"))]
     statuses[0]["imageID"] = image_id if first == "trainer" else MOVED
     document["status"]["containerStatuses"] = statuses
-    found, pod = read_child(child_document()), read_pod(document)
+    containers = [{"name": "trainer", "image": f"{made_with}:1"}]
+    made = child_document() | {
+        "spec": {"mpiReplicaSpecs": {"Launcher": {"template": {"spec": {"containers": containers}}}}}
+    }
+    found, pod = read_child(made), read_pod(document)
     assert found is not None
     assert pod is not None
     return observe_child(found[1], [pod[1]], {}, workers=1, now_s=CREATED_S).image
@@ -64,6 +75,12 @@ def test_the_image_is_that_of_the_pod_that_starts_the_program() -> None:
     assert seen(FIRST) == FIRST
     assert seen(FIRST, role="single") == FIRST
     assert seen(FIRST, role="worker") is None
+
+
+def test_another_repository_than_the_child_was_made_with_is_not_taken() -> None:
+    """Somebody has labelled a pod of theirs, or a webhook has sent the pods elsewhere; a later pod may tell more."""
+    assert seen(FIRST, made_with="registry.example.com/team/other") is None
+    assert seen(FIRST, made_with="") is None
 
 
 def test_a_sidecar_does_not_decide() -> None:

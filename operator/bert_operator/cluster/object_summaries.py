@@ -112,6 +112,8 @@ class ChildSummary(NamedTuple):
     """Those of others, which hold it back when it is deleted."""
     demand: Demand = Demand()
     """What it takes while it runs."""
+    image: str = ""
+    """The trainer's, as its pod template names it."""
 
 
 class PodSummary(NamedTuple):
@@ -279,7 +281,16 @@ def read_child(body: Document, record: ChildRecord | None = None) -> tuple[str, 
             if name not in _OWN_FINALIZERS
         ),
         demand=read_demand(body),
+        image=_template_image(spec),
     )
+
+
+def _template_image(spec: Document) -> str:
+    """Return the trainer's image in the pod template of a Job, or in that of an MPIJob's launcher."""
+    launcher = (spec.get("mpiReplicaSpecs") or {}).get("Launcher") or {}
+    template = spec.get("template") or launcher.get("template") or {}
+    image = _trainer((template.get("spec") or {}).get("containers")).get("image")
+    return sys.intern(image) if isinstance(image, str) and len(image) <= MAX_IMAGE else ""
 
 
 def labels_of(record: ChildRecord) -> dict[str, str]:

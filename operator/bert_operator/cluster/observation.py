@@ -14,6 +14,7 @@ from bert_operator.cluster.blockers import find_blocker, find_unready, is_about_
 from bert_operator.cluster.node_health import blame_sick_node, find_trouble
 from bert_operator.cluster.object_summaries import ChildSummary, NodeSummary, PodSummary, WarningSummary
 from bert_operator.render import names
+from bert_operator.render.images import is_of_same_repository
 from bert_operator.state.observed import Child, read_outcome, read_termination_record
 
 SETTLING_S = 10.0
@@ -47,8 +48,7 @@ def observe_child(
         held_by=child.finalizers if child.is_deleting else (),
         waiting_since_s=_waiting_since(child, pods, now_s),
         ref=ChildRef(kind=child.kind, name=child.name, uid=child.uid, attempt=child.attempt),
-        # Of the pod that starts the program: where a tag was moved between two pulls, workers may have another one.
-        image=next((pod.image for pod in pods if pod.image and pod.role in (names.LAUNCHER, names.SINGLE)), None),
+        image=_find_image(child, pods),
     )
     conditions = dict(child.conditions)
     if _has_succeeded(child, conditions):
@@ -72,6 +72,17 @@ def observe_child(
         )
     blocker = None if child.is_deleting else find_blocker(child, pods, warnings, workers=workers, now_s=now_s)
     return replace(base, blocker=blocker)
+
+
+def _find_image(child: ChildSummary, pods: Sequence[PodSummary]) -> str | None:
+    """Return by digest what the child's program runs in.
+
+    Of the pod that starts it: where a tag was moved between two pulls, workers may have another one. And only of the
+    repository that the child was made with: a webhook may send pods elsewhere, and anyone may label a pod of theirs.
+    What is taken is kept, so that nothing is better than another's.
+    """
+    main = (pod.image for pod in pods if pod.image and pod.role in (names.LAUNCHER, names.SINGLE))
+    return next((image for image in main if child.image and is_of_same_repository(image, child.image)), None)
 
 
 def _ended_at(time_s: float | None, child: ChildSummary, now_s: float) -> float | None:
