@@ -1,0 +1,189 @@
+"""The example of an admission policy refuses what it bounds with path, value and next step, and lets all else through.
+
+Every case is told twice: to the API server under the policy, and to the operator under settings with the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bert_operator.cluster.settings import Settings
+from bert_operator.cluster.settings_rules import read_cluster_job
+from bert_operator.errors import InvalidJob
+from cluster_api import Answer, Api, wait_until
+from cluster_jobs import CLAIM
+from control_plane import ControlPlane, load_documents, namespace_of
+from job_changes import Change, both, only, put
+from operator_process import MANIFESTS
+from sample_job import PHASE1, sample_document
+
+Json = dict[str, Any]
+NAMESPACE, OTHER = "limited", "unlimited"
+GROUP = "admissionregistration.k8s.io/v1"
+POLICY = f"{GROUP}/validatingadmissionpolicies"
+SETTINGS = Settings.model_validate(
+    {
+        "limits": {
+            "images": ["docker.io/bert-operator"],
+            "priorityClasses": ["batch"],
+            "tolerations": ["nvidia.com/gpu"],
+            "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
+            "affinityNamespaces": [],
+            "stopGraceSeconds": 600,
+            "ranksPerNamespace": 512,
+        },
+        "profiles": {"azure-infiniband": {}},
+        "profileNamespaces": {"azure-infiniband": ["bert"]},
+    }
+)
+MUST, SHOULD = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def scheduling(**fields: Any) -> Change:
+    return put("scheduling", value=fields)
+
+
+def nodes(key: str, kind: str = "matchExpressions") -> Json:
+    return {kind: [{"key": key, "operator": "In", "values": ["x"]}]}
+
+
+def image_of(reference: str) -> Json:
+    return {"image": {"reference": reference}, "mountPath": "/mnt/x"}
+
+
+def near(*namespaces: str) -> Json:
+    return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaces": list(namespaces)}
+
+
+DIGEST = "sha256:" + "0" * 64
+LET: dict[str, Change] = {
+    "a plain job": lambda _: None,
+    "an image": put("image", value=f"docker.io/bert-operator/trainer:1@{DIGEST}"),
+    "an image below": put("image", value="docker.io/bert-operator/a/b_c/d--e"),
+    "data of an image": put("volumes", value=[{"name": "v", "source": image_of("docker.io/bert-operator/data:1")}]),
+    "a priority": scheduling(priorityClassName="batch"),
+    "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
+    "nodes": scheduling(nodeSelector={"kubernetes.io/arch": "amd64"}),
+    "nodes by affinity": scheduling(
+        affinity={"nodeAffinity": {MUST: {"nodeSelectorTerms": [nodes("topology.kubernetes.io/zone")]}}}
+    ),
+    "its own pods": scheduling(affinity={"podAntiAffinity": {MUST: [near(NAMESPACE)]}}),
+    "time": put("runPolicy", value={"stopGraceSeconds": 600}),
+    "ranks": both(put("workers", value=256), put("stages", 0, "pretrain", "globalBatchSize", value=4096)),
+}
+REFUSED: dict[str, tuple[Change, str]] = {
+    "an image": (put("image", value="evil.example/x:1"), "spec.image"),
+    "an image beside": (put("image", value="docker.io/bert-operatorx/trainer"), "docker.io/bert-operatorx/trainer"),
+    "an image above": (put("image", value="docker.io/bert-operator/../x"), "spec.image"),
+    "a registry at another port": (put("image", value="docker.io/bert-operator:5000/x"), "spec.image"),
+    "data of an image": (
+        put("volumes", value=[{"name": "v", "source": image_of("evil.example/x:1")}]),
+        "evil.example/x:1",
+    ),
+    "a dataset of an image": (
+        put("dataset", value={"path": "d", "volume": {"image": {"reference": "evil.example/x"}}}),
+        "evil.example/x",
+    ),
+    "a priority": (scheduling(priorityClassName="system-node-critical"), "spec.scheduling.priorityClassName"),
+    "a toleration": (scheduling(tolerations=[{"key": "a", "operator": "Exists"}]), "tolerations"),
+    "every taint": (scheduling(tolerations=[{"operator": "Exists"}]), "every taint"),
+    "a toleration of a role": (put("launcher", value={"tolerations": [{"operator": "Exists"}]}), "tolerations"),
+    "nodes": (scheduling(nodeSelector={"pool": "a"}), "nodeSelector"),
+    "nodes of a role": (put("worker", value={"nodeSelector": {"pool": "a"}}), "nodeSelector"),
+    "nodes by affinity": (
+        scheduling(affinity={"nodeAffinity": {MUST: {"nodeSelectorTerms": [nodes("pool")]}}}),
+        "nodeAffinity",
+    ),
+    "nodes by name": (
+        scheduling(
+            affinity={
+                "nodeAffinity": {SHOULD: [{"weight": 1, "preference": nodes("metadata.name", kind="matchFields")}]}
+            }
+        ),
+        "nodeAffinity",
+    ),
+    "others' pods": (scheduling(affinity={"podAntiAffinity": {MUST: [near(OTHER)]}}), "namespaces"),
+    "others' nodes": (
+        scheduling(affinity={"podAffinity": {SHOULD: [{"weight": 1, "podAffinityTerm": near(OTHER)}]}}),
+        "namespaces",
+    ),
+    "time": (put("runPolicy", value={"stopGraceSeconds": 601}), "spec.runPolicy.stopGraceSeconds: got 601"),
+    "ranks": (
+        both(put("workers", value=257), put("stages", 0, "pretrain", "globalBatchSize", value=514)),
+        "got 514 ranks",
+    ),
+    "a profile": (put("profile", value="azure-infiniband"), "spec.profile: got azure-infiniband"),
+}
+
+
+def document_of(change: Change, namespace: str) -> Json:
+    plain = both(only(PHASE1), put("output", value={"path": "x", "volume": CLAIM}), put("dataset", value={"path": "d"}))
+    document = sample_document(both(plain, change))
+    document["metadata"]["namespace"] = namespace
+    return document
+
+
+def try_to_create(api: Api, change: Change, namespace: str = NAMESPACE) -> Answer:
+    return api.create(document_of(change, namespace), namespace, dry_run=True)
+
+
+def is_valid(change: Change) -> bool:
+    document = document_of(change, NAMESPACE)
+    document["metadata"]["uid"] = "u"
+    try:
+        read_cluster_job(document, SETTINGS)
+    except InvalidJob:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def limited(control_plane: ControlPlane) -> Iterator[Api]:
+    """The administrator's client; in one namespace jobs are held against the policy as it is shipped."""
+    api = control_plane.api
+    policy, binding = load_documents(MANIFESTS / "components/admission-policy/job-limits.yaml")
+    # The server is shared with other tests.
+    only_here = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+    binding["spec"]["matchResources"] = {"namespaceSelector": only_here}
+    before = document_of(REFUSED["an image"][0], NAMESPACE)
+    before["metadata"] |= {"name": "before", "finalizers": ["example.com/hold"]}
+    for document in (namespace_of(NAMESPACE), namespace_of(OTHER), before, policy, binding):
+        api.create(document, document["metadata"].get("namespace", "")).expect()
+    wait_until(lambda: try_to_create(api, REFUSED["an image"][0]).status == 422, 60, "the policy to be in force")
+    yield api
+    for resource in (f"{GROUP}/validatingadmissionpolicybindings", POLICY):
+        api.delete(resource, policy["metadata"]["name"]).expect()
+    for name in (NAMESPACE, OTHER):
+        api.delete("v1/namespaces", name).expect()
+
+
+@pytest.mark.parametrize("change", LET.values(), ids=LET)
+def test_what_is_within_the_bounds_is_let_through(limited: Api, change: Change) -> None:
+    try_to_create(limited, change).expect(201)
+    assert is_valid(change)
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_is_beyond_them_is_refused_by_both(limited: Api, change: Change, words: str) -> None:
+    answer = try_to_create(limited, change)
+    assert (answer.status, words in answer.message, "; next: " in answer.message) == (422, True, True), answer.message
+    assert "allowed: " in answer.message
+    assert not is_valid(change)
+    try_to_create(limited, change, OTHER).expect(201)
+
+
+def test_the_policy_has_no_expression_that_the_api_server_doubts(limited: Api) -> None:
+    name = "bert-operator-job-limits"
+    wait_until(lambda: "status" in limited.get(POLICY, name).expect(), 30, "the types to be checked")
+    assert limited.get(POLICY, name).expect()["status"].get("typeChecking", {}).get("expressionWarnings", []) == []
+
+
+def test_a_job_from_before_is_held_up_in_nothing_but_its_spec(limited: Api) -> None:
+    kind, suspend = "bert-operator.dev/v1alpha1/bertpretrainjobs", {"spec": {"runPolicy": {"suspend": True}}}
+    limited.patch(kind, "before", {"metadata": {"labels": {"a": "b"}, "finalizers": []}}, NAMESPACE).expect()
+    answer = limited.patch(kind, "before", suspend, NAMESPACE)
+    assert (answer.status, "spec.image" in answer.message) == (422, True)
+    limited.delete(kind, "before", NAMESPACE).expect()
