@@ -19,7 +19,7 @@ import pytest
 import pods
 from bert_trainer.errors import InputError
 from bert_trainer.pod.exit_codes import Evidence, decide_exit_code
-from bert_trainer.pod.hang_watch import Hang, find_culprits
+from bert_trainer.pod.hang_watch import Hang, find_culprits, find_leave_limit_s
 from bert_trainer.pod.launcher_log import LauncherLog, RecordSource
 from bert_trainer.pod.mpi import find_program
 from bert_trainer.pod.processes import StopForwarder, find_descendants, find_ranks
@@ -59,9 +59,9 @@ print("done", flush=True)
 LIMITS = {"BERT_HANG_LIMITS_S": "2,20", "BERT_ATTEMPT": "1"}
 
 
-def command(tmp_path: Path, ranks: int, hang: str, steps: str = STEPS) -> list[str]:
+def command(tmp_path: Path, ranks: int, hang: str) -> list[str]:
     options = ["single", "--ranks", str(ranks), "--termination-log", str(tmp_path / "record.json")]
-    return [*pods.POD, *options, "--", sys.executable, "-c", steps.replace("HANG", hang)]
+    return [*pods.POD, *options, "--", sys.executable, "-c", STEPS.replace("HANG", hang)]
 
 
 def ended(tmp_path: Path, ranks: int, hang: str, **variables: str) -> tuple[int, str, dict[str, object]]:
@@ -99,37 +99,40 @@ def test_a_rank_that_is_stopped_for_a_moment_in_a_long_checkpoint_goes_on(tmp_pa
     assert "event=hung" not in output
 
 
-SAVES_LATER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); "
+WAITS_FOR_OTHERS = (
+    "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); held = beat.waiting(); held.__enter__(); "
+)
 
 
-def stopped_at(tmp_path: Path, hang: str, limits_s: str, steps: str = STEPS) -> tuple[int, str]:
-    """Ask the pod to stop once its rank is where it hangs."""
-    own = {"BERT_HANG_LIMITS_S": limits_s, "BERT_ATTEMPT": "1"}
-    with pods.running(command(tmp_path, 1, SAVES_LATER + hang, steps), tmp_path / "log", **own) as pod:
-        wait_until(lambda: "here" in pod.output, 60, lambda: pod.output)
+def test_a_rank_that_waits_for_others_that_are_gone_does_not_keep_its_pod(tmp_path: Path) -> None:
+    words = command(tmp_path, 1, f"{WAITS_FOR_OTHERS}threading.Event().wait()")
+    own = {"BERT_HANG_LIMITS_S": "300,600", "BERT_ATTEMPT": "1"}
+    with pods.running(words, tmp_path / "log", **own) as pod:
+        pod.wait_for("here")
         pod.process.send_signal(signal.SIGTERM)
-        return pod.end(), pod.output
+        assert pod.process.wait(60) == 4, pod.output
+    assert re.search(r"rank 0 on \S+: no progress in phase1 for \d+ s, more than 20 s", pod.output), pod.output
+    assert pod.output.count("most recent call first") == 1, "its stacks"
 
 
-def test_a_rank_that_cannot_save_is_not_waited_for_until_the_pod_s_time_is_over(tmp_path: Path) -> None:
-    code, output = stopped_at(tmp_path, "threading.Event().wait()", "300,600")
-    assert code == 4, output
-    assert re.search(r"rank 0 on \S+: no progress in phase1 for \d+ s, more than 5 s", output), output
-    assert output.count("most recent call first") == 1, "its stacks"
+@pytest.mark.parametrize(
+    ("is_waiting", "expected_s", "limit_s"),
+    [(True, 3.0, 23.0), (False, 3.0, 120.0), (True, 1800.0, 1820.0)],
+    ids=["for others that are gone", "it may be saving", "behind a checkpoint"],
+)
+def test_only_a_rank_that_waits_for_others_is_ended_early(is_waiting: bool, expected_s: float, limit_s: float) -> None:
+    beat = Beat(12.5, max(120.0, expected_s), expected_s, 7, 4711, is_waiting=is_waiting, activity="phase1")
+    assert find_leave_limit_s(beat) == limit_s
 
 
-def test_a_rank_in_a_long_checkpoint_is_waited_for(tmp_path: Path) -> None:
-    code, output = stopped_at(tmp_path, f"{IN_A_CHECKPOINT}time.sleep(8)", "2,600")
-    assert code == 0, output
-    assert "event=hung" not in output
-
-
-def test_a_rank_in_a_long_step_is_waited_for(tmp_path: Path) -> None:
-    # As long as the longest that it has seen.
-    steps = STEPS.replace("time.sleep(0.02)", "time.sleep(7 if step == 8 else 0)")
-    code, output = stopped_at(tmp_path, "time.sleep(7)", "2,600", steps)
-    assert code == 0, output
-    assert "event=hung" not in output
+def test_what_is_expected_of_a_step_is_the_longest_and_behind_anything_else_nothing() -> None:
+    pace = Pace((120.0, 1800.0))
+    for _ in range(5):
+        pace.add(50.0)
+    assert pace.expected_s == 1800.0, "the first steps compile"
+    pace.add(2.0)
+    pace.add(3.0)
+    assert pace.expected_s == 3.0
 
 
 @needs_mpi

@@ -42,8 +42,8 @@ _FROZEN_S = 10.0
 # Between a rank's stacks and its end: the other ranks, whose end this brings about, write theirs in that time.
 _STACKS_S = 5.0
 _PY_SPY_S = 10.0
-_LEAVE_S = 5.0
-"""Beyond the longest step, for a rank that is asked to stop: it saves and leaves after the step that it is in."""
+_LEAVE_S = 20.0
+"""Beyond the longest step, where a rank that is asked to stop waits for others: a volume may be slow for a moment."""
 _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting in the kernel", "Z": "ended"}
 _LINE = re.compile(
     r"bert-pod/1 event=rank_hung rank=(\d{1,9}) steps=(\d{1,15}) silent_s=(\d{1,9}) limit_s=(\d{1,9}) "
@@ -106,6 +106,17 @@ def find_culprits(hangs: Mapping[int, Hang], ranks: int, missing: Collection[int
     # Of ranks that all wait, in collectives that do not match, Horovod misses some or, of no use, all.
     named = [rank for rank in missing if rank in hangs]
     return sorted(stopped or busy or silent or named or hangs)
+
+
+def find_leave_limit_s(beat: Beat) -> float:
+    """Return for how long a rank that is asked to stop may make no progress.
+
+    One that waits for others longer than any step has taken cannot save: they are gone, and its pod would stay for the
+    whole grace period, for which the next attempt waits. Behind a checkpoint or an evaluation, at which others may
+    still be, ``expected_s`` is the upper limit. And one that does not wait may be saving, whatever it tells: that is
+    what the grace period is for.
+    """
+    return beat.expected_s + _LEAVE_S if beat.is_waiting else beat.limit_s
 
 
 def read_action(environment: Mapping[str, str]) -> Action:
@@ -172,7 +183,7 @@ class HangWatch:
         self._thread.start()
 
     def note_stop_request(self) -> None:
-        """Give the rank, which is asked to save and leave, no longer than a step takes to show that it can."""
+        """Note that the rank is asked to save and leave: others that are gone keep it from that."""
         self._is_asked_to_stop = True
 
     def stop(self) -> None:
@@ -206,11 +217,8 @@ class HangWatch:
             # which it was seen stopped counts: somebody may look at a rank for a moment in a long evaluation.
             stopped_s = stopped_s + min(gap_s, _FROZEN_S) if read_state(beat.process) == "T" else 0.0
             limit_s = min(beat.limit_s, self._shortest_s) if stopped_s > self._shortest_s else beat.limit_s
-            # Nor is a rank that is asked to stop waited for longer than any step has taken: its pod would stay for the
-            # whole grace period, and the next attempt waits for the pod. Where it saves, evaluates or is in the step
-            # behind that, ``expected_s`` is the limit: this is what the grace period is for.
             if self._is_asked_to_stop:
-                limit_s = min(limit_s, beat.expected_s + _LEAVE_S)
+                limit_s = min(limit_s, find_leave_limit_s(beat))
             silent_s = now_s - beat.at_s - excused_s
             if silent_s > limit_s:
                 notified = beat.at_s, self._is_asked_to_stop
