@@ -16,10 +16,6 @@ from spec_walk import SpecWalk, settings
 
 TRANSITIONS, EACH = 200, 100
 SEED = int(os.environ.get("SPEC_WALK_SEED", "1"))
-MOST_SERIES = 120
-"""Lines of /metrics: none of them is about a job."""
-MOST_MB = 120
-"""Of the operator beside four jobs; its own modules take 80."""
 
 
 @pytest.mark.timeout(400)
@@ -31,5 +27,3 @@ def test_a_walk_over_the_spec_finds_nothing(api: Api, namespace: str, operator_c
             assert finding is None, f"{finding}\nthe same again: make walk WALK_ARGS='--seed {seed}'"
     print(walk.count)
     assert walk.count.transitions.total() >= TRANSITIONS
-    assert walk.count.most_series <= MOST_SERIES
-    assert max(walk.count.resident_bytes) <= MOST_MB * 1e6

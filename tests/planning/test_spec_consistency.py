@@ -103,6 +103,7 @@ def test_what_may_not_be_is_told(document: Json, children: list[Json], pods: lis
         ({"phase": "Failed", "attempt": 1}, {"phase": "Succeeded"}, "it had ended, and phase was Failed"),
         ({"phase": "Failed", "attempt": 1, "completionTime": "x"}, {"phase": "Failed"}, "completionTime was x"),
         ({"attempt": 3}, {}, "attempt was 3, is 1"),
+        ({"image": "a@sha256:0"}, {"phase": "Running", "image": "a@sha256:1"}, "the image was a@sha256:0"),
         ({"completedRuns": ["prepare"]}, {}, "completed runs were ['prepare']"),
         ({"failures": [{"attempt": 1}]}, {"failures": [{"attempt": 2}]}, "a failure was forgotten"),
     ],

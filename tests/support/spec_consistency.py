@@ -98,6 +98,8 @@ def _back(before: Json, now: Json) -> Iterator[str]:
                 yield f"it had ended, and {key} was {before.get(key)}, is {now.get(key)}"
     if now.get("attempt", 0) < before.get("attempt", 0):
         yield f"attempt was {before['attempt']}, is {now.get('attempt')}"
+    if before.get("image", now.get("image")) != now.get("image"):
+        yield f"the image was {before['image']}, is {now.get('image')}"
     if not set(before.get("completedRuns") or ()) <= set(now.get("completedRuns") or ()):
         yield f"completed runs were {before['completedRuns']}, are {now.get('completedRuns')}"
     kept = {item["attempt"] for item in now.get("failures") or ()}

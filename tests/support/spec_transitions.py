@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from bert_operator.api.schema.bert_pretrain_job import RunPolicy
 from cluster_api import Answer, Api
-from cluster_jobs import NO_SCHEDULER, job_document
+from cluster_jobs import IMAGE, NO_SCHEDULER, job_document
 from job_documents import add_fields, as_kubectl_sends_it, draw_document, draw_value
 from kubelet import GROUP, Action, FakeKubelet, PodGone
 from operator_process import JOBS
@@ -298,6 +298,13 @@ def uproot(world: World, _: str, __: random.Random) -> bool:
 # Pods.
 
 
+def move_tag(world: World, _: str, chance: random.Random) -> bool:
+    """Somebody pushes another image under the tag of most jobs, or the node has what it runs from no registry."""
+    digest = f"{IMAGE.rpartition(':')[0]}@sha256:{chance.getrandbits(256):064x}"
+    world.kubelet.digests[IMAGE] = chance.choice((digest, digest, digest.partition("@")[2]))
+    return True
+
+
 def start_pods(world: World, name: str, _: random.Random) -> bool:
     """The node runs what waits, and says what is gone."""
     done = False
@@ -405,6 +412,7 @@ TRANSITIONS: dict[Transition, int] = {
     restore_frozen: 20,
     plant: 5,
     uproot: 10,
+    move_tag: 3,
     start_pods: 80,
     start_pod: 20,
     end_main: 45,

@@ -35,6 +35,10 @@ _FOR_PEOPLE = (
     *("FieldDropped", "Forbidden", "NameTaken", "PodCreationFailed", "Rejected"),
 )
 """What blocks a job until somebody changes it, or what bears its child's name."""
+MOST_SERIES = 100
+"""Lines of /metrics: none is about a job. 64 were seen."""
+MOST_BYTES = 120e6
+"""Of the operator where no job is left. Its own modules take 80 MB."""
 MOST_FINDINGS = 10
 BLOCKED_S = 75.0
 """Longest pause after a creation that was refused, and some more."""
@@ -249,7 +253,8 @@ class SpecWalk:
         new, self._log_read = log[self._log_read :], len(log)
         series = [line for line in self.operator.page("/metrics")[1].splitlines() if not line.startswith("#")]
         self.count.most_series = max(self.count.most_series, len(series))
-        return ["the operator's log has a traceback"] if "Traceback" in new else []
+        found = ["the operator's log has a traceback"] if "Traceback" in new else []
+        return found + [f"/metrics has {len(series)} series"] * (len(series) > MOST_SERIES)
 
     def _remember_frozen(self, found: Snapshot) -> None:
         jobs = {job["metadata"]["uid"] for job in found.jobs}
@@ -327,8 +332,8 @@ class SpecWalk:
             return not self.api.list("v1/pods", self.namespace) and not remembered
 
         problems += _waited(is_forgotten, remembered)
-        self.count.resident_bytes.append(self.operator.resident_bytes)
-        return problems
+        self.count.resident_bytes.append(held := self.operator.resident_bytes)
+        return problems + [f"the operator holds {held / 1e6:.0f} MB, and knows nothing"] * (held > MOST_BYTES)
 
 
 def _waited(holds: Callable[[], bool], otherwise: list[str]) -> list[str]:
