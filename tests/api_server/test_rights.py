@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bert_operator.api.crd import render_crd
-from cluster_api import Api, wait_until
-from cluster_jobs import NO_SCHEDULER, Jobs
+from cluster_api import Api, path_of, wait_until
+from cluster_jobs import NO_SCHEDULER, Jobs, job_document
 from control_plane import ControlPlane, load_documents, namespace_of
 from kubelet import FakeKubelet
 from operator_process import MANIFESTS, USER, OperatorProcess, install_operator
@@ -24,17 +24,24 @@ UNUSED_FOR_A_REASON: dict[Right, str] = {
     ),
 }
 POLICIES = "networking.k8s.io/v1/networkpolicies"
+ADMIN = "bert-operator-admin"
 NODES: Right = ("", "nodes", "get")
+PEOPLE = {name: f"system:serviceaccount:people:{name}" for name in ("manager", "runner")}
+"""Who looks after all jobs, and who runs the operator. Accounts with tokens: audit rules do not match impersonation."""
 
 
 @pytest.fixture(scope="module")
 def audited() -> Iterator[ControlPlane]:
-    with ControlPlane(definitions=[render_crd()], audited_user=USER) as running:
+    with ControlPlane(definitions=[render_crd()], audited_users=[USER, *PEOPLE.values()]) as running:
         yield running
 
 
 def shipped_rights() -> set[Right]:
     (role,) = [item for item in load_documents(MANIFESTS / "base/rbac.yaml") if item["kind"] == "ClusterRole"]
+    return rights_of(role)
+
+
+def rights_of(role: Json) -> set[Right]:
     return {
         (group, resource, verb)
         for rule in role["rules"]
@@ -44,8 +51,9 @@ def shipped_rights() -> set[Right]:
     }
 
 
-def requests_on_objects(control_plane: ControlPlane, since: int = 0) -> list[Json]:
-    return [entry for entry in control_plane.audit_log()[since:] if "resource" in entry.get("objectRef", {})]
+def requests_on_objects(control_plane: ControlPlane, since: int = 0, user: str = USER) -> list[Json]:
+    entries = [entry for entry in control_plane.audit_log()[since:] if "resource" in entry.get("objectRef", {})]
+    return [entry for entry in entries if entry["user"]["username"] == user]
 
 
 def right_of(entry: Json) -> Right:
@@ -134,6 +142,83 @@ def test_in_one_namespace_the_same_rights_are_enough_and_nothing_else_is_looked_
     assert others.status("alien") == {}
     unused = shipped_rights() - {right_of(entry) for entry in entries}
     assert unused == {*UNUSED_FOR_A_REASON, NODES}, "a binding in a namespace cannot grant it"
+
+
+def as_person(control_plane: ControlPlane, name: str, role: Json, namespace: str) -> Api:
+    """Return a client of somebody who has a role, in one namespace or in all."""
+    api, group = control_plane.api, "rbac.authorization.k8s.io"
+    account = {"kind": "ServiceAccount", "name": name, "namespace": "people"}
+    if api.get("v1/namespaces", "people").status == 404:
+        new_namespace(api, "people")
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}, "people").expect()
+    binding: Json = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": role["kind"], "name": role["metadata"]["name"]},
+        "subjects": [account],
+    }
+    api.server_side_apply(role, namespace).expect(200, 201)
+    api.create(binding, namespace).expect()
+    person = control_plane.api_as(control_plane.service_account_token("people", name))
+    wait_until(lambda: person.get("v1/pods", "", namespace or "default").status == 200, 20, f"the rights of {name}")
+    return person
+
+
+def look_at(person: Api, resource: str, namespace: str, *, follow: bool = True) -> None:
+    """Do what ``kubectl get``, ``get NAME`` and ``get --watch`` do; objects that are not there need the same right."""
+    person.list(resource, namespace)
+    person.get(resource, "any", namespace).expect(200, 404)
+    if follow:
+        person.text(f"{path_of(resource, namespace=namespace)}?watch=true&timeoutSeconds=1")
+
+
+def test_who_looks_after_all_jobs_has_the_rights_for_that_and_no_others(audited: ControlPlane) -> None:
+    roles = load_documents(MANIFESTS / "base/user-roles.yaml")
+    (role,) = [item for item in roles if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", ADMIN)]
+    jobs, children = "bert-operator.dev/v1alpha1/bertpretrainjobs", ("batch/v1/jobs", "kubeflow.org/v2beta1/mpijobs")
+    place = new_namespace(audited.api, "looked-after")
+    Jobs(audited.api, place).create("demo")
+    person = as_person(audited, "manager", role, "")
+    since = len(audited.audit_log())
+    for resource in (jobs, *children, "v1/pods", "v1/events"):
+        look_at(person, resource, place)
+    for resource in ("v1/persistentvolumeclaims", "v1/resourcequotas"):
+        look_at(person, resource, place, follow=False)
+    for resource in ("v1/nodes", "v1/persistentvolumes"):
+        look_at(person, resource, "", follow=False)
+    person.request("GET", f"/api/v1/namespaces/{place}/pods/any/log").expect(404)
+    person.patch(jobs, "demo", {"spec": {"runPolicy": {"suspend": True}}}, place).expect()
+    person.delete(jobs, "demo", place).expect()
+    for resource in (*children, "v1/pods"):
+        person.delete(resource, "any", place).expect(404)
+    entries = requests_on_objects(audited, since, PEOPLE["manager"])
+    assert forbidden(entries) == set()
+    assert rights_of(role) == {right_of(entry) for entry in entries}
+    for refused in ("v1/configmaps", "v1/secrets"):
+        assert person.get(refused, "any", place).status == 403
+    assert person.create(job_document("mine"), place).status == 403
+
+
+def test_who_runs_the_operator_has_the_rights_for_that_and_no_others(audited: ControlPlane) -> None:
+    roles = load_documents(MANIFESTS / "base/user-roles.yaml")
+    (role,) = [item for item in roles if (item["kind"], item["metadata"]["name"]) == ("Role", ADMIN)]
+    place = role["metadata"]["namespace"]
+    if audited.api.get("v1/namespaces", place).status == 404:
+        new_namespace(audited.api, place)
+    person = as_person(audited, "runner", role, place)
+    since = len(audited.audit_log())
+    for resource in ("v1/configmaps", "apps/v1/deployments", "v1/pods", "v1/events"):
+        look_at(person, resource, place)
+    settings: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other-settings"}, "data": {}}
+    person.create(settings, place).expect()
+    person.patch("v1/configmaps", "other-settings", {"data": {"settings.yaml": ""}}, place).expect()
+    person.delete("v1/configmaps", "other-settings", place).expect()
+    person.patch("apps/v1/deployments", "any", {"spec": {}}, place).expect(404)
+    person.request("GET", f"/api/v1/namespaces/{place}/pods/any/log").expect(404)
+    entries = requests_on_objects(audited, since, PEOPLE["runner"])
+    assert forbidden(entries) == set()
+    assert rights_of(role) == {right_of(entry) for entry in entries}
 
 
 def test_what_is_shipped_for_namespaces_binds_the_same_role() -> None:

@@ -51,7 +51,7 @@ class ControlPlane:
         start: Collection[str] = PROGRAMS,
         *,
         definitions: Iterable[dict[str, Any]] = (),
-        audited_user: str = "",
+        audited_users: Sequence[str] = (),
     ) -> None:
         """Prepare it.
 
@@ -60,13 +60,13 @@ class ControlPlane:
             start: What runs from the beginning.
             definitions: CustomResourceDefinitions that are there before the controllers are: the garbage collector
                 looks for new ones every half minute only.
-            audited_user: Whose requests ``audit_log`` lists.
+            audited_users: Whose requests ``audit_log`` lists.
         """
         unknown = set(start) - set(PROGRAMS)
         assert not unknown, f"start: got {sorted(unknown)}; allowed: {', '.join(PROGRAMS)}"
         # The newest scheduler waits for resources that the oldest supported API server does not have.
         self._start = set(start) - ({"kube-scheduler"} if is_oldest() else set())
-        self._definitions, self._audited_user = tuple(definitions), audited_user
+        self._definitions, self._audited_users = tuple(definitions), tuple(audited_users)
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="control-plane-")
         self.folder = folder or Path(self._temporary.name if self._temporary else "")
         self._ports = dict(zip((*PROGRAMS[:4], "etcd peer"), free_ports(5), strict=True))
@@ -189,9 +189,9 @@ class ControlPlane:
     def api_server_arguments(self) -> list[str]:
         """Return the API server's command line; a cluster with nodes changes some of it."""
         arguments = self.arguments("kube-apiserver")
-        if self._audited_user:
+        if self._audited_users:
             policy = self.folder / "audit-policy.yaml"
-            policy.write_text(json.dumps(audit_policy(self._audited_user)))
+            policy.write_text(json.dumps(audit_policy(self._audited_users)))
             arguments += [f"--audit-policy-file={policy}", f"--audit-log-path={self.folder / 'audit.log'}"]
             # Else the last requests are missing from the file for a while.
             arguments += ["--audit-log-mode=blocking"]
@@ -221,9 +221,9 @@ class ControlPlane:
         return self.api.get("coordination.k8s.io/v1/leases", "mpi-operator", MPI_NAMESPACE).status == 200
 
 
-def audit_policy(user: str) -> dict[str, Any]:
-    """Have one user's requests logged, without their bodies, when they are answered or a watch begins."""
-    rules = [{"level": "Metadata", "users": [user]}, {"level": "None"}]
+def audit_policy(users: Sequence[str]) -> dict[str, Any]:
+    """Have some users' requests logged, without their bodies, when they are answered or a watch begins."""
+    rules = [{"level": "Metadata", "users": list(users)}, {"level": "None"}]
     omitted = ["RequestReceived"]
     return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": omitted, "rules": rules}
 
