@@ -27,7 +27,7 @@ POLICY = f"{GROUP}/validatingadmissionpolicies"
 SETTINGS = Settings.model_validate(
     {
         "limits": {
-            "images": ["docker.io/bert-operator"],
+            "images": ["registry.invalid/bert-operator"],
             "priorityClasses": ["batch"],
             "tolerations": ["nvidia.com/gpu"],
             "nodeLabels": ["kubernetes.io/arch", "topology.kubernetes.io/zone"],
@@ -61,9 +61,9 @@ def near(*namespaces: str) -> Json:
 DIGEST = "sha256:" + "0" * 64
 LET: dict[str, Change] = {
     "a plain job": lambda _: None,
-    "an image": put("image", value=f"docker.io/bert-operator/trainer:1@{DIGEST}"),
-    "an image below": put("image", value="docker.io/bert-operator/a/b_c/d--e"),
-    "data of an image": put("volumes", value=[{"name": "v", "source": image_of("docker.io/bert-operator/data:1")}]),
+    "an image": put("image", value=f"registry.invalid/bert-operator/trainer:1@{DIGEST}"),
+    "an image below": put("image", value="registry.invalid/bert-operator/a/b_c/d--e"),
+    "data of an image": put("volumes", value=[{"name": "v", "source": image_of("registry.invalid/bert-operator/data:1")}]),
     "a priority": scheduling(priorityClassName="batch"),
     "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
     "nodes": scheduling(nodeSelector={"kubernetes.io/arch": "amd64"}),
@@ -76,9 +76,9 @@ LET: dict[str, Change] = {
 }
 REFUSED: dict[str, tuple[Change, str]] = {
     "an image": (put("image", value="evil.example/x:1"), "spec.image"),
-    "an image beside": (put("image", value="docker.io/bert-operatorx/trainer"), "docker.io/bert-operatorx/trainer"),
-    "an image above": (put("image", value="docker.io/bert-operator/../x"), "spec.image"),
-    "a registry at another port": (put("image", value="docker.io/bert-operator:5000/x"), "spec.image"),
+    "an image beside": (put("image", value="registry.invalid/bert-operatorx/trainer"), "registry.invalid/bert-operatorx/trainer"),
+    "an image above": (put("image", value="registry.invalid/bert-operator/../x"), "spec.image"),
+    "a registry at another port": (put("image", value="registry.invalid/bert-operator:5000/x"), "spec.image"),
     "data of an image": (
         put("volumes", value=[{"name": "v", "source": image_of("evil.example/x:1")}]),
         "evil.example/x:1",

@@ -36,8 +36,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $settings := deepCopy .Values.settings -}}
 {{- if .Values.profiles }}{{ $_ := set $settings "profiles" .Values.profiles }}{{ end -}}
 {{- if .Values.defaultProfile }}{{ $_ := set $settings "defaultProfile" .Values.defaultProfile }}{{ end -}}
-{{- /* What bounds and adds nothing is left out, as in the settings of deploy/kustomize. */}}
-{{- range list "jobEgress" "limits" "profileNamespaces" }}
+{{- /* What bounds nothing is left out, as in the settings of deploy/kustomize. */}}
+{{- range list "limits" "profileNamespaces" }}
 {{- if not (get $settings .) }}{{ $_ := unset $settings . }}{{ end }}
 {{- end }}
 {{- $settings | toPrettyJson -}}
