@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,51 @@ def test_a_log_of_a_rank_follows_no_link(tmp_path: Path, prey: Path, capsys: pyt
     files.close()
     assert prey.read_text() == "kept"
     assert "no more log files are written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("link", ["logs", "logs/attempt-2"])
+def test_logs_of_ranks_follow_no_link_to_a_folder(
+    tmp_path: Path, link: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("attempt-1", "attempt-2"):
+        (elsewhere / name).mkdir(parents=True)
+        (elsewhere / name / "theirs").write_bytes(b"x" * 5000)
+    (tmp_path / "out" / link).parent.mkdir(parents=True)
+    (tmp_path / "out" / link).symlink_to(elsewhere)
+    environment = {"BERT_LOG_FOLDER": str(tmp_path / "out/logs"), "BERT_ATTEMPT": "2"}
+    files = RankLogFiles(environment, max_bytes=400)
+    files.append(0, b"hello\n")
+    files.append(0, b"hello\n")
+    files.close()
+    found = sorted(str(path.relative_to(elsewhere)) for path in elsewhere.rglob("*"))
+    assert found == ["attempt-1", "attempt-1/theirs", "attempt-2", "attempt-2/theirs"]
+    said = capsys.readouterr().err
+    assert said.count("no more log files are written") == 1
+    assert "is a symbolic link" in said
+
+
+def opens_at_once(path: Path) -> str:
+    """Return what a process that opens a path says; it is ended if it waits."""
+    program = (
+        "import sys, pathlib; from bert_trainer.system.atomic_files import disk_errors, open_no_link\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "try:\n  with disk_errors(path): open_no_link(path, 'ab')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_nobody_waits_for_the_reader_of_a_fifo(tmp_path: Path) -> None:
+    fifo = tmp_path / "metrics.jsonl"
+    os.mkfifo(fifo)
+    assert opens_at_once(fifo).startswith(f"InputError {fifo}: cannot be written (a FIFO, a device or a socket")
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert opens_at_once(fifo).startswith(f"InputError {fifo}: cannot be written (a FIFO, a device or a socket")
+    finally:
+        os.close(reader)
 
 
 def test_the_part_of_a_download_is_no_link(tmp_path: Path, prey: Path) -> None:

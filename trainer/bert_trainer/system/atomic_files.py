@@ -4,8 +4,9 @@ Content is written to a temporary file in the same folder, synced and renamed. N
 
 Others may write in a run's folder, such as a group that shares it. A temporary file therefore has a name that they
 cannot guess and is made anew (O_EXCL), so that no link lies in wait under that name; a file that is appended to is
-never a link (O_NOFOLLOW); links of others to folders are refused as Linux does in /tmp (``refuse_others_links``).
-What this does not defend: who owns a folder, or writes in one without the sticky bit, can exchange what lies in it.
+never a link (O_NOFOLLOW), nor a FIFO that would keep us waiting; links of others to folders are refused as Linux does
+in /tmp (``refuse_others_links``). What this does not defend: who owns a folder, or writes in one without the sticky
+bit, can exchange what lies in it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,9 +136,38 @@ def create_partial(path: Path, suffix: str = PARTIAL_SUFFIX) -> Path:
     return partial
 
 
-def open_no_link(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
-    """Open a file as ``open`` does, for writing or appending, unless its name is a link: then OSError (ELOOP)."""
-    return open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+def open_no_link(path: Path, mode: str, buffering: int = -1, *, dir_fd: int | None = None) -> IO[Any]:
+    """Open a file as ``open`` does, for writing or appending, if its name is that of a file or of nothing.
+
+    Args:
+        path: Of the file; relative to ``dir_fd`` where that is given.
+        mode: As of ``open``.
+        buffering: As of ``open``.
+        dir_fd: An open folder.
+
+    Raises:
+        OSError: as ``open``; ELOOP for a link; EEXIST for a FIFO, a device or a socket. A FIFO that nobody reads would
+            otherwise keep whoever opens it waiting for ever.
+    """
+
+    def no_link(name: str, flags: int) -> int:
+        try:
+            # O_NONBLOCK: to files it means nothing (POSIX open).
+            file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno != errno.ENXIO or stat.S_ISREG(os.lstat(name, dir_fd=dir_fd).st_mode):
+                raise
+            raise _no_file(name) from error
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise _no_file(name)
+        return file
+
+    return open(path, mode, buffering, opener=no_link)
+
+
+def _no_file(name: str) -> OSError:
+    return OSError(errno.EEXIST, "a FIFO, a device or a socket has the name, not a file", name)
 
 
 def refuse_others_links(folder: Path) -> None:
