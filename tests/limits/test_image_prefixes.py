@@ -13,6 +13,9 @@ DIGEST = "sha256:" + "0" * 64
     ("prefix", "image"),
     [
         ("docker.io", "docker.io/foo/bar:1"),
+        ("localhost:5000", "localhost:5000/foo"),
+        # A repository of Docker Hub.
+        ("trainer", "trainer:1"),
         ("docker.io/foo", "docker.io/foo"),
         ("docker.io/foo", "docker.io/foo:1"),
         ("docker.io/foo", f"docker.io/foo@{DIGEST}"),
@@ -43,6 +46,11 @@ def test_what_is_below_a_prefix(prefix: str, image: str) -> None:
         ("docker.io", "docker.io.evil.example/x"),
         # A port: another registry on the same host.
         ("registry.example", "registry.example:5000/x"),
+        # No slash, hence no registry: Docker Hub's library/registry.example with a tag.
+        ("registry.example", "registry.example:5000"),
+        ("registry.example:5000", "registry.example:5000"),
+        ("registry.example", f"registry.example@{DIGEST}"),
+        ("localhost", "localhost:5000"),
         ("docker.io/foo", "evil.example/docker.io/foo"),
         ("docker.io/foo", "foo"),
         # No runtime takes these for names; nothing may depend on what it makes of them.

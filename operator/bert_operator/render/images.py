@@ -24,13 +24,19 @@ _AFTER = {
     ":": re.compile(rf"{_TAG}(?:@{_DIGEST})?"),
     "@": re.compile(_DIGEST),
 }
+# A registry by its looks: docker.io, registry.example:5000, localhost. The rest without a slash, such as trainer or
+# trainer:1, are repositories of Docker Hub.
+_REGISTRY = re.compile(r"[^/:]*\.[^/]*|localhost(?::\d+)?")
 
 
 def is_below(image: str, prefix: str) -> bool:
     """Return whether an image is a prefix, or below it: the next part after a whole one, a tag, or a digest.
 
-    A port is no tag: ``registry.example`` does not stand for registry.example:5000/x, which is another registry.
+    A port is no tag: ``registry.example`` does not stand for registry.example:5000/x, which is another registry, and
+    registry.example:5000 alone is an image of Docker Hub with that tag, below neither.
     """
+    if _REGISTRY.fullmatch(prefix):
+        prefix += "/"
     rest = _AFTER.get(prefix[-1:], _BELOW)
     return image.startswith(prefix) and rest.fullmatch(image, len(prefix)) is not None
 
