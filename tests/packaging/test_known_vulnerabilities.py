@@ -97,6 +97,22 @@ def test_horovod_s_runner_is_started_by_no_code_of_the_trainer() -> None:
     assert not re.search(r"--(min|max)-n(um-proc|p)|--host-discovery-script|horovod\.run\b", launch)
 
 
+@pytest.mark.parametrize(("gh", "is_said"), [("exit 1", False), ("exit 0", True)], ids=["it fails", "no release"])
+def test_releases_that_cannot_be_listed_fail_the_scan(tmp_path: Path, gh: str, is_said: bool) -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/vulnerabilities.yaml").read_text())
+    script = workflow["jobs"]["scan"]["steps"][-1]["run"]
+    for name in ("bin", "images", "tools"):
+        (tmp_path / name).mkdir()
+    for name, body in (("gh", gh), ("go", "echo /nowhere")):
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    words = ["env", f"PATH={tmp_path / 'bin'}:/usr/bin:/bin", "bash", "-e", "-c", script]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert done.returncode
+    assert ("no release yet" in done.stdout) == is_said
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_name_actions_by_commit_and_start_with_no_rights(workflow: Path) -> None:
     text = workflow.read_text()
