@@ -149,9 +149,8 @@ def policy(job: str, *egress: dict[str, Any], **spec: Any) -> dict[str, Any]:
     document = sample_document()
     document["metadata"] |= {"uid": f"uid-{job}", "name": job, "namespace": "demo"}
     document["spec"].update(spec)
-    rendered = render_network_policy(
-        freeze(parse_job(document), default_image=IMAGE), monitoring_namespace="monitoring", egress=egress
-    )
+    job = freeze(parse_job(document), default_image=IMAGE)
+    rendered = render_network_policy(job, monitoring_namespace="monitoring", proxies=(), egress=egress)
     assert rendered is not None
     return rendered
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from bert_operator.api.parsing.validation import parse_job
 from bert_operator.cluster.egress import read_egress
-from bert_operator.cluster.settings import load_settings
+from bert_operator.cluster.settings import Settings, load_settings
 from bert_operator.errors import SettingsError
 from bert_operator.render.children import render_child
 from bert_operator.render.frozen import Frozen, freeze
@@ -29,8 +31,9 @@ def frozen(**spec: Any) -> Frozen:
     return freeze(parse_job(document), default_image=IMAGE)
 
 
-def policy(*egress: Document, **spec: Any) -> Document:
-    rendered = render_network_policy(frozen(**spec), monitoring_namespace="watchers", egress=egress)
+def policy(*egress: Document, proxies: Collection[str] = (), **spec: Any) -> Document:
+    job = frozen(**spec)
+    rendered = render_network_policy(job, monitoring_namespace="watchers", proxies=proxies, egress=egress)
     assert rendered is not None
     return rendered
 
@@ -79,11 +82,45 @@ def test_prometheus_reaches_the_port_of_the_metrics_alone() -> None:
         ({"http": "proxy:8080", "https": "https://secure.example"}, [443, 8080]),
         ({"https": "http://proxy.example"}, [80]),
         ({"http": "http://proxy.example:port", "noProxy": "*"}, []),
+        ({"http": "http://[bad", "https": "http://a\u2100b:3128"}, []),
     ],
 )
-def test_the_proxy_is_reached_at_its_port(proxy: Document, ports: list[int]) -> None:
-    rules = policy(proxy=proxy)["spec"]["egress"][2:]
-    assert rules == [{"ports": [{"protocol": "TCP", "port": port}]} for port in ports]
+def test_the_proxy_of_a_profile_is_reached_at_its_port(proxy: Document, ports: list[int]) -> None:
+    rules = policy(proxy=proxy, proxies=proxy.values())["spec"]["egress"][2:]
+    assert [rule["ports"] for rule in rules] == [[{"protocol": "TCP", "port": port}] for port in ports]
+    for rule in rules:
+        assert not is_reached("169.254.169.254", rule), "where clouds hand out a node's credentials"
+        assert not is_reached("fe80::1", rule)
+        assert is_reached("203.0.113.7", rule)
+        assert is_reached("2001:db8::7", rule)
+        assert {"namespaceSelector": {}} in rule["to"]
+
+
+def is_reached(address: str, rule: Document) -> bool:
+    """Return whether a rule lets through what goes to an address outside of the cluster."""
+    blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]
+    return any(
+        ip_address(address) in ip_network(block["cidr"])
+        and not any(ip_address(address) in ip_network(left_out) for left_out in block["except"])
+        for block in blocks
+    )
+
+
+@pytest.mark.parametrize("address", ["http://x", "https://10.96.0.1:6443", "http://proxy.example:3129", "http://[bad"])
+def test_a_proxy_of_the_jobs_own_opens_nothing(address: str) -> None:
+    rules = policy(proxy={"http": address, "https": address}, proxies=["http://proxy.example:3128"])["spec"]["egress"]
+    assert len(rules) == 2
+
+
+def test_proxies_are_those_of_the_profiles_that_a_namespace_may_use() -> None:
+    profiles: dict[str, Document] = {
+        "all": {"proxy": {"http": "http://a:1", "noProxy": ".svc"}},
+        "theirs": {"proxy": {"http": "http://b:2", "https": "http://c:3"}},
+        "none": {"image": "x"},
+    }
+    settings = Settings(profiles=profiles, profile_namespaces={"theirs": ("bert",)})
+    assert settings.seen_from("other").list_proxies() == {"http://a:1"}
+    assert settings.seen_from("bert").list_proxies() == {"http://a:1", "http://b:2", "http://c:3"}
 
 
 def test_what_the_settings_allow_besides_comes_last() -> None:
@@ -93,7 +130,7 @@ def test_what_the_settings_allow_besides_comes_last() -> None:
 
 def test_a_job_on_the_nodes_network_has_none() -> None:
     job = frozen(network={"hostNetwork": True})
-    assert render_network_policy(job, monitoring_namespace="watchers", egress=()) is None
+    assert render_network_policy(job, monitoring_namespace="watchers", proxies=(), egress=()) is None
 
 
 def test_egress_is_read_as_the_api_server_stores_it() -> None:

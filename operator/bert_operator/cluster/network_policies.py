@@ -37,7 +37,10 @@ class NetworkPolicies:
         if not self._settings.job_network_policy:
             return
         wanted = render_network_policy(
-            frozen, monitoring_namespace=self._settings.monitoring_namespace, egress=self._settings.job_egress
+            frozen,
+            monitoring_namespace=self._settings.monitoring_namespace,
+            proxies=self._settings.seen_from(frozen.job.ref.namespace).list_proxies(),
+            egress=self._settings.job_egress,
         )
         if wanted is None:
             return

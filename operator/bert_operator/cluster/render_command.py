@@ -56,7 +56,10 @@ def _list_objects(frozen: Frozen, settings: Settings) -> Iterator[tuple[str, Doc
     yield "before the first attempt, once: every attempt of every run reads it", render_config_map(frozen)
     if settings.job_network_policy:
         policy = render_network_policy(
-            frozen, monitoring_namespace=settings.monitoring_namespace, egress=settings.job_egress
+            frozen,
+            monitoring_namespace=settings.monitoring_namespace,
+            proxies=settings.seen_from(frozen.job.ref.namespace).list_proxies(),
+            egress=settings.job_egress,
         )
         if policy is not None:
             yield "before every attempt: whom the pods of this job reach, and who reaches them", policy

@@ -63,8 +63,8 @@ class Settings(BaseModel):
     """Whether jobs may lock memory. Default: no; a profile may nevertheless."""
     job_network_policy: bool = False
     """Whether the pods of a job hear nobody but each other and Prometheus, and reach nothing but each other, names, the
-    job's proxy and ``jobEgress``, by a NetworkPolicy for each job. Default: no, as in releases that had none; the
-    manifests that are shipped say yes. It needs a network plugin that enforces NetworkPolicies."""
+    proxies of profiles and ``jobEgress``, by a NetworkPolicy for each job. Default: no, as in releases that had none;
+    the manifests that are shipped say yes. It needs a network plugin that enforces NetworkPolicies."""
     monitoring_namespace: str = "monitoring"
     """Namespace of the Prometheus that may reach ``logging.prometheusPort`` of jobs under such a policy."""
     job_egress: tuple[dict[str, Any], ...] = ()
@@ -109,6 +109,11 @@ class Settings(BaseModel):
         profiles = {name: profile for name, profile in self.profiles.items() if name not in hidden}
         default = None if self.default_profile in hidden else self.default_profile
         return self.model_copy(update={"profiles": profiles, "default_profile": default})
+
+    def list_proxies(self) -> frozenset[str]:
+        """Return the addresses that profiles have for proxies: those that jobs under a NetworkPolicy may reach."""
+        found = (profile.get("proxy", {}).get(name) for profile in self.profiles.values() for name in ("http", "https"))
+        return frozenset(address for address in found if address)
 
 
 def _without_nulls(profiles: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The NetworkPolicy of a job: its pods reach each other, names and its proxy, and nobody else reaches them. Pure.
+"""The NetworkPolicy of a job: its pods reach each other, names and a profile's proxy; nobody else reaches them. Pure.
 
 One for each job, since a policy of a whole namespace cannot say "of the same job": it would let every job of the
 namespace at the sshd and the MPI ports of every other. docs/adr/0010 has what it allows and why. What one policy allows
@@ -7,7 +7,7 @@ no other takes away, so whoever may write policies in the namespace can allow a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,14 +19,24 @@ Document = dict[str, Any]
 
 _DNS_PORT = 53
 _USUAL_PORTS = {"http": 80, "https": 443}
+_ANYWHERE: list[Document] = [
+    # Not the node itself, where clouds hand out its credentials (RFC 3927 and 4291: link-local).
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10"]}},
+    {"namespaceSelector": {}},  # ranges are addresses outside of the cluster, with some plugins
+]
 
 
-def render_network_policy(frozen: Frozen, *, monitoring_namespace: str, egress: Sequence[Document]) -> Document | None:
+def render_network_policy(
+    frozen: Frozen, *, monitoring_namespace: str, proxies: Collection[str], egress: Sequence[Document]
+) -> Document | None:
     """Return the policy; None for a job on the nodes' network, whose pods have no address of their own.
 
     Args:
         frozen: The job.
         monitoring_namespace: Where Prometheus runs, which may reach the port that the job serves its metrics at.
+        proxies: Addresses whose ports are opened where the job has them. Not whatever the job names: who submits jobs
+            would decide what the network lets through.
         egress: Further rules, as Kubernetes has them.
     """
     spec = frozen.job.spec
@@ -57,7 +67,7 @@ def render_network_policy(frozen: Frozen, *, monitoring_namespace: str, egress: 
                 {"to": [own]},
                 # Anywhere: where names are answered differs between clusters (a Service, an address of the node).
                 {"ports": [_port(_DNS_PORT, "UDP"), _port(_DNS_PORT)]},
-                *({"ports": [_port(port)]} for port in sorted(set(_proxy_ports(spec.proxy)))),
+                *({"to": _ANYWHERE, "ports": [_port(port)]} for port in sorted(set(_proxy_ports(spec.proxy, proxies)))),
                 *egress,
             ],
         },
@@ -68,13 +78,13 @@ def _port(port: int, protocol: str = "TCP") -> Document:
     return {"protocol": protocol, "port": port}
 
 
-def _proxy_ports(proxy: ProxySpec) -> Iterator[int]:
-    """Yield the ports of a job's proxies: a policy knows no host names, so they are open to any address."""
+def _proxy_ports(proxy: ProxySpec, proxies: Collection[str]) -> Iterator[int]:
+    """Yield the ports of a job's proxies that are among those: a policy knows no host names."""
     for address in (proxy.http, proxy.https):
-        if address is None:
+        if address is None or address not in proxies:
             continue
-        parts = urlsplit(address if "//" in address else f"//{address}")
         try:
+            parts = urlsplit(address if "//" in address else f"//{address}")
             port = parts.port
         except ValueError:  # as somebody has mistyped it; programs will say so
             continue
