@@ -15,40 +15,18 @@ import struct
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from fuzz_reader import Chance, Reader
+from fuzz_results import Result
 from trial import Verdict, judge, limit_memory
 
 _COUNTS = struct.Struct("<QQddQ")
 """Inputs, refusals, most seconds, most MB, findings."""
 _HANG_SECONDS = 60
 """Of the clock: for one input that uses no processor at all."""
-
-
-@dataclass(slots=True)
-class Result:
-    """What became of a reader's inputs."""
-
-    reader: str
-    inputs: int = 0
-    refused: int = 0
-    slowest_s: float = 0.0
-    peak_mb: float = 0.0
-    coverage: float = 0.0
-    """Share of the lines that count, in [0, 1]."""
-    problems: list[str] = field(default_factory=list)
-    unreached: dict[str, list[int]] = field(default_factory=dict)
-
-    def line(self) -> str:
-        """Return the result on one line."""
-        return (
-            f"{self.reader}: inputs={self.inputs} refused={self.refused} coverage={100 * self.coverage:.0f}% "
-            f"crashes={len(self.problems)} slowest_s={self.slowest_s:.2f} peak_mb={self.peak_mb:.0f}"
-        )
 
 
 def fuzz(reader: Reader, kept: Path, findings: Path, *, seconds: float, inputs: int, seed: int) -> Result:

@@ -1,8 +1,10 @@
 """``make fuzz``: coverage-guided fuzzing of everything that reads files from elsewhere, one reader after another.
 
-The last line is ``fuzz: readers=... inputs=... least_coverage=... crashes=... slowest_s=... peak_mb=...``; the exit
-status is 1 where anything was found. Inputs of findings are left under ``runs/fuzz``; once mended, a finding's file
-belongs into ``tests/fuzz/findings``, which ``tests/fuzz/test_findings.py`` replays without atheris.
+The last line is ``fuzz: readers=... inputs=... least_coverage=... crashes=... slowest_s=... peak_mb=...``. The exit
+status is 1 where anything was found, or where a reader was shown nothing or none of its lines was reached; 2 where
+nothing could be fuzzed: atheris is not installed, or no reader has the name. Inputs of findings are left under
+``runs/fuzz``; once mended, a finding's file belongs into ``tests/fuzz/findings``, which ``tests/fuzz/test_findings.py``
+replays without atheris.
 """
 
 from __future__ import annotations
@@ -33,17 +35,26 @@ def main() -> int:
     try:
         import atheris
     except ImportError:
-        print("fuzz: atheris is not installed; it has wheels for Python 3.11 to 3.13 on Linux x86-64 alone")
+        print(
+            "fuzz: nothing was fuzzed: atheris is not installed, which has wheels for Python 3.11 to 3.13 on Linux on "
+            "x86-64 alone; next: run it there, or replay what was found with pytest tests/fuzz",
+            file=sys.stderr,
+        )
         return 2
     started = time.monotonic()
     with atheris.instrument_imports(include=["bert_trainer", "bert_operator"]):
         from readers import READERS
     from campaign import fuzz
+    from fuzz_results import empty_scans
 
     logging.disable(logging.CRITICAL)
     chosen = [
         reader for reader in READERS if not options.only or any(reader.name.startswith(name) for name in options.only)
     ]
+    if not chosen:
+        names = ", ".join(reader.name for reader in READERS)
+        print(f"fuzz: --only: got {', '.join(options.only)}; allowed: beginnings of {names}", file=sys.stderr)
+        return 2
     results = []
     for number, reader in enumerate(chosen):
         left_s = options.seconds - (time.monotonic() - started)
@@ -57,6 +68,9 @@ def main() -> int:
         if options.unreached:
             for file, lines in found.unreached.items():
                 print(f"  not reached: {file}: {', '.join(map(str, lines))}")
+    empty = empty_scans(results)
+    for problem in empty:
+        print(f"fuzz: {problem}; next: give it more time (--seconds), or fuzz it alone (--only)")
     crashes = sum(len(found.problems) for found in results)
     print(
         f"fuzz: readers={len(results)} inputs={sum(found.inputs for found in results)} "
@@ -64,7 +78,7 @@ def main() -> int:
         f"slowest_s={max(found.slowest_s for found in results):.2f} "
         f"peak_mb={max(found.peak_mb for found in results):.0f}"
     )
-    return 1 if crashes else 0
+    return 1 if crashes or empty else 0
 
 
 if __name__ == "__main__":

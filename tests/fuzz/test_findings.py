@@ -5,7 +5,11 @@ And what ``make fuzz`` relies on: every reader reads its own sound inputs, and a
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
+import pickle
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +18,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))  # fuzz_reader and its like, which make fuzz imports in the same way
 
 from fuzz_reader import Reader  # noqa: E402 - after the path
+from fuzz_results import Result, empty_scans  # noqa: E402
 from readers import READERS  # noqa: E402
 from trial import judge  # noqa: E402
 
@@ -67,6 +72,39 @@ def _want_memory(path: Path) -> None:
         raise InputError(f"{path}: too large", hint="take a smaller one") from error
 
 
+def _remove_beside(path: Path) -> None:
+    folder = os.open(path.parent.parent, os.O_RDONLY)
+    try:
+        os.remove("no-file", dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _write_through_a_link(path: Path) -> None:
+    link = path.parent / "link"
+    link.symlink_to(path.parent.parent)
+    (link / "x").write_text("x")
+
+
+def _stay_at_home(path: Path) -> None:
+    """What readers do, and may."""
+    folder = path.parent / "folder"
+    folder.mkdir()
+    shutil.copy(path, folder / "a")
+    (folder / "a").write_text("x")
+    (folder / "a").rename(folder / "b")
+    (folder / "c").symlink_to("/")
+    shutil.rmtree(folder)
+    ast.literal_eval("{'shape': (1, 2)}")
+    importlib.import_module("colorsys")
+
+
+def test_a_reader_that_keeps_to_its_folder_is_not_told_off(tmp_path: Path) -> None:
+    sys.modules.pop("colorsys", None)  # a module that it has not needed before
+    reader = Reader(name="sound", read=_stay_at_home, seeds=lambda _: iter(()), modules=())
+    assert judge(reader, b"x", tmp_path).problem == ""
+
+
 @pytest.mark.parametrize(
     ("read", "wanted"),
     [
@@ -77,11 +115,29 @@ def _want_memory(path: Path) -> None:
         (_want_memory, "memory that is not there"),
         (lambda _: os.system("true"), 'raised Forbidden: "os.system'),  # noqa: S605, S607
         (lambda _: Path("/tmp/bert-fuzz-escaped").write_text("x"), "raised Forbidden: 'writes"),  # noqa: S108
+        (lambda path: Path(f"{path.parent}-other").write_text("x"), "raised Forbidden: 'writes"),
+        (lambda path: path.rename(f"{path.parent}-other"), "raised Forbidden: 'os.rename"),
+        (lambda path: Path(f"{path.parent}-other").mkdir(), "raised Forbidden: 'os.mkdir"),
+        (lambda path: Path(f"{path.parent}-other").symlink_to(path), "raised Forbidden: 'os.symlink"),
+        (lambda path: path.parent.with_name("no-file").unlink(), "raised Forbidden: 'os.remove"),
+        (_remove_beside, "raised Forbidden: 'os.remove"),
+        (_write_through_a_link, "raised Forbidden: 'writes"),
+        (lambda _: pickle.loads(b"cbuiltins\nlen\n."), 'raised Forbidden: "pickle.find_class'),  # noqa: S301
+        (lambda path: exec(path.read_bytes()), "raised Forbidden: \"compile of '<string>'"),  # noqa: S102
+        (lambda path: exec(compile(path.read_bytes(), "<unknown>", "exec")), "raised Forbidden: 'exec of"),  # noqa: S102
+        (lambda path: compile(path.read_bytes(), path, "exec"), 'raised Forbidden: "compile of'),
     ],
 )
 def test_a_reader_that_breaks_the_rules_is_told(read: object, wanted: str, tmp_path: Path) -> None:
     reader = Reader(name="broken", read=read, seeds=lambda _: iter(()), modules=())  # type: ignore[arg-type]
     assert wanted in judge(reader, b"x", tmp_path).problem
+
+
+def test_a_reader_that_was_shown_nothing_is_told() -> None:
+    sound = Result("sound", inputs=3, coverage=0.5)
+    assert empty_scans([sound]) == []
+    assert empty_scans([sound, Result("late", coverage=0.5)]) == ["late: was shown no input"]
+    assert empty_scans([Result("other", inputs=3)]) == ["other: no input reached a line of it"]
 
 
 def test_there_are_as_many_readers_as_are_promised() -> None:

@@ -2,7 +2,7 @@
 
 A reader reads, or refuses with an error of the project that names the file and says what is allowed or what to do. It
 raises nothing else, takes no more than five seconds of a processor and no gigabyte of memory, starts no process, opens
-no connection, and writes no file outside of its own folder.
+no connection, carries out nothing that stands in the file, and changes no file outside of its own folder.
 """
 
 from __future__ import annotations
@@ -24,6 +24,25 @@ _ADDRESS_SPACE = 4 << 30
 """More than what is allowed, so that the measure above finds it and the machine is safe all the same."""
 _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "subprocess.Popen", "socket.connect")
 _FORBIDDEN += ("socket.getaddrinfo", "socket.bind", "ctypes.dlopen", "pty.spawn", "urllib.Request")
+# What Python's own pickle imports. PyTorch's reader of weights alone has a list of its own, and does not ask it.
+_FORBIDDEN += ("pickle.find_class",)
+_CHANGES = {
+    "os.mkdir": ((0, 2),),
+    "os.rmdir": ((0, 1),),
+    "os.remove": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.link": ((0, 2), (1, 3)),
+    "os.symlink": ((1, 2),),
+    "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),),
+    "os.utime": ((0, 3),),
+    "os.truncate": ((0, None),),
+}
+"""What changes files other than by opening them: which arguments are a path and the folder that it is relative to.
+
+Sources: Python's table of audit events, https://docs.python.org/3/library/audit_events.html"""
+_FOLLOWS = ("open", "os.chmod", "os.chown", "os.utime", "os.truncate")
+"""What changes the file that a link leads to; the rest changes the link."""
 
 
 _ADVICE = ("allowed", "expected", "should", "; next: ", "quote it", "keep one", "save the file", "required")
@@ -46,11 +65,40 @@ class _Watch:
             return
         if event in _FORBIDDEN:
             raise Forbidden(f"{event}{arguments!r}"[:500])
-        if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-            flags = arguments[2] if isinstance(arguments[2], int) else 0
-            path = os.fsdecode(arguments[0])
-            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and not path.startswith(str(self.place)):
-                raise Forbidden(f"writes {path}"[:500])
+        if event in ("exec", "compile"):
+            self._see_code(event, arguments)
+        elif event == "open" and isinstance(arguments[2], int):
+            if arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+                self._see_change(event, arguments[0], None)
+        else:
+            for path, folder in _CHANGES.get(event, ()):
+                self._see_change(event, arguments[path], None if folder is None else arguments[folder])
+
+    def _see_code(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Let modules be imported that a reader has not needed before, and nothing else be compiled or carried out."""
+        if event == "exec":
+            name = getattr(arguments[0], "co_filename", "")
+        else:
+            name = os.fsdecode(arguments[1]) if isinstance(arguments[1], str | bytes) else ""
+        # ast.literal_eval, by which NumPy reads headers, compiles to a tree without giving a name.
+        if name == "<unknown>" and event == "compile":
+            return
+        if not (name.startswith("<frozen ") or (os.path.isfile(name) and not self._is_ours(name))):
+            raise Forbidden(f"{event} of {name!r}: {arguments[0]!r}"[:500])
+
+    def _see_change(self, event: str, path: object, folder: object) -> None:
+        if isinstance(path, int):
+            return  # a file that is open; how it was opened has been seen
+        name = os.fsdecode(path)  # type: ignore[arg-type]
+        if isinstance(folder, int) and folder >= 0:
+            name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
+        # What stands for a link itself is not looked for behind it.
+        if not self._is_ours(name if event in _FOLLOWS else os.path.dirname(os.path.abspath(name))):
+            raise Forbidden(f"{'writes' if event == 'open' else event} {name}"[:500])
+
+    def _is_ours(self, name: str) -> bool:
+        assert self.place is not None
+        return Path(os.path.realpath(name)).is_relative_to(os.path.realpath(self.place))
 
 
 _watch = _Watch()
