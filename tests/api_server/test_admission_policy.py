@@ -63,7 +63,9 @@ LET: dict[str, Change] = {
     "a plain job": lambda _: None,
     "an image": put("image", value=f"registry.invalid/bert-operator/trainer:1@{DIGEST}"),
     "an image below": put("image", value="registry.invalid/bert-operator/a/b_c/d--e"),
-    "data of an image": put("volumes", value=[{"name": "v", "source": image_of("registry.invalid/bert-operator/data:1")}]),
+    "data of an image": put(
+        "volumes", value=[{"name": "v", "source": image_of("registry.invalid/bert-operator/data:1")}]
+    ),
     "a priority": scheduling(priorityClassName="batch"),
     "a toleration": scheduling(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]),
     "nodes": scheduling(nodeSelector={"kubernetes.io/arch": "amd64"}),
@@ -76,7 +78,10 @@ LET: dict[str, Change] = {
 }
 REFUSED: dict[str, tuple[Change, str]] = {
     "an image": (put("image", value="evil.example/x:1"), "spec.image"),
-    "an image beside": (put("image", value="registry.invalid/bert-operatorx/trainer"), "registry.invalid/bert-operatorx/trainer"),
+    "an image beside": (
+        put("image", value="registry.invalid/bert-operatorx/trainer"),
+        "registry.invalid/bert-operatorx/trainer",
+    ),
     "an image above": (put("image", value="registry.invalid/bert-operator/../x"), "spec.image"),
     "a registry at another port": (put("image", value="registry.invalid/bert-operator:5000/x"), "spec.image"),
     "data of an image": (

@@ -111,8 +111,8 @@ def test_a_job_has_no_token_no_right_on_the_node_and_no_name_outside_its_namespa
     own = {"volumes": [{"name": "a", "source": {**CLAIM, "mountPath": "/mnt/a"}}]}
     env = {
         "env": [{"name": "A", "secret": {"name": "keys", "key": "k"}}],
-        "envFrom": [{"secret": "keys"}],
-    }  # pragma: allowlist secret
+        "envFrom": [{"secret": "keys"}],  # pragma: allowlist secret
+    }
     answer = tenants[SUBMITTER].create(job_document("bert", workers=2, **own, **env), namespace)
     assert answer.status == 201, answer.message
     with FakeKubelet(jobs.api, namespace, {1: None}):
