@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bert_trainer.checkpoints.store import CHECKPOINTS_FOLDER
 from bert_trainer.checkpoints.weights_folder import restore_folder, swap_folder
 from bert_trainer.dataset.downloads import transfer
+from bert_trainer.dataset.shards import make_shard_folder
 from bert_trainer.errors import InputError
 from bert_trainer.output.run_folder import RunFolder
 from bert_trainer.pod.rank_logs import RankLogFiles
@@ -29,6 +31,10 @@ from bert_trainer.system.atomic_files import (
     write_atomically,
 )
 from bert_trainer.system.folder_lock import exclusive
+from bert_trainer.training.finetuning.stage_end import PREDICTIONS_FOLDER
+from bert_trainer.training.profiling import FOLDER as PROFILE_FOLDER
+from bert_trainer.training.start_weights import FINETUNE_FOLDER, start_folder
+from tiny_finetune import finetune_stage
 from tiny_run import pretrain_stage, run_config
 
 OTHER_UID = 12345
@@ -182,17 +188,69 @@ def test_a_folder_that_is_swapped_is_written_where_nobody_waits(tmp_path: Path) 
     assert list(elsewhere.iterdir()) == []
 
 
+def link_of_another(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir(exist_ok=True)
+    path.symlink_to(target)
+    os.lchown(path, OTHER_UID, OTHER_UID)
+
+
+def claim(output: Path, **changes: object) -> RunFolder:
+    stages = [pretrain_stage(), finetune_stage(output.parent / "task", "stars")]
+    return RunFolder.claim(run_config(output, output.parent / "data", stages=stages, **changes), attempt=1)
+
+
 @as_root
-def test_an_output_folder_with_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
-    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    output.mkdir()
-    elsewhere.mkdir()
-    (output / "checkpoints").symlink_to(elsewhere)
-    os.lchown(output / "checkpoints", OTHER_UID, OTHER_UID)
-    config = run_config(output, tmp_path / "data", stages=[pretrain_stage()])
-    with pytest.raises(InputError, match=rf"checkpoints: got a symbolic link of uid {OTHER_UID}; allowed: "):
-        RunFolder.claim(config, attempt=1)
+@pytest.mark.parametrize(
+    "name",
+    [
+        CHECKPOINTS_FOLDER,
+        f"{CHECKPOINTS_FOLDER}/refused",
+        FINETUNE_FOLDER,
+        start_folder(Path()).as_posix(),
+        f"{FINETUNE_FOLDER}/stars",
+        f"{FINETUNE_FOLDER}/stars/{PREDICTIONS_FOLDER}",
+        PROFILE_FOLDER,
+        f"{PROFILE_FOLDER}/phase1-steps-10-12",
+        *("autotune", "export", "logs", "previous", "tensorboard"),
+    ],
+)
+def test_a_link_of_another_user_where_a_run_writes_is_refused(tmp_path: Path, name: str) -> None:
+    output = tmp_path / "out"
+    link_of_another(output / name, tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=rf"{name}: got a symbolic link of uid {OTHER_UID}; allowed: "):
+        claim(output)
     assert not (output / "run.json").exists()
+
+
+@as_root
+def test_a_link_of_another_user_that_nothing_is_written_through_fails_no_run(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    claim(output)
+    for name in ("latest", "checkpoints/latest", "finetune/latest", "previous/best", "profile/mine"):
+        link_of_another(output / name, tmp_path / "elsewhere")
+    claim(output).check_fence()
+
+
+@as_root
+def test_an_earlier_run_is_not_moved_through_a_link_of_another_user(tmp_path: Path) -> None:
+    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    claim(output)
+    link_of_another(output / "previous/001", elsewhere)
+    with pytest.raises(InputError, match=rf"001: got a symbolic link of uid {OTHER_UID}; allowed: "):
+        claim(output, job={"name": "tiny", "uid": "another"}, if_exists="New")
+    assert list(elsewhere.iterdir()) == []
+    assert (output / "run.json").exists()
+
+
+@as_root
+def test_shards_are_not_written_through_a_link_of_another_user(tmp_path: Path) -> None:
+    link_of_another(tmp_path / "data/seq_len_128_max_pred_20", tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=rf"pred_20: got a symbolic link of uid {OTHER_UID}; allowed: "):
+        make_shard_folder(tmp_path / "data/seq_len_128_max_pred_20", root=tmp_path / "data")
+    make_shard_folder(tmp_path / "data/seq_len_512_max_pred_80", root=tmp_path / "data")
+    with exclusive(tmp_path / "data"):
+        pass
 
 
 @as_root
@@ -204,4 +262,4 @@ def test_links_of_the_user_and_of_the_folders_owner_are_followed(tmp_path: Path,
     if of_folder:
         for path in (folder, folder / "checkpoints"):
             os.lchown(path, OTHER_UID, OTHER_UID)
-    refuse_others_links(folder)
+    refuse_others_links(folder, [folder / "checkpoints"])

@@ -45,6 +45,11 @@ _RESULT_FOLDERS = frozenset({"finetune", "export"})
 """Which stages of these kinds fill, replacing what is there."""
 AUTOTUNE_FOLDER = "autotune"
 """Measurements of the hardware: ``ifExists: New`` keeps them."""
+_FOLDERS = (
+    *("checkpoints/refused", "logs", "export", "finetune/start", "profile", "tensorboard"),
+    *(AUTOTUNE_FOLDER, _ARCHIVE),
+)
+"""In the output folder: what runs write in, beside the folders of their stages."""
 
 # What may change between attempts: who runs it and where, not what is learnt. The number of ranks may, since sample
 # order and dropout don't depend on it.
@@ -104,7 +109,7 @@ class RunFolder:
         """
         path = Path(config.output_folder)
         _make_folder(path)
-        refuse_others_links(path)
+        refuse_others_links(path, _list_written(path, config))
         owner = _read_owner(path / _RUN_FILE)
         job = f"{config.job.namespace}/{config.job.name}"
         if owner is not None:
@@ -159,6 +164,12 @@ class RunFolder:
             remove_partial_files(folder)
 
 
+def _list_written(path: Path, config: RunConfig) -> list[Path]:
+    """Return the folders that a run writes in; other names in its output folder are other people's business."""
+    names = [*_FOLDERS, *(f"finetune/{stage.name}/predictions" for stage in config.stages if stage.kind == "finetune")]
+    return [*(path / name for name in names), *path.glob("profile/*-steps-*")]
+
+
 def _check_owner(path: Path, owner: dict[str, Any], job: str, config: RunConfig, attempt: int) -> None:
     if owner["job"] != job:
         raise InputError(
@@ -199,6 +210,7 @@ def _archive(path: Path) -> None:
         # run.json moves last: an archive without it was interrupted, and is completed instead of starting another one.
         is_complete = last == 0 or (archive / f"{last:03d}" / _RUN_FILE).exists()
         target = archive / f"{last + is_complete:03d}"
+        refuse_others_links(path, [target])
         target.mkdir(exist_ok=True)
         entries = [entry for entry in path.iterdir() if entry.name not in (_ARCHIVE, AUTOTUNE_FOLDER, _RUN_FILE)]
         for entry in [*entries, path / _RUN_FILE]:

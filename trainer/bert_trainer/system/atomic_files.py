@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -170,18 +170,24 @@ def _no_file(name: str) -> OSError:
     return OSError(errno.EEXIST, "a FIFO, a device or a socket has the name, not a file", name)
 
 
-def refuse_others_links(folder: Path) -> None:
-    """Refuse a folder that holds a link of somebody else, through which we would write where they choose.
+def refuse_others_links(folder: Path, written: Iterable[Path]) -> None:
+    """Refuse links of somebody else in a folder, through which we would write where they choose.
 
     A link is followed if its owner is this process's user, or the folder's: the kernel's rule for world-writable
-    folders (Documentation/admin-guide/sysctl/fs.rst, protected_symlinks). Root's links pass as well.
+    folders (Documentation/admin-guide/sysctl/fs.rst, protected_symlinks). Root's links pass as well. Links that
+    nothing is written through are nobody's trouble.
+
+    Args:
+        folder: whose owner is trusted.
+        written: folders below it that will be written in, there or not. Each is looked at, and what is above it.
 
     Raises:
         InputError: there is one.
     """
     with disk_errors(folder):
         trusted = {0, os.geteuid(), folder.stat().st_uid}
-        found = [path for path in folder.iterdir() if path.is_symlink() and path.lstat().st_uid not in trusted]
+        places = {place for path in written for place in (path, *path.parents) if folder in place.parents}
+        found = [place for place in places if place.is_symlink() and place.lstat().st_uid not in trusted]
     if found:
         first = min(found)
         raise InputError(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bert_trainer.errors import TrainerError
-from bert_trainer.system.atomic_files import disk_errors, open_no_link, refuse_others_links
+from bert_trainer.system.atomic_files import disk_errors, open_no_link
 
 _LOCK_FILE = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -24,11 +24,10 @@ def exclusive(folder: Path) -> Iterator[None]:
 
     Raises:
         TrainerError: another process holds it.
-        InputError: the folder cannot be written, or holds a link of somebody else.
+        InputError: the folder cannot be written, or a link has the name of the lock's file.
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    refuse_others_links(folder)
     path = folder / _LOCK_FILE
     with disk_errors(path):
         # Never deleted: a process that has just opened it would lock a file without a name, and the next one a new

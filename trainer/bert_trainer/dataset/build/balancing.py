@@ -76,7 +76,7 @@ def plan_resharding(stage: PrepareStage, info: DatasetInfo, length: LengthInfo, 
         )
     folder = wanted.folder_name.format(tokens=length.sequence_length)
     target = root / folder
-    make_shard_folder(target)
+    make_shard_folder(target, root=root)
     settings = info.settings.model_dump_json()
     tasks = plan_chop(
         [root / length.folder / name for name in length.training],

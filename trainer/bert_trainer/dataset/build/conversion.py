@@ -363,7 +363,7 @@ def _run(
     # The lock first: partial files are removed, which are those of a run that is still writing otherwise.
     with exclusive(target):
         for folder in {task.target.parent for task in tasks}:
-            make_shard_folder(folder)
+            make_shard_folder(folder, root=target)
         missing = [task for task in tasks if not is_converted(task)]
         samples = sum(task.num_rows for task in tasks)
         progress = Progress(what, sum(task.num_rows for task in missing), "samples", reporter)

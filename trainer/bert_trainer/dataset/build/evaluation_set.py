@@ -95,7 +95,7 @@ def pick_evaluation_set(
     rows = picked_rows(total, count)
     progress = Progress("pick samples", total, "samples", reporter)
     with exclusive(target):
-        make_shard_folder(target)
+        make_shard_folder(target, root=target)
         row_tokens = task.shape[0] if task.shape else None
         with SampleBuffer(target, row_tokens=row_tokens, max_tokens=IN_MEMORY_TOKENS) as buffer:
             first = 0

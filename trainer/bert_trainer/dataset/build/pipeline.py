@@ -38,7 +38,7 @@ from bert_trainer.dataset.tokens.block_files import expected_blocks
 from bert_trainer.dataset.tokens.wordpiece import MOST_UNKNOWN, Vocabulary, describe_unknown, read_vocabulary
 from bert_trainer.dataset.workers.pool import TaskPool, WorkerPool, usable_cores
 from bert_trainer.errors import InputError, TrainerError
-from bert_trainer.system.atomic_files import disk_errors, write_atomically
+from bert_trainer.system.atomic_files import disk_errors, refuse_others_links, write_atomically
 from bert_trainer.system.available_memory import available_bytes
 from bert_trainer.system.folder_lock import exclusive
 
@@ -202,6 +202,7 @@ def _encode_corpus(
     is_trained = (
         info.vocabulary_sha256 is not None and path.exists() and read_vocabulary(path).sha256 == info.vocabulary_sha256
     )
+    refuse_others_links(work_folder.parent, [work_folder])
     with disk_errors(work_folder):
         work_folder.mkdir(exist_ok=True)
         passes = CorpusPasses(
@@ -291,7 +292,7 @@ def _shard_tasks(
 ) -> list[ShardTask]:
     sequence_length, max_predictions = length
     folder = root / folder_name(stage, length, corpus_name)
-    make_shard_folder(folder)
+    make_shard_folder(folder, root=root)
     rule = MaskingRule.of(
         vocabulary,
         probability=stage.masked_lm_probability,

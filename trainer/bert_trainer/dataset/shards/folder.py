@@ -15,7 +15,7 @@ from bert_trainer.dataset.shards.ragged import RaggedSamples
 from bert_trainer.dataset.shards.tfrecord_file import has_tfrecord_name, is_tfrecord, without_suffix
 from bert_trainer.dataset.tokens.wordpiece import Vocabulary
 from bert_trainer.errors import EXIT_INFRASTRUCTURE, DataUnreadable, InputError, StorageFailed
-from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors
+from bert_trainer.system.atomic_files import PARTIAL_SUFFIX, disk_errors, refuse_others_links
 from bert_trainer.system.files import files_below, files_in
 
 SUFFIXES = (".hdf5", ".h5")
@@ -237,11 +237,19 @@ def shard_folder_name(sequence_length: int, max_predictions: int) -> str:
     return f"seq_len_{sequence_length}_max_pred_{max_predictions}"
 
 
-def make_shard_folder(folder: Path) -> None:
+def make_shard_folder(folder: Path, *, root: Path) -> None:
     """Create a folder for shards and remove the partial files of writers that were killed.
 
     Only for the process that holds the dataset's lock: partial files of a running writer would go, too.
+
+    Args:
+        folder: the folder.
+        root: the dataset's, which is the same one or above.
+
+    Raises:
+        InputError: it cannot be written, or is a link of somebody else in the dataset's folder.
     """
+    refuse_others_links(root, [folder])
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f".*{PARTIAL_SUFFIX}"):
