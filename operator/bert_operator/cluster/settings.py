@@ -161,7 +161,7 @@ def _check_extent(text: str, path: Path) -> None:
                     anchors[event.anchor] = (1, 0)
             case AliasEvent():
                 if event.anchor in (anchor for anchor, _, _ in started):
-                    raise SettingsError(f"{path}: the alias *{event.anchor} stands inside of what it names")
+                    raise SettingsError(f"{path}: the alias *{event.anchor} stands inside of what it names", hint=_MEND)
                 # One without an anchor is refused by the reader, which names its line.
                 expanded, levels = anchors.get(event.anchor, (0, 0))
                 values += expanded
@@ -169,9 +169,9 @@ def _check_extent(text: str, path: Path) -> None:
             anchor, before, below = started[-1]
             started[-1] = (anchor, before, max(below, levels))
         if values > _MAX_VALUES:
-            raise SettingsError(f"{path}: more than {_MAX_VALUES} values, aliases expanded")
+            raise SettingsError(f"{path}: more than {_MAX_VALUES} values, aliases expanded", hint=_MEND)
         if len(started) + levels > _MAX_DEPTH:
-            raise SettingsError(f"{path}: nested deeper than {_MAX_DEPTH} levels, aliases expanded")
+            raise SettingsError(f"{path}: nested deeper than {_MAX_DEPTH} levels, aliases expanded", hint=_MEND)
 
 
 def _unwrap(document: Any, path: Path) -> Any:
@@ -193,6 +193,11 @@ def _place(location: tuple[int | str, ...]) -> str:
     return ".".join(part if part.isprintable() else ascii(part) for part in map(str, location))
 
 
+def _shown(text: str) -> str:
+    """Return a refusal as a terminal and a log may have it: whatever the file holds, its signs are printable."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in text)
+
+
 def load_settings(path: Path | None) -> Settings:
     """Read the settings, or the ConfigMap that the operator's Deployment mounts them from; all defaults without a file.
 
@@ -204,7 +209,7 @@ def load_settings(path: Path | None) -> Settings:
     try:
         document = _unwrap(_parse(_read_text(path), path), path)
         if not isinstance(document, dict):
-            raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values")
+            raise SettingsError(f"{path}: got {type(document).__name__}; allowed: fields with values", hint=_MEND)
         settings = Settings.model_validate({**document, "profiles": _without_nulls(document.get("profiles"))})
         problems = [str(problem) for problem in find_profile_problems(settings.profiles, settings.default_profile)]
         known = ", ".join(sorted(settings.profiles)) or "none, since there are no profiles"
@@ -215,11 +220,11 @@ def load_settings(path: Path | None) -> Settings:
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings ({error.strerror})") from error
     except YAMLError as error:
-        raise SettingsError(f"{path}: not YAML ({error})", hint=_MEND) from error
+        raise SettingsError(_shown(f"{path}: not YAML ({error})"), hint=_MEND) from error
     except ValidationError as error:
         problems = [f"{_place(item['loc'])}: got {item['input']!r:.200}; {item['msg']}" for item in error.errors()]
     if problems:
         raise SettingsError(
-            f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems), hint=_MEND
+            _shown(f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems)), hint=_MEND
         )
     return settings
