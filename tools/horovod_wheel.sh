@@ -16,9 +16,8 @@ set -euo pipefail
 venv=$(cd "$1" && pwd)
 mpi=${2:-open-mpi}
 architectures=${3:-}
-version=0.28.1
 tools=$(cd "$(dirname "$0")" && pwd)
-sdist_sha256=$(sed -n 's/^horovod //p' "$tools/horovod.sha256")
+version=$(sed -n 's/^horovod==\([0-9.]*\).*/\1/p' "$tools/horovod.lock")
 recipe=2 # raise when this script changes what it builds
 python=$venv/bin/python
 case $mpi in
@@ -80,11 +79,10 @@ log=$work/build.log
 echo "setup: building the Horovod $version wheel ($key): about 3 minutes on two cores, once" >&2
 
 # pip runs the setup.py of what it downloads, to learn its metadata; with a checksum it looks at that before.
-echo "horovod==$version --hash=sha256:$sdist_sha256" >"$work/requirements.txt"
 if ! "$python" -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$work" \
-    --require-hashes -r "$work/requirements.txt" >"$log" 2>&1; then
+    --require-hashes -r "$tools/horovod.lock" >"$log" 2>&1; then
     tail -n 20 "$log" >&2
-    echo "The source of Horovod $version could not be downloaded, or is another than horovod.sha256 says;" \
+    echo "The source of Horovod $version could not be downloaded, or is another than horovod.lock says;" \
         "the end of pip's log is above" >&2
     exit 1
 fi

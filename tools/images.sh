@@ -31,7 +31,7 @@ inputs_of() {
         operator) echo images/operator images/install-packages.sh operator/bert_operator pyproject.toml ;;
         trainer | trainer-cuda | trainer-v100 | trainer-ort | trainer-open-mpi-4 | trainer-mpich | trainer-intel-mpi)
             echo images/trainer images/install-packages.sh trainer/bert_trainer tools/horovod_wheel.sh \
-                tools/horovod.sha256 tools/cuda-compiler.lock ;;
+                tools/horovod.lock tools/cuda-compiler.lock ;;
     esac
 }
 

@@ -51,7 +51,7 @@ has_compiler() {
 
 # Everything that decides what .venv holds. The folder is part of it because scripts in .venv name it.
 compute_key() {
-    local inputs=(requirements.lock pyproject.toml tools/setup.sh tools/horovod_wheel.sh tools/horovod.sha256
+    local inputs=(requirements.lock pyproject.toml tools/setup.sh tools/horovod_wheel.sh tools/horovod.lock
         "$kernels"/build.py "$kernels"/native/*)
     # Without Horovod the kernels are built where there is a compiler, also one that came later.
     local compiler=''

@@ -118,5 +118,5 @@ def test_a_source_with_another_checksum_is_refused_before_any_of_it_runs(tmp_pat
     answer = ask(environment, tmp_path / "cache", PIP_FIND_LINKS=str(index))
     assert answer.returncode == 1
     assert "DO NOT MATCH THE HASHES" in answer.stderr
-    assert "could not be downloaded, or is another than horovod.sha256 says" in answer.stderr
+    assert "could not be downloaded, or is another than horovod.lock says" in answer.stderr
     assert not ran.exists()

@@ -62,7 +62,7 @@ class Clone:
         for name in ("images", "operator/bert_operator", "trainer/bert_trainer"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         (self.folder / "tools").mkdir()
-        inputs = ("tools/horovod_wheel.sh", "tools/horovod.sha256", "tools/cuda-compiler.lock", "pyproject.toml")
+        inputs = ("tools/horovod_wheel.sh", "tools/horovod.lock", "tools/cuda-compiler.lock", "pyproject.toml")
         for name in ("tools/images.sh", *inputs):
             shutil.copy(ROOT / name, self.folder / name)
         programs = folder / "bin"

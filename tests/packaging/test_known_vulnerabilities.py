@@ -89,6 +89,15 @@ def test_the_vex_document_is_one() -> None:
         assert statement["status"] != "affected" or statement["action_statement"]
 
 
+def test_what_the_vex_answers_for_is_scanned() -> None:
+    files = [path for folder in ("images", "tools") for path in (ROOT / folder).rglob("*.lock")]
+    locked = {line for path in files for line in re.findall(r"^(\S+==[^ ;\\]+)", path.read_text(), flags=re.MULTILINE)}
+    parts = [
+        part["@id"] for item in VEX["statements"] for product in item["products"] for part in product["subcomponents"]
+    ]
+    assert {part.removeprefix("pkg:pypi/").replace("@", "==") for part in parts} - locked == set()
+
+
 def test_horovod_s_runner_is_started_by_no_code_of_the_trainer() -> None:
     # What the statements on Horovod say; the laptop's launcher runs horovodrun for a program, never elastic.
     trainer = [path for path in (ROOT / "trainer").rglob("*.py") if "horovod.runner" in path.read_text()]

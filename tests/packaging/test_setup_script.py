@@ -21,7 +21,7 @@ VARIABLES = ("PYTHON", "BERT_MPI", "BERT_COLLECTIVES", "CXX")
 def set_up(clone: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the script in a folder that holds it and its inputs, and no .venv."""
     (clone / "tools").mkdir()
-    for name in ("tools/setup.sh", "tools/horovod_wheel.sh", "tools/horovod.sha256", "requirements.lock"):
+    for name in ("tools/setup.sh", "tools/horovod_wheel.sh", "tools/horovod.lock", "requirements.lock"):
         shutil.copy(ROOT / name, clone / name)
     shutil.copy(ROOT / "pyproject.toml", clone)
     kernels = "trainer/bert_trainer/model/backends/cpu"
