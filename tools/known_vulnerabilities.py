@@ -38,10 +38,10 @@ def main(words: list[str] | None = None) -> int:
     packages = [package for result in results for package in result["packages"]]
     open_ones = 0
     for package in packages:
+        what = package["package"]
         for names in vulnerabilities(package):
-            status = next((stated[name] for name in sorted(names) if name in stated), "")
+            status = find_status(stated, names, what)
             open_ones += status not in _PASSES
-            what = package["package"]
             print(
                 f"{what['name']} {what['version']}: {', '.join(sorted(names))}: {status or 'no statement in the VEX'}"
             )
@@ -68,14 +68,25 @@ def read_results(report: Path, scanned: list[str]) -> list[dict[str, Any]]:
     return results
 
 
-def stated_names(vex: dict[str, Any]) -> dict[str, str]:
-    """Return the status of every vulnerability that an OpenVEX document names, by each of its names."""
-    found = {}
+def stated_names(vex: dict[str, Any]) -> dict[str, list[tuple[str, set[str]]]]:
+    """Return what an OpenVEX document states, by each name of a vulnerability: a status, and the packages it is of."""
+    found: dict[str, list[tuple[str, set[str]]]] = {}
     for statement in vex["statements"]:
+        parts = {part["@id"] for product in statement.get("products", ()) for part in product.get("subcomponents", ())}
         vulnerability = statement["vulnerability"]
         for name in (vulnerability["name"], *vulnerability.get("aliases", ())):
-            found[name] = statement["status"]
+            found.setdefault(name, []).append((statement["status"], parts))
     return found
+
+
+def find_status(stated: dict[str, list[tuple[str, set[str]]]], names: set[str], package: dict[str, Any]) -> str:
+    """Return what is stated of a vulnerability in a package of this very version; empty: nothing.
+
+    A statement was made by looking at one version: it says nothing of another one, nor of another package that the
+    same vulnerability is in.
+    """
+    url = f"pkg:{package['ecosystem'].lower()}/{package['name'].lower()}@{package['version']}"
+    return next((status for name in sorted(names) for status, parts in stated.get(name, ()) if url in parts), "")
 
 
 def vulnerabilities(package: dict[str, Any]) -> list[set[str]]:

@@ -19,9 +19,9 @@ VEX = json.loads((ROOT / "tools/release/vex.json").read_text())
 Json = dict[str, Any]
 
 
-def package(name: str, *vulnerabilities: Json) -> Json:
+def package(name: str, *vulnerabilities: Json, version: str = "1.0") -> Json:
     found = {"vulnerabilities": list(vulnerabilities)} if vulnerabilities else {}
-    return {"package": {"name": name, "version": "1.0", "ecosystem": "PyPI"}, **found}
+    return {"package": {"name": name, "version": version, "ecosystem": "PyPI"}, **found}
 
 
 def judge(tmp_path: Path, report: Json | str | None, *files: str) -> subprocess.CompletedProcess[str]:
@@ -60,20 +60,28 @@ def test_packages_without_known_vulnerabilities_pass(tmp_path: Path) -> None:
 
 def test_what_the_vex_answers_passes_and_the_rest_fails(tmp_path: Path) -> None:
     answered = {"id": "GHSA-1", "aliases": ["CVE-2024-10190"]}
-    assert judge(tmp_path, results(package("horovod", answered))).returncode == 0
-    done = judge(tmp_path, results(package("horovod", answered, {"id": "CVE-2030-1"})))
+    assert judge(tmp_path, results(package("horovod", answered, version="0.28.1"))).returncode == 0
+    done = judge(tmp_path, results(package("horovod", answered, {"id": "CVE-2030-1"}, version="0.28.1")))
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "horovod 1.0: CVE-2024-10190, GHSA-1: not_affected",
-        "horovod 1.0: CVE-2030-1: no statement in the VEX",
+        "horovod 0.28.1: CVE-2024-10190, GHSA-1: not_affected",
+        "horovod 0.28.1: CVE-2030-1: no statement in the VEX",
         "known vulnerabilities: files=1 packages=1 open=1",
     ]
+
+
+@pytest.mark.parametrize(("name", "version"), [("horovod", "0.29.0"), ("horovod-fork", "0.28.1")])
+def test_a_statement_answers_for_its_own_package_and_version_alone(tmp_path: Path, name: str, version: str) -> None:
+    done = judge(tmp_path, results(package(name, {"id": "CVE-2024-10190"}, version=version)))
+    assert (done.returncode, done.stdout.splitlines()[0].endswith("no statement in the VEX")) == (1, True)
 
 
 @pytest.mark.parametrize("status", ["affected", "under_investigation"])
 def test_a_statement_that_it_reaches_us_does_not_pass(tmp_path: Path, status: str) -> None:
     vex = tmp_path / "vex.json"
-    vex.write_text(json.dumps({"statements": [{"vulnerability": {"name": "CVE-1"}, "status": status}]}))
+    products = [{"@id": "pkg:oci/y", "subcomponents": [{"@id": "pkg:pypi/x@1.0"}]}]
+    statement = {"vulnerability": {"name": "CVE-1"}, "status": status, "products": products}
+    vex.write_text(json.dumps({"statements": [statement]}))
     done = judge(tmp_path, results(package("x", {"id": "CVE-1"})), "/clone/a.lock", "--vex", str(vex))
     assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"x 1.0: CVE-1: {status}")
 
