@@ -134,7 +134,7 @@ def judge(reader: Reader, data: bytes, place: Path) -> Verdict:
         _installed.append(_watch)
     path = place / reader.file_name
     path.write_bytes(data)
-    started, before_mb = time.process_time(), peak_mb()
+    started, held_mb, before_mb = time.process_time(), _held_bytes() / 2**20, peak_mb()
     problem = where = ""
     refused = False
     _watch.place = place
@@ -153,9 +153,14 @@ def judge(reader: Reader, data: bytes, place: Path) -> Verdict:
     seconds, most = time.process_time() - started, peak_mb()
     if not problem and seconds > MOST_SECONDS:
         problem, where = f"took {seconds:.1f} s of a processor; allowed: {MOST_SECONDS:g}", "slow"
-    if not problem and most > MOST_MB and most - before_mb > 1:
-        problem, where = f"the process grew from {before_mb:.0f} to {most:.0f} MB; allowed: {MOST_MB}", "large"
+    # Of a process that held more before this input, the highest is not this input's.
+    if not problem and most > before_mb and most - held_mb > MOST_MB:
+        problem, where = f"the process grew from {held_mb:.0f} to {most:.0f} MB; allowed: {MOST_MB} more", "large"
     return Verdict(seconds, most, problem, where, refused)
+
+
+def _held_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def peak_mb() -> float:

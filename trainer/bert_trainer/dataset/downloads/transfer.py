@@ -178,8 +178,9 @@ class Transfer:
             self.watcher.advance(num_bytes)
             self.check()
 
+        part = _PART.fullmatch(path.name)
         with disk_errors(path):
-            self.watcher.begin(f"check {path.name.removeprefix('.').removesuffix('.partial')}", path.stat().st_size, 0)
+            self.watcher.begin(f"check {part[1] if part else path.name}", path.stat().st_size, 0)
             return digest_file(path, algorithm, advance)
 
     def _wait_or_give_up(self, problem: Exception, tries: int, url: str, hint: str) -> None:
@@ -194,15 +195,20 @@ class Transfer:
         self.wait(seconds)
 
 
+# The random part is missing where a release before has named it.
+_PART = re.compile(r"\.(.+?)(?:\.[0-9a-f]{16})?\.partial")
+
+
 def _part_of(target: Path) -> Path | None:
     """Return the newest part of a file that an earlier run of the same user has left."""
-    # Without the random part: as a release before named it.
-    name = re.compile(rf"\.{re.escape(target.name)}(\.[0-9a-f]{{16}})?\.partial")
     found = [
         (path.lstat().st_mtime_ns, path)
         for path in target.parent.glob(".*.partial")
         # Of another user it may be anything, and a link may lead anywhere.
-        if name.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_uid == os.geteuid()
+        if (match := _PART.fullmatch(path.name))
+        and match[1] == target.name
+        and stat.S_ISREG(path.lstat().st_mode)
+        and path.lstat().st_uid == os.geteuid()
     ]
     return max(found)[1] if found else None
 
