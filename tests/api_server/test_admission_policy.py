@@ -191,4 +191,8 @@ def test_a_job_from_before_is_held_up_in_nothing_but_its_spec(limited: Api) -> N
     limited.patch(kind, "before", {"metadata": {"labels": {"a": "b"}, "finalizers": []}}, NAMESPACE).expect()
     answer = limited.patch(kind, "before", suspend, NAMESPACE)
     assert (answer.status, "spec.image" in answer.message) == (422, True)
+    limited.patch(kind, "before", {"status": {"attempt": 1}}, NAMESPACE, subresource="status").expect()
+    limited.patch(kind, "before", suspend, NAMESPACE).expect()
+    answer = limited.patch(kind, "before", {"spec": {"runPolicy": {"stopGraceSeconds": 86400}}}, NAMESPACE)
+    assert answer.status == 422
     limited.delete(kind, "before", NAMESPACE).expect()

@@ -109,6 +109,27 @@ def test_a_creation_whose_answer_is_lost_is_counted_before_any_watch_tells_of_it
     assert children(cluster) == ["first-a1-training"]
 
 
+def test_a_mistake_of_the_operator_s_own_holds_no_ranks() -> None:
+    cluster = FakeCluster()
+    operator = Operator(cluster, NOBODY)
+    operator.restart(settings_with(ranksPerNamespace=2))
+    first, second = apply(cluster, "first", slotsPerWorker=2), apply(cluster, "second", slotsPerWorker=2)
+    operator.catch_up()
+
+    def fail(path: str, document: Any, **_: Any) -> Any:
+        if document["kind"] != "ConfigMap":
+            raise ValueError("a mistake")
+        return created(path, document)
+
+    created = operator.wire.create
+    operator.wire.create = fail  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="a mistake"):
+        look(operator, first)
+    del operator.wire.create  # type: ignore[method-assign]
+    look(operator, second)
+    assert children(cluster) == ["second-a1-training"]
+
+
 def test_of_two_that_decide_at_once_one_gets_the_last_rank() -> None:
     allowance = Allowance(Index(), settings_with(ranksPerNamespace=4))
     first, second, foreign = JobRef("a", "first"), JobRef("a", "second"), JobRef("b", "first")

@@ -336,6 +336,10 @@ class Children:
             blocker = _blocker_of(error)
             self._allowance.settle(job.ref)
             return blocker
+        except Exception:
+            # A mistake of ours, and no answer that was lost: those are errors of the API.
+            self._allowance.settle(job.ref)
+            raise
         # Nothing is awaited from here until the child is in the index.
         self._allowance.settle(job.ref)
         if not _is_ours(answer, frozen):
