@@ -24,7 +24,8 @@ LAST_STAGE = [*STEPS][-1]
 START_DEADLINE_S = 400.0
 UNDISTURBED = "undisturbed"
 SLOWER = 4
-"""Of the steps of ``training_job``, by larger batches."""
+"""How many times the batches of ``training_job``: at 50 steps a second a job takes a dozen of them between an eviction
+and its ranks' stop, and ends inside other faults."""
 
 
 @dataclass(slots=True)
@@ -38,17 +39,24 @@ class Bench:
     """Seconds from the start of the launcher's process to the first step, with nothing else going on."""
     expected_ledger: dict[Step, tuple[int, ...]]
     expected_outcome: dict[str, str]
+    slower: int
     _faulty: tuple[Namespace, FaultyVolume] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of_run(cls, undisturbed: RealJob, start_s: float) -> Bench:
-        """Take a run that has succeeded, which had the stages of ``chaos_job``, as that to compare with."""
+    def of_run(cls, undisturbed: RealJob, start_s: float, slower: int = SLOWER) -> Bench:
+        """Take a ``chaos_job`` that has succeeded as that to compare with; it was so much slower."""
         folder = folder_of(undisturbed)
         ledger, _ = read_ledger((folder / "ledger.jsonl").read_text())
         namespace = undisturbed.namespace
         return cls(
-            namespace.cluster, namespace, undisturbed, start_s, surviving(ledger), outcome_of(undisturbed, folder)
+            namespace.cluster,
+            namespace,
+            undisturbed,
+            start_s,
+            surviving(ledger),
+            outcome_of(undisturbed, folder),
+            slower,
         )
 
     def make_namespace(self, name: str) -> Namespace:
@@ -80,13 +88,12 @@ class Bench:
             self._faulty[1].stop()
 
 
-def chaos_job(name: str, **spec: object) -> dict[str, object]:
+def chaos_job(name: str, *, slower: int = SLOWER, **spec: object) -> dict[str, object]:
     """Return the job that faults happen to: two pods with one rank each, 180 steps, a checkpoint at every tenth."""
     job = training_job(name, **spec)
     job["spec"]["stages"] = job["spec"]["stages"][: len(STEPS)]  # without the exports
-    # At 50 steps a second a job takes a dozen of them between an eviction and its ranks' stop, and ends inside others.
     for stage in job["spec"]["stages"]:
-        stage["pretrain"]["globalBatchSize"] *= SLOWER
+        stage["pretrain"]["globalBatchSize"] *= slower
     return job
 
 

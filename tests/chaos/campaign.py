@@ -71,7 +71,7 @@ def run_job(bench: Bench, fault: Fault, plans: Sequence[Plan]) -> dict[str, Any]
     try:
         if fault.prepare is not None:
             fault.prepare(scene)
-        namespace.apply(chaos_job(name, **fault.spec))
+        namespace.apply(chaos_job(name, slower=bench.slower, **fault.spec))
         with scene.after, JobWatch(files) as watch:
             evidence = _gather(bench, fault, scene, watch, plans)
     finally:

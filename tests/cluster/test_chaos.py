@@ -34,7 +34,7 @@ def judged(whole: RealJob) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
     """Waits for what became of the jobs of a fault."""
     if whole.namespace.folder is None:
         pytest.skip("faults need the node of this machine; KUBECONFIG names another cluster")
-    bench = Bench.of_run(whole, NO_BAR_S)
+    bench = Bench.of_run(whole, NO_BAR_S, slower=1)
     faults = {fault.name: fault for fault in FAULTS}
     stories = {
         name: functools.partial(run_fault, bench, faults[name], plan_moments(faults[name], SEED, 1)) for name in CHOSEN

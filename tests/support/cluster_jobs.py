@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,8 @@ def job_document(name: str, *, prepare: bool = False, **spec: Any) -> Json:
     }
     document["spec"] = {**document["spec"], **own, **spec}
     document["metadata"]["name"] = name
-    return document
+    # A copy: whoever changes the document (a walk does) must not reach into what the next one is made of.
+    return copy.deepcopy(document)
 
 
 class Jobs:
