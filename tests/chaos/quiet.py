@@ -38,7 +38,6 @@ from real_jobs import RealJob  # noqa: E402
 
 API_DELAY_S = 2.0
 BUSY_PROCESSES = 2
-AT_A_TIME = 2
 STEPS = {"phase1": 40, "phase2": 20}
 _REASONS = {"NoProgress", "PodNotReady", "StorageFailed"}
 _CONDITIONS = {"Straggling", "NodeUnhealthy", "ProgressUnknown"}
@@ -48,6 +47,7 @@ def main(words: Sequence[str]) -> int:
     """Run healthy jobs; 0 where none was restarted and all succeeded."""
     parser = argparse.ArgumentParser(prog="chaos-quiet", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100, help="how many jobs (default: 100)")
+    parser.add_argument("--at-a-time", type=int, default=2, help="how many of them side by side (default: 2)")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no job after so many seconds")
     parser.add_argument("--output", type=Path, default=Path("runs/chaos"), help="folder of the dataset and the results")
     arguments = parser.parse_args(words)
@@ -87,7 +87,7 @@ def _runs(folder: Path, arguments: argparse.Namespace, *, already: int) -> Itera
         stack.callback(bench.close)
         stack.enter_context(_slow_operator(cluster, folder))
         stack.enter_context(_busy_processors())
-        with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
+        with ThreadPoolExecutor(max_workers=arguments.at_a_time) as pool:
 
             def run(number: int) -> dict[str, Any] | None:
                 return None if time.monotonic() - started_s > arguments.limit_s else _run(bench, number)

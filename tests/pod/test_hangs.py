@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import psutil
@@ -24,6 +25,7 @@ from bert_trainer.pod.launcher_log import LauncherLog, RecordSource
 from bert_trainer.pod.mpi import find_program
 from bert_trainer.pod.processes import StopForwarder, find_descendants, find_ranks
 from bert_trainer.pod.rendezvous import LaunchMonitor, Rendezvous
+from bert_trainer.system import heartbeat as heartbeat_module
 from bert_trainer.system.heartbeat import SIZE_BYTES, Beat, Heartbeat, Pace, read_limits
 from cluster_api import wait_until
 from tiny_run import COLLECTIVES, pretrain_stage, run_document, write_dataset
@@ -271,6 +273,32 @@ def test_a_step_with_an_activity_in_it_has_the_upper_limit_and_teaches_nothing()
         assert limit_s() == 1800.0
         heartbeat.step()
         assert limit_s() == 120.0
+    os.close(memory)
+
+
+def test_what_is_expected_behind_an_activity_is_learnt_from_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = os.memfd_create("heartbeat")
+    now_s = 100.0
+    monkeypatch.setattr(heartbeat_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    heartbeat = Heartbeat(memory, (120.0, 1800.0))
+
+    def expected_s() -> float:
+        beat = Beat.unpack(os.pread(memory, SIZE_BYTES, 0))
+        assert beat is not None
+        return beat.expected_s
+
+    behind = []
+    for took_s in (4.0, 6.0, 2.0, 900.0, 1.0):
+        with heartbeat.activity("a checkpoint"):
+            now_s += 50.0
+            assert expected_s() == 1800.0
+        behind.append(expected_s())
+        now_s += took_s
+        heartbeat.step()
+    assert behind == [1800.0, 20.0, 30.0, 30.0, 1800.0], "unknown; 5 times the longest; never beyond the limit"
+    with heartbeat.activity("the evaluation"):
+        pass
+    assert expected_s() == 1800.0, "another kind"
     os.close(memory)
 
 

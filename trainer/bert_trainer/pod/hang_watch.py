@@ -112,9 +112,9 @@ def find_leave_limit_s(beat: Beat) -> float:
     """Return for how long a rank that is asked to stop may make no progress.
 
     One that waits for others longer than any step has taken cannot save: they are gone, and its pod would stay for the
-    whole grace period, for which the next attempt waits. Behind a checkpoint or an evaluation, at which others may
-    still be, ``expected_s`` is the upper limit. And one that does not wait may be saving, whatever it tells: that is
-    what the grace period is for.
+    whole grace period, for which the next attempt waits. Behind a checkpoint or an evaluation others may still be at
+    it: ``expected_s`` is then 5 times what such steps have taken, and the upper limit behind the first of its kind. And
+    one that does not wait may be saving, whatever it tells: that is what the grace period is for.
     """
     return beat.expected_s + _LEAVE_S if beat.is_waiting else beat.limit_s
 

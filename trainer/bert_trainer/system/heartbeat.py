@@ -53,7 +53,8 @@ class Beat:
     limit_s: float
     """How long it may go on without another beat."""
     expected_s: float
-    """The longest that it has taken to another beat at the same; the limit where that is not known."""
+    """How long it has taken to another beat at the same: in steps the longest, behind an activity 5 times the longest
+    of such steps; the limit where that is not known."""
     steps: int
     """Optimizer steps that this process has taken."""
     process: int
@@ -121,7 +122,10 @@ class Heartbeat:
         """descriptor: shared memory; None: nobody watches."""
         self._descriptor, self._pace = descriptor, Pace(limits_s)
         self._activity, self._steps, self._is_waiting = "starting", 0, False
-        self._had_activity = False
+        self._behind = ""
+        """The activity since the last step; empty if there was none."""
+        self._behind_s: dict[str, float] = {}
+        """Longest time from the end of such an activity to that of its step."""
         self.waited_s = 0.0
         """Seconds for which this process has waited for other ranks."""
         self._at_s = time.monotonic()
@@ -131,9 +135,11 @@ class Heartbeat:
         """Tell that an optimizer step is done."""
         now_s = time.monotonic()
         # The rest of a step in which other ranks evaluated, saved or read for longer than this one is no step's pace.
-        if not self._had_activity:
+        if self._behind:
+            self._behind_s[self._behind] = max(self._behind_s.get(self._behind, 0.0), now_s - self._at_s)
+        else:
             self._pace.add(now_s - self._at_s)
-        self._had_activity = False
+        self._behind = ""
         self._steps += 1
         self._limit_s, self._expected_s = self._pace.limit_s, self._pace.expected_s
         self._write(now_s)
@@ -178,9 +184,10 @@ class Heartbeat:
         finally:
             # Rank 0 may still be at it: a checkpoint that it alone writes lets the others go on, and wait in the next
             # step. So that one has the upper limit as well.
-            self._activity = before
+            self._activity, self._behind = before, name
             self._limit_s = self._expected_s = self._pace.upper_limit_s
-            self._had_activity = True
+            if name in self._behind_s:
+                self._expected_s = min(_FACTOR * self._behind_s[name], self._limit_s)
             self.alive()
 
     def _write(self, at_s: float) -> None:
