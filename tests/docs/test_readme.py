@@ -46,10 +46,10 @@ def without_code(text: str) -> str:
     return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
 
 
-def test_the_readme_begins_with_two_commands() -> None:
+def test_the_readme_begins_with_one_command() -> None:
     block = FENCE.search((ROOT / "README.md").read_text())
     assert block is not None
-    assert block[2].splitlines() == ["make setup", "make demo"]
+    assert block[2].splitlines() == ["make demo"]
 
 
 def test_every_make_target_that_is_named_exists() -> None:

@@ -92,6 +92,26 @@ def test_a_job_of_several_ranks_without_horovod_names_both_ways_out() -> None:
     assert launch.choose_launcher("auto", ONE, lacking) == "alone"
 
 
+@pytest.mark.parametrize(
+    ("option", "asked", "ranks", "chosen"),
+    [
+        (None, None, 2, "torch"),
+        (None, None, 1, None),
+        (None, "horovod", 2, "horovod"),
+        ("horovod", None, 2, "horovod"),
+        ("torch", "horovod", 1, "torch"),
+    ],
+)
+def test_who_asks_for_nothing_gets_torch_where_horovod_is_not_installed(
+    option: launch.Collectives | None, asked: launch.Collectives | None, ranks: int, chosen: str | None
+) -> None:
+    lacking = Programs(prepare=(), train=(), has_horovod=False, torchrun=("torchrun",))
+    assert launch.choose_collectives(option, asked, ranks, lacking) == chosen
+    assert launch.choose_collectives(None, asked, ranks, PROGRAMS) == asked
+    # Without PyTorch the message about Horovod names both.
+    assert launch.choose_collectives(None, None, 2, Programs(prepare=(), train=(), has_horovod=False)) is None
+
+
 def test_ranks_of_one_machine_run_under_mpirun_unbound() -> None:
     child = launch.launch_training(PROGRAMS, "open-mpi", TWO, "c.json", {"BERT_ATTEMPT": "1", "SECRET": "x"})
     assert child.command == (

@@ -65,8 +65,10 @@ def run_local(job: BertPretrainJob, options: LocalOptions, programs: Programs | 
     programs = programs or find_programs()
     hosts = _read_hosts(options.hostfile)
     job = on_these_machines(job, hosts, options.ranks_per_node, programs)
-    if options.collectives is not None:
-        job = job.model_copy(update={"spec": job.spec.model_copy(update={"collectives": options.collectives})})
+    collectives = launch.choose_collectives(options.collectives, job.spec.collectives, job.spec.ranks, programs)
+    if options.collectives is None and collectives != job.spec.collectives:
+        print(f"Horovod is not installed: {job.spec.ranks} ranks take collectives: torch", file=sys.stderr)  # noqa: T201
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"collectives": collectives})})
     output = (options.output or Path(job.spec.output.path)).expanduser().absolute()
     placement = Placement(
         ranks=job.spec.ranks,

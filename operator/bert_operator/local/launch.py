@@ -92,6 +92,24 @@ class Launch:
     """All of its processes are on this machine."""
 
 
+def choose_collectives(
+    option: Collectives | None, asked: Collectives | None, ranks: int, programs: Programs
+) -> Collectives | None:
+    """Return what ranks sum gradients with; None: the run configuration's own default, Horovod.
+
+    Nobody who asks for neither needs Horovod: where it is not installed, several ranks take torch.distributed.
+
+    Args:
+        option: Of the command line.
+        asked: The job's; a job that asks for Horovod gets nothing else.
+        ranks: All of them.
+        programs: Of this machine.
+    """
+    if option is None and asked is None and ranks > 1 and not programs.has_horovod and programs.torchrun:
+        return "torch"
+    return option or asked
+
+
 def choose_launcher(
     choice: MpiChoice, placement: Placement, programs: Programs, collectives: Collectives = "horovod"
 ) -> LauncherName:
