@@ -111,7 +111,7 @@ def events_after_a_flood(flood: int, wanted: int) -> tuple[list[str], str]:
         recorder = EventRecorder(api, metrics)
         recorder.emit(JobRef("quiet", "demo"), "uid", JobEvent("Normal", "Running", "first"))
         for number in range(flood):
-            recorder.emit(JobRef("loud", "demo"), "uid", JobEvent("Normal", "Running", str(number)))
+            recorder.emit(JobRef("loud", "demo"), f"uid-{number}", JobEvent("Normal", "Running", "one of many jobs"))
         recorder.emit(JobRef("quiet", "demo"), "uid", JobEvent("Normal", "Running", "last"))
         task = asyncio.create_task(recorder.run())
         await asyncio.wait_for(api.is_done.wait(), 60)

@@ -2,7 +2,8 @@
 
 Rank 0 writes one progress record per logging interval; the newest one with the job's uid and attempt counts. Raw lines
 are never kept. The API server proxies logs from kubelets, so one that hangs delays only its own job: logs are read
-concurrently. A record that cannot be parsed is counted and ignored.
+concurrently. Namespaces take turns, so that many running jobs in one do not delay what is known of those in another. A
+record that cannot be parsed is counted and ignored.
 
 A launcher of today's images also promises a record every so often (``event=alive``). One that breaks its promise is
 frozen: that is counted from log to log that could be read, so that an API server or a kubelet that does not answer is
@@ -17,13 +18,14 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bert_operator.api.schema.status import StageResult
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.index import Index
 from bert_operator.cluster.object_summaries import ChildSummary, JobSummary, PodSummary
 from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.turns import Turns
 from bert_operator.cluster.work_queue import Requeue
 from bert_operator.names import JobRef
 from bert_operator.render import names
@@ -34,7 +36,8 @@ from bert_operator.state.results import add_results, read_result
 from bert_operator.timestamps import render_time
 
 READS_PER_SECOND = 10.0
-"""Requests started per second, for all jobs together: with a thousand running jobs a round takes 100 s."""
+"""Requests started per second, for all jobs together: with a thousand running jobs in one namespace each of its logs is
+read every 100 s, and with ten in each of a hundred as well."""
 SHORTEST_ROUND_S = 5.0
 """Progress changes a job's status at most this often; every change is a write to etcd."""
 FINAL_READ_S = 5.0
@@ -103,6 +106,15 @@ class _Known:
         return self.reading > reading or (self.uid == uid and self.attempt > attempt)
 
 
+class _Readable(NamedTuple):
+    """A running job."""
+
+    ref: JobRef
+    job: JobSummary
+    pod: PodSummary
+    """Whose log has its records."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Unread:
     """A log that cannot be read."""
@@ -139,6 +151,8 @@ class LogReader:
         self._unread: dict[JobRef, _Unread] = {}
         self._being_read: set[str] = set()
         """Uids of pods."""
+        self._begun_at_s: dict[JobRef, float] = {}
+        """When the log of a running job was last asked for, on the loop's clock."""
 
     def latest(self, ref: JobRef) -> LatestRecords:
         """Return the latest records of a job."""
@@ -177,16 +191,25 @@ class LogReader:
                 started_s = loop.time()
                 known = set(self._index.jobs())
                 # Here and not by events: a deletion may be missed, and memory must not grow with every job ever run.
-                for table in (self._known, self._final_reads, self._unread):
+                for table in (self._known, self._final_reads, self._unread, self._begun_at_s):
                     for gone in table.keys() - known:
                         del table[gone]
-                for ref, job, pod in list(self._readable()):
-                    if pod.uid not in self._being_read:
-                        readings.create_task(self._read_once(ref, job, pod))
-                        await asyncio.sleep(1 / READS_PER_SECOND)
+                for reading in self._next_round():
+                    readings.create_task(self._read_once(*reading))
+                    self._begun_at_s[reading.ref] = loop.time()
+                    await asyncio.sleep(1 / READS_PER_SECOND)
                 await asyncio.sleep(max(0.0, started_s + SHORTEST_ROUND_S - loop.time()))
 
-    def _readable(self) -> Iterator[tuple[JobRef, JobSummary, PodSummary]]:
+    def _next_round(self) -> list[_Readable]:
+        """Return whose logs are read next: one of each namespace in turn, the one that was read longest ago first."""
+        readable = [item for item in self._readable() if item.pod.uid not in self._being_read]
+        turns: Turns[_Readable] = Turns()
+        for item in sorted(readable, key=lambda item: self._begun_at_s.get(item.ref, -math.inf)):
+            turns.put(item.ref.namespace, item)
+        most = max(1, int(READS_PER_SECOND * SHORTEST_ROUND_S))
+        return [turns.take() for _ in range(min(most, len(turns)))]
+
+    def _readable(self) -> Iterator[_Readable]:
         """Yield the running jobs, each with the pod whose log has its records: the launcher, or the single pod."""
         for ref in self._index.jobs():
             job = self._index.job(ref)
@@ -195,7 +218,7 @@ class LogReader:
             newest = max(self._index.own_children(ref, job.uid), key=lambda child: child.attempt, default=None)
             for pod in self._index.pods(ref, newest.name) if newest else ():
                 if pod.role in (names.LAUNCHER, names.SINGLE) and pod.phase == "Running":
-                    yield ref, job, pod
+                    yield _Readable(ref, job, pod)
 
     async def _read_once(self, ref: JobRef, job: JobSummary, pod: PodSummary) -> None:
         self._being_read.add(pod.uid)

@@ -1,7 +1,9 @@
 """Writes Kubernetes Events in the background: a slow or forbidden Event never delays a reconcile.
 
 Namespaces take turns, and where too many wait, the namespace with most of them loses its oldest: a tenant whose jobs
-change all the time delays its own Events, and nobody else's.
+change all the time delays its own Events, and nobody else's. Nor does it fill etcd, where Events stay for an hour:
+those of a namespace are written at a bounded rate, and those of one job have a budget, as in client-go's
+EventSourceObjectSpamFilter (k8s.io/client-go/tools/record/events_cache.go). The status has all of it in any case.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict, deque
-from typing import Any, Protocol
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from bert_operator.cluster.client import ApiClient, ApiError
 from bert_operator.cluster.events import JobEvent
+from bert_operator.cluster.fair_table import FairTable
 from bert_operator.cluster.paths import path_of
+from bert_operator.cluster.turns import Turns
 from bert_operator.names import API_VERSION, KIND, JobRef
 from bert_operator.timestamps import render_time
 
@@ -22,10 +27,26 @@ Document = dict[str, Any]
 
 MAX_WAITING = 10_000
 """Events of all namespaces that wait to be written."""
+EVENTS_PER_SECOND = 10.0
+"""Of one namespace: a thousand jobs that start there have their Events after some minutes. At most 36,000 of them are
+in etcd at once, 1 KB each or so."""
+MOST_AT_ONCE, SECONDS_EACH = 50, 60.0
+"""Of one job: so many Events in a burst, and then one in so many seconds. An attempt has four or so, and attempts that
+go on failing begin every six minutes."""
+MAX_BUDGETS = 10_000
+"""Jobs whose budgets are known; the oldest of the namespace with most is forgotten, and full again, first."""
 _LONGEST_MESSAGE = 1024  # the API server's limit
 _WRITERS = 2
 
 _Waiting = tuple[JobRef, str, JobEvent, str]
+
+
+class _Budget(NamedTuple):
+    """How many Events of a job may be written."""
+
+    left: float
+    at_s: float
+
 
 _log = logging.getLogger(__name__)
 
@@ -40,14 +61,18 @@ class RecorderMetrics(Protocol):
 class EventRecorder:
     """Queues Events by namespace and writes them in the background; drops some when there are too many."""
 
-    def __init__(self, api: ApiClient, metrics: RecorderMetrics) -> None:
-        """Start with an empty queue."""
+    def __init__(
+        self, api: ApiClient, metrics: RecorderMetrics, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with an empty queue. monotonic_s: seconds since any moment."""
         self._api = api
         self._metrics = metrics
-        # In the order in which namespaces are served next.
-        self._waiting: OrderedDict[str, deque[_Waiting]] = OrderedDict()
-        self._num_waiting = 0
+        self._monotonic_s = monotonic_s
+        self._waiting: Turns[_Waiting] = Turns()
         self._is_waiting = asyncio.Event()
+        self._budgets: FairTable[_Budget] = FairTable(MAX_BUDGETS)
+        self._rests_until_s: dict[str, float] = {}
+        """Of the namespaces that were served last."""
 
     def emit(self, ref: JobRef, uid: str, event: JobEvent) -> None:
         """Queue an Event about a job; never waits.
@@ -57,12 +82,14 @@ class EventRecorder:
             uid: Its uid, so that kubectl describe does not show it for a namesake.
             event: What to write.
         """
+        if not self._spend(ref, uid):
+            self._metrics.event_dropped()
+            return
         # The time of the change, not of the write: the queue may be long.
         now = render_time(self._api.now_s())
-        self._waiting.setdefault(ref.namespace, deque()).append((ref, uid, event, now))
-        self._num_waiting += 1
-        if self._num_waiting > MAX_WAITING:
-            self._take_from(max(self._waiting, key=lambda name: len(self._waiting[name])))
+        self._waiting.put(ref.namespace, (ref, uid, event, now))
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.drop()
             self._metrics.event_dropped()
         self._is_waiting.set()
 
@@ -74,10 +101,7 @@ class EventRecorder:
 
     async def _write_all(self) -> None:
         while True:
-            while not self._waiting:
-                self._is_waiting.clear()
-                await self._is_waiting.wait()
-            ref, uid, event, now = self._take_from(next(iter(self._waiting)))
+            ref, uid, event, now = await self._next()
             try:
                 await self._write(render_event(ref, uid, event, now))
             except ApiError as error:
@@ -86,14 +110,32 @@ class EventRecorder:
                 self._metrics.event_dropped()
                 _log.info("%s: the Event %s could not be written (%s)", ref, event.reason, error)
 
-    def _take_from(self, namespace: str) -> _Waiting:
-        """Return the oldest Event of a namespace, which is served after all others then."""
-        of_namespace = self._waiting.pop(namespace)
-        oldest = of_namespace.popleft()
-        self._num_waiting -= 1
-        if of_namespace:
-            self._waiting[namespace] = of_namespace
-        return oldest
+    async def _next(self) -> _Waiting:
+        """Return the Event whose turn it is, once there is one whose namespace has rested for long enough."""
+        while True:
+            while not self._waiting:
+                self._is_waiting.clear()
+                await self._is_waiting.wait()
+            namespace, now_s = self._waiting.next_namespace(), self._monotonic_s()
+            rest_s = self._rests_until_s.get(namespace, now_s) - now_s
+            if rest_s <= 0:
+                break
+            # Whoever stands behind waits as well, for a tenth of a second: the one in front was served longest ago.
+            await asyncio.sleep(rest_s)
+        self._rests_until_s = {name: until_s for name, until_s in self._rests_until_s.items() if until_s > now_s}
+        self._rests_until_s[namespace] = now_s + 1 / EVENTS_PER_SECOND
+        return self._waiting.take()
+
+    def _spend(self, ref: JobRef, uid: str) -> bool:
+        """Return whether one more Event of a job may be written, and count it."""
+        now_s = self._monotonic_s()
+        left, at_s = self._budgets.get(ref.namespace, uid) or _Budget(MOST_AT_ONCE, now_s)
+        left = min(MOST_AT_ONCE, left + (now_s - at_s) / SECONDS_EACH)
+        may = left >= 1
+        self._budgets.put(ref.namespace, uid, _Budget(left - may, now_s))
+        if may and left < 2:
+            _log.info("%s: so many Events that only one in %.0f s is written now", ref, SECONDS_EACH)
+        return may
 
     async def _write(self, event: Document) -> None:
         metadata = event["metadata"]

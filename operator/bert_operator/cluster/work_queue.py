@@ -1,8 +1,9 @@
 """The work queue: deduplicates jobs, never reconciles one twice at a time, and backs off from failures per job.
 
 The semantics are those of client-go's workqueue: a job is queued once, however many events there were, and one that
-changes while it is reconciled is queued again afterwards. The queue is first in, first out, so a job that changes all
-the time waits behind all others before its next turn.
+changes while it is reconciled is queued again afterwards. Namespaces take turns, so that thousands of jobs in one do
+not hold up those of another; within a namespace the queue is first in, first out, so a job that changes all the time
+waits behind all others there before its next turn.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import heapq
 import itertools
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from bert_operator.cluster.turns import Turns
 from bert_operator.names import JobRef
 
 FIRST_BACK_OFF_S = 0.5
@@ -23,7 +26,8 @@ FEW_BACK_OFF_S = 8.0
 """The longest back-off while few jobs fail: once the API server answers again, or grants its rights, statuses have to
 be right within 15 s, and nothing tells the operator that it does."""
 RETRIES_PER_SECOND = 2.0
-"""Of all failing jobs together: if that is too few to retry each within FEW_BACK_OFF_S, back-offs are longer."""
+"""Of all failing jobs together, in equal shares for the namespaces that have any: if a share is too small to retry each
+of its jobs within FEW_BACK_OFF_S, their back-offs are longer."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,11 +60,14 @@ class WorkQueue:
         """Start empty. reconcile: handles one job; any exception but ``Requeue`` is a failure, and is retried."""
         self._reconcile = reconcile
         self._metrics = metrics
-        self._ready: asyncio.Queue[JobRef] = asyncio.Queue()
+        self._ready: Turns[JobRef] = Turns()
+        self._num_ready = asyncio.Semaphore(0)
         self._queued_at_s: dict[JobRef, float] = {}
         self._running: dict[JobRef, float] = {}
         self._changed: set[JobRef] = set()
         self._failures: dict[JobRef, int] = {}
+        self._failing: Counter[str] = Counter()
+        """How many jobs of a namespace are in ``_failures``; none of 0."""
         # A heap cannot remove entries: ``_due`` holds the newest one of each job, and any other is ignored when it
         # comes up.
         self._timers: list[tuple[float, int, JobRef]] = []
@@ -74,7 +81,8 @@ class WorkQueue:
             self._changed.add(ref)
         elif ref not in self._queued_at_s:
             self._queued_at_s[ref] = self._now_s()
-            self._ready.put_nowait(ref)
+            self._ready.put(ref.namespace, ref)
+            self._num_ready.release()
 
     def add_after(self, ref: JobRef, seconds: float) -> None:
         """Queue a job in some time; a later call for the same job replaces this one."""
@@ -108,19 +116,20 @@ class WorkQueue:
 
     async def _work(self) -> None:
         while True:
-            ref = await self._ready.get()
-            # No await between this line and the next: add must find the job either queued or running.
+            await self._num_ready.acquire()
+            # No await between these lines: add must find the job either queued or running.
+            ref = self._ready.take()
             self._metrics.waited(self._now_s() - self._queued_at_s.pop(ref))
             self._running[ref] = started_at_s = self._now_s()
             failed = True
             try:
                 await self._reconcile(ref)
                 failed = False
-                self._failures.pop(ref, None)
+                self._forget_failures(ref)
             except Requeue as requeue:
                 failed = False
                 if requeue.after_s >= FIRST_BACK_OFF_S:  # not one that asks for the next step at once
-                    self._failures.pop(ref, None)
+                    self._forget_failures(ref)
                 self.add_after(ref, requeue.after_s)
             # One bad job must not end the task group, and with it the workers of all others.
             except Exception as error:
@@ -140,10 +149,18 @@ class WorkQueue:
                 if not failed:
                     self.add(ref)
 
+    def _forget_failures(self, ref: JobRef) -> None:
+        if self._failures.pop(ref, None) is not None:
+            self._failing[ref.namespace] -= 1
+            if not self._failing[ref.namespace]:
+                del self._failing[ref.namespace]
+
     def _back_off(self, ref: JobRef) -> float:
         count = self._failures[ref] = self._failures.get(ref, 0) + 1
+        self._failing[ref.namespace] += count == 1
+        longest_s = longest_back_off_s(self._failing[ref.namespace], len(self._failing))
         # The exponent is bounded: 2.0 ** 1024 is an OverflowError, which a job would reach after 17 hours of failures.
-        pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), longest_back_off_s(self.failing))
+        pause_s = min(FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16), longest_s)
         # Jitter: a thousand jobs that failed together, as when the API server restarts, must not retry together.
         return pause_s * random.uniform(0.8, 1.2)  # noqa: S311 - not for secrets
 
@@ -168,9 +185,9 @@ class WorkQueue:
         return asyncio.get_running_loop().time()
 
 
-def longest_back_off_s(failing: int) -> float:
-    """Return the longest back-off of a job while so many jobs fail."""
-    return min(max(FEW_BACK_OFF_S, failing / RETRIES_PER_SECOND), MAX_BACK_OFF_S)
+def longest_back_off_s(failing: int, namespaces: int = 1) -> float:
+    """Return the longest back-off of a job while so many jobs of its namespace fail, and jobs in so many namespaces."""
+    return min(max(FEW_BACK_OFF_S, failing * namespaces / RETRIES_PER_SECOND), MAX_BACK_OFF_S)
 
 
 def _is_bug(error: Exception) -> bool:
