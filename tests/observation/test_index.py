@@ -279,3 +279,23 @@ def test_a_child_that_others_relabel_stays_with_the_job_that_is_on_record() -> N
     assert index.count()["children"] == 1
     assert index.drop(child) == DEMO
     assert index.num_records == 0
+
+
+@pytest.mark.parametrize("owner", ["", "job-uid"])
+def test_a_job_of_an_mpi_job_s_name_takes_nothing_from_it(owner: str) -> None:
+    """Anyone may make one, with any labels and owner; MPIJobs and Jobs have names of their own."""
+    index, child, pod = Index(), child_document(version=5), pod_document()
+    record = ChildRecord("demo", "job-uid", "MPIJob", "demo-a1", child["metadata"]["uid"], "training", 1)
+    index.put_job(job())
+    index.find_again(child, record)
+    index.put_pod(pod)
+    planted = child_document(uid="planted", owner=owner, version=6) | {"kind": "Job"}
+    index.put_child(planted)
+    assert child["metadata"]["uid"] in [each.uid for each in index.own_children(DEMO, "job-uid")]
+    assert [each.name for each in index.pods(DEMO, "demo-a1")] == [pod["metadata"]["name"]]
+    assert index.drop(planted) == DEMO
+    assert [each.uid for each in index.own_children(DEMO, "job-uid")] == [child["metadata"]["uid"]]
+    assert index.num_records == 1
+    assert index.drop(child) == DEMO
+    assert index.children(DEMO) == []
+    assert index.num_records == 0

@@ -50,7 +50,8 @@ class Index:
     def __init__(self) -> None:
         """Start empty."""
         self._jobs: dict[JobRef, JobSummary] = {}
-        self._children: dict[JobRef, dict[str, ChildSummary]] = {}
+        # By kind and name: anyone may make a Job of an MPIJob's name.
+        self._children: dict[JobRef, dict[tuple[str, str], ChildSummary]] = {}
         self._pods: dict[JobRef, dict[str, PodSummary]] = {}
         # Where children and pods are kept, by uid: the labels that say it may be changed, and names need not begin
         # with that of the job in the labels. What is not found where it is kept would never be dropped.
@@ -93,7 +94,7 @@ class Index:
             return None
         job, summary = read
         ref = JobRef(_namespace(body), job)
-        known = self._children.get(ref, {}).get(summary.name)
+        known = self._children.get(ref, {}).get((summary.kind, summary.name))
         if self._is_old(known, body):
             return None
         if known is not None and known.uid == summary.uid:
@@ -178,10 +179,10 @@ class Index:
                 del self._jobs[ref]
                 self._news.pop(ref, None)
                 # One that is there may have lost its owner, and is known by its record until it is gone.
-                if job.child is not None and job.child.name not in self._children.get(ref, {}):
+                if job.child is not None and not self._has(ref, job.child):
                     self._records.pop((namespace, job.child.name), None)
             return ref
-        tables: Mapping[str, dict[JobRef, dict[str, Any]]] = {
+        tables: Mapping[str, dict[JobRef, dict[Any, Any]]] = {
             "Job": self._children,
             "MPIJob": self._children,
             "Pod": self._pods,
@@ -189,9 +190,10 @@ class Index:
         if kind not in tables or (place := self._places.get(uid)) is None:
             return None
         if kind != "Pod":
-            self._records.pop((namespace, name), None)
+            if (record := self._records.get((namespace, name))) is not None and record.uid == uid:
+                del self._records[namespace, name]
             self._forget_orphan(place, uid)
-        self._remove(tables[kind], place, name, uid)
+        self._remove(tables[kind], place, name if kind == "Pod" else (kind, name), uid)
         # A successor may have the same name, as a worker's pod does that mpi-operator makes again.
         self._warnings.pop(namespace, name)
         return self._note_news(place)
@@ -227,7 +229,7 @@ class Index:
     def pods(self, ref: JobRef, child: str) -> Sequence[PodSummary]:
         """Return the pods of a child, without those of an earlier child of the same name."""
         pods = [pod for pod in self._pods.get(ref, {}).values() if pod.child == child]
-        known = self._children.get(ref, {}).get(child)
+        known = self._child_called(ref, child)
         return pods if known is None else [pod for pod in pods if _is_made_for(pod, known)]
 
     def orphans(self, ref: JobRef) -> Sequence[ChildSummary]:
@@ -296,22 +298,35 @@ class Index:
         # 0 is a version that is no number, and tells nothing.
         return known.version >= max(read_version(body), 1)
 
-    def _place(self, table: dict[JobRef, dict[str, Any]], ref: JobRef, summary: ChildSummary | PodSummary) -> None:
+    def _has(self, ref: JobRef, child: ChildRecord) -> bool:
+        """Return whether a child of this kind and name is known."""
+        return (child.kind, child.name) in self._children.get(ref, {})
+
+    def _child_called(self, ref: JobRef, name: str) -> ChildSummary | None:
+        """Return the child of a name: of two kinds the one on record, else the one that the job controls."""
+        children, record = self._children.get(ref, {}), self._records.get((ref.namespace, name))
+        found = [child for kind in ("MPIJob", "Job") if (child := children.get((kind, name))) is not None]
+        trusted = [one.uid for one in (record, self._jobs.get(ref)) if one is not None]
+        by_trust = [child for uid in trusted for child in found if uid in (child.uid, child.owner_uid)]
+        return next(iter([*by_trust, *found]), None)
+
+    def _place(self, table: dict[JobRef, dict[Any, Any]], ref: JobRef, summary: ChildSummary | PodSummary) -> None:
         """Keep an object below a job, and below no other any more."""
-        before, namesake = self._places.get(summary.uid, ref), table.get(ref, {}).get(summary.name)
+        key = (summary.kind, summary.name) if isinstance(summary, ChildSummary) else summary.name
+        before, namesake = self._places.get(summary.uid, ref), table.get(ref, {}).get(key)
         if before != ref:
-            self._remove(table, before, summary.name, summary.uid)
+            self._remove(table, before, key, summary.uid)
             self._note_news(before)
         if namesake is not None and namesake.uid != summary.uid:
             self._places.pop(namesake.uid, None)
-        table.setdefault(ref, {})[summary.name] = summary
+        table.setdefault(ref, {})[key] = summary
         self._places[summary.uid] = ref
         self._note_prefix(ref)
 
-    def _remove(self, table: dict[JobRef, dict[str, Any]], ref: JobRef, name: str, uid: str) -> None:
+    def _remove(self, table: dict[JobRef, dict[Any, Any]], ref: JobRef, key: str | tuple[str, str], uid: str) -> None:
         """Keep an object no longer."""
         self._places.pop(uid, None)
-        table[ref].pop(name)
+        table[ref].pop(key)
         if not table[ref]:
             del table[ref]
             if ref not in self._children and ref not in self._pods:
@@ -320,7 +335,7 @@ class Index:
     def _job_of(self, key: WarningKey) -> JobRef | None:
         namespace, name = key
         for ref in self._candidates(namespace, name):
-            children = self._children.get(ref, {})
+            children = {child.name for child in self._children.get(ref, {}).values()}
             if name in self._pods.get(ref, {}) or name in children or name.removesuffix("-launcher") in children:
                 return ref
         return None
@@ -333,7 +348,7 @@ class Index:
 
     def _keep_record(self, ref: JobRef, before: ChildRecord | None, after: ChildRecord | None) -> None:
         """Keep the record of a job's newest child. One that is gone is not put back by a status that still names it."""
-        if before is not None and before != after and before.name not in self._children.get(ref, {}):
+        if before is not None and before != after and not self._has(ref, before):
             self._records.pop((ref.namespace, before.name), None)
         if after is not None and self._tombstones.get(ref.namespace, after.uid) is None:
             self._records[ref.namespace, after.name] = after
