@@ -24,7 +24,8 @@ import pytest
 
 pytest_plugins = ["left_out"]
 
-GOLDEN = Path(__file__).parent / "golden"
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,6 +67,26 @@ def no_picture_of_the_loss() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "plot_loss", lambda *_: None)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_table_is_changed() -> Iterator[None]:
+    """What the tests of one file change in place, those of all later ones find: 22 once failed by a single walk.
+
+    A table is a dict, list or set in capitals, in a test or in what tests share; ``copy.deepcopy`` is the way out.
+    """
+    before = {place: repr(table) for place, table in _tables()}
+    yield
+    changed = [place for place, table in _tables() if before.get(place, repr(table)) != repr(table)]
+    assert not changed, f"tests of this file have changed {changed} in place, for all tests after them"
+
+
+def _tables() -> Iterator[tuple[str, object]]:
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{TESTS}/"):
+            for key, value in list(vars(module).items()):
+                if key.isupper() and isinstance(value, dict | list | set):
+                    yield f"{name}.{key}", value
 
 
 @pytest.fixture
