@@ -33,8 +33,10 @@ VALUES_SCHEMA = "charts/bert-operator/values.schema.json"
 SET_BY_CHART = {"namespaces", "httpPort", "httpHost", "profiles", "defaultProfile"}
 FOLDED = 60
 """Characters of the longest text on the line of its key."""
+PLUGIN = "kubectl bert"
 COMMANDS = {
     "bert-operator": "bert_operator.__main__",
+    PLUGIN: "bert_operator.plugin.command_line",
     "bert-data": "bert_trainer.dataset.__main__",
     "bert-train": "bert_trainer.__main__",
 }
@@ -98,10 +100,16 @@ def render_cli_page() -> str:
         "Results go to standard output, messages to standard error. Exit status 0 is fine, 1 says that the "
         "run failed, 2 that the input was wrong; what else a command may answer stands in its help.",
     ]
+    # Verbs of the plugin are subcommands of bert-operator as well; their help is the same.
+    shared = set(find_verbs(read_help(COMMANDS[PLUGIN])))
     for command, module in COMMANDS.items():
         text = read_help(module)
         parts += [f"## {command}", f"```text\n{text}\n```"]
-        for verb in find_verbs(text):
+        own = [verb for verb in find_verbs(text) if command == PLUGIN or verb not in shared]
+        if command == "bert-operator":
+            names = ", ".join(f"`{verb}`" for verb in sorted(shared))
+            parts.append(f"The help of {names} stands under [{PLUGIN}](#kubectl-bert).")
+        for verb in own:
             parts += [f"### {command} {verb}", f"```text\n{read_help(module, verb)}\n```"]
     return "\n\n".join(parts) + "\n"
 

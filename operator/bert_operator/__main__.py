@@ -1,7 +1,7 @@
-"""The command line: run a job on this machine, check or render it, or run the operator.
+"""The command line: run a job on this machine, check or render it, run the operator, or look after jobs in a cluster.
 
 Results go to standard output, remarks to standard error. Exit codes: 0 succeeded, 1 failed, 2 invalid input,
-130 stopped by Ctrl-C.
+3 no such object and 4 time is up (verbs of ``kubectl bert``), 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bert_operator.cluster.settings import Settings, load_settings
 from bert_operator.errors import EXIT_BAD_INPUT, EXIT_SUCCEEDED, DocumentError, OperatorError
 from bert_operator.local.command import LocalOptions, on_these_machines, run_local
 from bert_operator.local.programs import find_precisions, find_programs
+from bert_operator.plugin.command_line import add_verbs
 from bert_operator.render.run_config import render_run_config
 
 _LOCAL_HELP = """\
@@ -121,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         help="watch only this namespace (repeatable); default: those of the settings, else all",
     )
     run.add_argument("--http-port", type=int, metavar="PORT", help="for /metrics, /healthz and /readyz")
+    add_verbs(commands)
     return parser
 
 

@@ -1,0 +1,1 @@
+"""``kubectl bert``: verbs for people, spoken to a cluster through their own kubectl. The standard library alone."""

@@ -1,0 +1,98 @@
+"""The command line of ``kubectl bert``, whose verbs are also subcommands of ``bert-operator``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bert_operator import __version__
+from bert_operator.errors import OperatorError
+from bert_operator.plugin.console import Console
+from bert_operator.plugin.context import Context, Verb, common_options, kubectl_of
+from bert_operator.plugin.errors import EXIT_INTERRUPTED
+from bert_operator.plugin.kubectl import Kubectl
+from bert_operator.plugin.verbs import looking
+
+EXIT_CODES = """\
+Exit codes: 0 done, 1 refused or failed, 2 wrong input, 3 no such object, 4 time is up, 130 stopped by Ctrl-C.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A verb on the command line."""
+
+    name: str
+    help: str
+    """A few words for the list of verbs; the function's docstring is the sentence in its own help."""
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Verb
+
+
+VERBS: tuple[Entry, ...] = (
+    Entry("list", "jobs as a table, those that wait for a person first", looking.add_list_options, looking.run_list),
+    Entry("status", "one screen about a job", looking.add_status_options, looking.run_status),
+)
+
+
+def add_verbs(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], surround: Callable[[Kubectl], Context] = Context
+) -> None:
+    """Add every verb to a command line. ``command`` of what it parses runs the verb and returns its exit code.
+
+    Args:
+        commands: Where verbs are added.
+        surround: Makes the surroundings of a verb; tests have clocks of their own.
+    """
+    parent = common_options()
+    for entry in VERBS:
+        parser = commands.add_parser(
+            entry.name,
+            help=entry.help,
+            description=" ".join((entry.run.__doc__ or "").split()),
+            epilog=EXIT_CODES,
+            parents=[parent],
+        )
+        entry.add_options(parser)
+        parser.set_defaults(command=_in(surround, entry.run))
+
+
+def _in(surround: Callable[[Kubectl], Context], run: Verb) -> Callable[[argparse.Namespace], int]:
+    def command(arguments: argparse.Namespace) -> int:
+        try:
+            return run(arguments, surround(kubectl_of(arguments)))
+        except KeyboardInterrupt:
+            # Whatever is being shown ends here, on a line of its own.
+            Console().remark("")
+            return EXIT_INTERRUPTED
+
+    return command
+
+
+def main(argv: Sequence[str] | None = None, surround: Callable[[Kubectl], Context] = Context) -> int:
+    """Run one verb and return its exit code.
+
+    Args:
+        argv: Without the program's name; None: that of this process.
+        surround: As in ``add_verbs``.
+    """
+    arguments = _parser(surround).parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+    except OperatorError as error:
+        Console().remark(str(error))
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stdout = None  # Python would flush the rest of its buffer at exit, and fail
+        return 1
+    return code
+
+
+def _parser(surround: Callable[[Kubectl], Context]) -> argparse.ArgumentParser:
+    description = "Look after BertPretrainJobs in a cluster, by your own kubectl and its context."
+    parser = argparse.ArgumentParser(prog="kubectl bert", description=description, epilog=EXIT_CODES)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_verbs(parser.add_subparsers(required=True, metavar="VERB"), surround)
+    return parser

@@ -1,0 +1,60 @@
+"""Prints: results to standard output, remarks to standard error, and one line that changes while a verb waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from bert_operator.plugin.terminal import Ink, look_at, width_of
+
+
+@dataclass(slots=True)
+class Console:
+    """Where a verb writes."""
+
+    output: TextIO = field(default_factory=lambda: sys.stdout)
+    remarks: TextIO = field(default_factory=lambda: sys.stderr)
+    _waiting: str = field(default="", init=False)
+    """The line that is shown while something is waited for."""
+
+    @property
+    def ink(self) -> Ink:
+        """How results may be written."""
+        return look_at(self.output)
+
+    @property
+    def width(self) -> int:
+        """Columns of results."""
+        return width_of(self.output)
+
+    def show(self, lines: Iterable[str] | str) -> None:
+        """Print results."""
+        self.clear()
+        for line in [lines] if isinstance(lines, str) else lines:
+            print(line, file=self.output, flush=True)  # noqa: T201 - the place where results are printed
+
+    def remark(self, text: str) -> None:
+        """Print a remark."""
+        self.clear()
+        print(text, file=self.remarks, flush=True)  # noqa: T201 - the place where remarks are printed
+
+    def wait(self, text: str) -> None:
+        """Say what is waited for: on a terminal in one line that changes, elsewhere in a line for each change."""
+        if text == self._waiting:
+            return
+        if self.remarks.isatty():
+            shown = text[: width_of(self.remarks) - 1]
+            self.remarks.write(f"\r\033[K{shown}")
+            self.remarks.flush()
+        else:
+            print(text, file=self.remarks, flush=True)  # noqa: T201 - the place where remarks are printed
+        self._waiting = text
+
+    def clear(self) -> None:
+        """Take the changing line away."""
+        if self._waiting and self.remarks.isatty():
+            self.remarks.write("\r\033[K")
+            self.remarks.flush()
+            self._waiting = ""

@@ -1,0 +1,256 @@
+"""What is read out of a job and its objects, as kubectl prints them: stages, attempts, failures, pods. Pure.
+
+Everything is optional: a job may be older or newer than this program, and a status may be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bert_operator.names import PREPARE_RUN
+from bert_operator.render.names import ATTEMPT_LABEL, LAUNCHER, ROLE_LABEL, SINGLE, WORKER
+from bert_operator.state.progress import ProgressRecord, parse_progress_line
+from bert_operator.timestamps import parse_time
+
+Json = Mapping[str, Any]
+StageState = Literal["done", "current", "failed", "waiting"]
+
+TERMINAL_PHASES = ("Succeeded", "Failed")
+"""Phases that a job never leaves."""
+SHOWN_FIRST = ("Blocked", "Straggling", "NodeUnhealthy", "ProgressUnknown")
+"""Conditions that somebody has to know of where they are True."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of a job."""
+
+    name: str
+    kind: str
+    """``prepare``, ``pretrain``, ``evaluate``, ``finetune`` or ``export``."""
+    state: StageState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod of a job."""
+
+    name: str
+    uid: str
+    role: str
+    """``single``, ``launcher`` or ``worker``."""
+    attempt: int
+    phase: str
+    node: str | None
+    has_ended: bool
+    """Whether its container has, or will never run."""
+    has_started: bool
+    """Whether its container has, so that there is a log."""
+    trouble: str | None
+    """Why a container waits or how it ended badly."""
+    created_s: float
+    """Seconds since 1970."""
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the job's records stand in its log: the launcher's, or the only pod's."""
+        return self.role in (LAUNCHER, SINGLE)
+
+
+class Job:
+    """A BertPretrainJob as the API server has it."""
+
+    def __init__(self, document: Json) -> None:
+        """Keep the document."""
+        self.document = document
+        self.metadata: Json = document.get("metadata") or {}
+        self.spec: Json = document.get("spec") or {}
+        self.status: Json = document.get("status") or {}
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.metadata.get("name"))
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return str(self.metadata.get("namespace"))
+
+    @property
+    def uid(self) -> str:
+        """What tells it from a namesake."""
+        return str(self.metadata.get("uid"))
+
+    @property
+    def phase(self) -> str:
+        """Where it stands; ``Unseen``: no operator has looked at it yet."""
+        return str(self.status.get("phase") or "Unseen")
+
+    @property
+    def reason(self) -> str:
+        """Why it is in its phase, as a name."""
+        return str(self.status.get("reason") or "")
+
+    @property
+    def message(self) -> str:
+        """Why it is in its phase, as a sentence."""
+        return str(self.status.get("message") or "")
+
+    @property
+    def attempt(self) -> int:
+        """The newest attempt; 0: none yet."""
+        return int(self.status.get("attempt") or 0)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the spec asks for it to be stopped."""
+        return bool((self.spec.get("runPolicy") or {}).get("suspend"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing changes any more."""
+        return self.phase in TERMINAL_PHASES
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the status is about an older spec than the one that is there now."""
+        observed = self.status.get("observedGeneration")
+        return observed is not None and observed != self.metadata.get("generation", observed)
+
+    @property
+    def progress(self) -> Json:
+        """Progress of the newest attempt in its stage."""
+        return self.status.get("progress") or {}
+
+    @property
+    def failures(self) -> Sequence[Json]:
+        """Failed attempts, oldest first."""
+        return self.status.get("failures") or ()
+
+    @property
+    def created_s(self) -> float:
+        """When it was created, in seconds since 1970."""
+        return time_of(self.metadata.get("creationTimestamp")) or 0.0
+
+    def condition(self, kind: str) -> Json:
+        """Return a condition, empty if it is absent."""
+        return next((item for item in self.status.get("conditions") or () if item.get("type") == kind), {})
+
+    def figures(self) -> dict[str, str]:
+        """Return every figure of the newest report, by name."""
+        return {str(item.get("name")): str(item.get("value")) for item in self.progress.get("metrics") or ()}
+
+    def findings(self) -> list[Json]:
+        """Return the conditions that somebody has to know of."""
+        found = (self.condition(kind) for kind in SHOWN_FIRST)
+        return [item for item in found if item.get("status") == "True"]
+
+    def stages(self) -> list[Stage]:
+        """Return the stages in their order with what has become of each."""
+        stages = [(str(stage.get("name")), kind_of(stage)) for stage in self.spec.get("stages") or ()]
+        states = _states([name for name, _ in stages], [kind for _, kind in stages], self)
+        return [Stage(name=name, kind=kind, state=state) for (name, kind), state in zip(stages, states, strict=True)]
+
+
+def kind_of(stage: Json) -> str:
+    """Return what a stage of a spec is: the name of its only section."""
+    return next((key for key in ("prepare", "pretrain", "evaluate", "finetune", "export") if key in stage), "?")
+
+
+def _states(names: list[str], kinds: list[str], job: Job) -> list[StageState]:
+    if job.phase == "Succeeded":
+        return ["done"] * len(names)
+    stage = job.status.get("stage")
+    checkpoint = (job.status.get("checkpoint") or {}).get("stage")
+    current = names.index(stage) if stage in names else None
+    # Until a new attempt has reported, its checkpoint says how far the ones before it came.
+    reached = current if current is not None else names.index(checkpoint) if checkpoint in names else 0
+    is_prepared = PREPARE_RUN in (job.status.get("completedRuns") or ())
+    # Preparation is a run of its own and comes first, wherever its stage stands.
+    if is_prepared and kinds[reached:] and kinds[reached] == "prepare":
+        current = None
+    states: list[StageState] = []
+    for number, kind in enumerate(kinds):
+        if number == current:
+            states.append("failed" if job.phase == "Failed" else "current")
+        elif number < reached and kind != "prepare" or kind == "prepare" and is_prepared:
+            states.append("done")
+        else:
+            states.append("waiting")
+    return states
+
+
+def read_pods(documents: Iterable[Json]) -> list[Pod]:
+    """Return the pods among objects: newest attempt last, in it the one with the log first."""
+    order = {LAUNCHER: 0, SINGLE: 0, WORKER: 1}
+    pods = [_read_pod(document) for document in documents if document.get("kind", "Pod") == "Pod"]
+    return sorted(pods, key=lambda pod: (pod.attempt, order.get(pod.role, 2), pod.created_s, pod.name))
+
+
+def _read_pod(document: Json) -> Pod:
+    metadata, status = document.get("metadata") or {}, document.get("status") or {}
+    labels = metadata.get("labels") or {}
+    attempt = str(labels.get(ATTEMPT_LABEL, "0"))
+    phase = str(status.get("phase") or "Pending")
+    containers = status.get("containerStatuses") or ()
+    states = [item.get("state") or {} for item in containers]
+    return Pod(
+        name=str(metadata.get("name")),
+        uid=str(metadata.get("uid")),
+        role=str(labels.get(ROLE_LABEL, "")),
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        phase="Leaving" if metadata.get("deletionTimestamp") and phase == "Running" else phase,
+        node=(document.get("spec") or {}).get("nodeName"),
+        has_ended=phase in ("Succeeded", "Failed"),
+        has_started=any("running" in state or "terminated" in state for state in states),
+        trouble=_trouble(status, [*(status.get("initContainerStatuses") or ()), *containers]),
+        created_s=time_of(metadata.get("creationTimestamp")) or 0.0,
+    )
+
+
+def _trouble(status: Json, containers: Iterable[Json]) -> str | None:
+    for container in containers:
+        state = container.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+        if ended.get("exitCode"):
+            return f"{ended.get('reason') or 'Error'} (exit code {ended['exitCode']})"
+    unscheduled: Json = next(
+        (item for item in status.get("conditions") or () if item.get("type") == "PodScheduled"), {}
+    )
+    if unscheduled.get("status") == "False":
+        return f"{unscheduled.get('reason', 'Unschedulable')}: {unscheduled.get('message', '')}".rstrip(": ")
+    return f"{status['reason']}: {status.get('message', '')}".rstrip(": ") if status.get("reason") else None
+
+
+def read_records(lines: Iterable[str], job: Job) -> list[ProgressRecord]:
+    """Return the records of a job among the lines of its logs; ranks may print those of another one."""
+    found = (parse_progress_line(line) for line in lines)
+    return [record for record in found if record is not None and record.job == job.uid]
+
+
+def losses(records: Iterable[ProgressRecord], stage: str | None) -> list[tuple[int, float]]:
+    """Return step and loss of the progress records of a stage, in the order in which they were reported.
+
+    Where an attempt has gone back to a checkpoint, what follows replaces the steps behind it.
+    """
+    found: list[tuple[int, float]] = []
+    for record in records:
+        step, loss = record.count("step"), record.number("loss")
+        if record.event == "progress" and record.stage == stage and step is not None and loss is not None:
+            while found and found[-1][0] >= step:
+                found.pop()
+            found.append((step, loss))
+    return found
+
+
+def time_of(text: object) -> float | None:
+    """Return the seconds since 1970 of a timestamp; None if it is none."""
+    try:
+        return parse_time(str(text)) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,255 @@
+"""Starts kubectl, the only way to the cluster: its contexts, credentials and proxies are those of whoever calls.
+
+Nothing else here starts a process. What kubectl says when it fails becomes an error with what was asked, what came back
+and a next step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bert_operator.errors import LaunchError, OperatorError
+from bert_operator.names import API_GROUP
+from bert_operator.plugin.errors import ApiRefused, NoSuchObject, TimeIsUp
+
+JOBS = f"bertpretrainjobs.{API_GROUP}"
+"""The resource with its group: other groups may have a kind of the same name."""
+
+_FROM_SERVER = re.compile(r"^Error from server(?: \((\w+)\))?: (.*)", re.DOTALL)
+_STATUS = {
+    "BadRequest": 400,
+    "Unauthorized": 401,
+    "Forbidden": 403,
+    "NotFound": 404,
+    "MethodNotAllowed": 405,
+    "AlreadyExists": 409,
+    "Conflict": 409,
+    "Gone": 410,
+    "Expired": 410,
+    "Invalid": 422,
+    "TooManyRequests": 429,
+    "InternalError": 500,
+    "ServiceUnavailable": 503,
+    "Timeout": 504,
+}
+_SILENT = ("Unable to connect to the server", "The connection to the server", "i/o timeout", "no route to host")
+_NO_KIND = ("doesn't have a resource type", "no matches for kind", "the server could not find the requested resource")
+_LONGEST_ANSWER = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A kubectl that has ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """kubectl with the options of one command line: context, kubeconfig, namespace."""
+
+    options: tuple[str, ...] = ()
+    """Before the words of every call."""
+    namespace: str | None = None
+    """None: that of the context."""
+    program: str = "kubectl"
+
+    def within(self, namespace: str | None) -> Kubectl:
+        """Return the same for another namespace."""
+        return replace(self, namespace=namespace)
+
+    def run(self, *words: str, given: str | None = None) -> Ended:
+        """Run it to its end, whatever that is.
+
+        Args:
+            words: What stands behind ``kubectl`` and the options.
+            given: Its standard input; None: an empty one.
+
+        Raises:
+            LaunchError: There is no kubectl.
+        """
+        with _found(self.program):
+            ended = subprocess.run(
+                self._command(words), input=given or "", capture_output=True, text=True, errors="replace", check=False
+            )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+    def call(self, *words: str, given: str | None = None) -> str:
+        """Return what it prints.
+
+        Raises:
+            ApiRefused: It failed; NoSuchObject where the server knows no such object.
+        """
+        ended = self.run(*words, given=given)
+        if ended.code:
+            raise explain(words, ended.errors)
+        return ended.output
+
+    def read(self, *words: str, given: str | None = None) -> Any:
+        """Return the object or list that it prints as JSON. Raises ApiRefused."""
+        return decode(self.call(*words, "-o", "json", given=given), words)
+
+    def get_raw(self, path: str) -> Any:
+        """Return what the API server answers at a path such as ``/api/v1/nodes``, decoded. Raises ApiRefused."""
+        # The namespace stands in the path; kubectl ignores the option here.
+        return decode(self.call("get", "--raw", path), ("get", "--raw", path))
+
+    @contextlib.contextmanager
+    def lines(self, *words: str) -> Iterator[LineStream]:
+        """Run it in the background and read what it prints line by line; it is ended with the block."""
+        with _found(self.program):
+            process = subprocess.Popen(
+                self._command(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        stream = LineStream(process, words)
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    def watch(self, *words: str, until_s: float | None = None) -> Iterator[tuple[str, Any]]:
+        """Yield changes of an object or list as ``(ADDED | MODIFIED | DELETED, object)`` until the server hangs up.
+
+        Args:
+            words: Of ``kubectl get``, without its options for output.
+            until_s: Of time.monotonic(), when to give up.
+
+        Raises:
+            TimeIsUp: The time has come.
+            ApiRefused: It failed.
+        """
+        with self.lines("get", *words, "--watch", "--output-watch-events", "-o", "json") as stream:
+            lines: list[str] = []
+            for line in stream.read(until_s):
+                lines.append(line)
+                # kubectl indents whatever is inside: such a line ends a document.
+                if line == "}":
+                    event = decode("\n".join(lines), words)
+                    lines.clear()
+                    yield str(event.get("type")), event.get("object")
+            stream.expect_success()
+
+    def _command(self, words: Sequence[str]) -> list[str]:
+        where = ("--namespace", self.namespace) if self.namespace else ()
+        return [self.program, *self.options, *where, *words]
+
+
+class LineStream:
+    """What a kubectl in the background prints."""
+
+    def __init__(self, process: subprocess.Popen[bytes], words: Sequence[str]) -> None:
+        """Begin to read, in threads: a pipe that nobody reads would stop kubectl."""
+        self._process, self._words = process, words
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_output, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def read(self, until_s: float | None = None) -> Iterator[str]:
+        """Yield lines without their ends until there are no more. Raises TimeIsUp at ``until_s`` (time.monotonic())."""
+        while True:
+            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            try:
+                line = self._lines.get(timeout=left_s)
+            except queue.Empty:
+                raise TimeIsUp(f"kubectl {' '.join(self._words)}: time is up") from None
+            if line is None:
+                return
+            yield line
+
+    def expect_success(self) -> None:
+        """Wait for its end. Raises ApiRefused if it failed."""
+        if self._process.wait():
+            self._readers[1].join()
+            raise explain(self._words, "".join(self._errors))
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        # Bytes: in text Python would take the carriage returns of a progress bar for ends of lines.
+        for line in self._process.stdout:
+            self._lines.put(line.decode(errors="replace").rstrip("\n"))
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors.append(self._process.stderr.read().decode(errors="replace"))
+
+
+def decode(text: str, words: Sequence[str]) -> Any:
+    """Return a JSON document that kubectl has printed. Raises OperatorError if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OperatorError(
+            f"kubectl {' '.join(words)}: got {text[:60]!r}, which is no JSON ({error})",
+            hint="run the same command by itself; a wrapper around kubectl may print to its standard output",
+        ) from error
+
+
+def explain(words: Sequence[str], errors: str) -> ApiRefused:
+    """Return the error for what kubectl has printed to standard error."""
+    asked = "kubectl " + " ".join(words[:4])
+    text = errors.strip()[-_LONGEST_ANSWER:] or "it failed without a word"
+    if any(sign in text for sign in _NO_KIND) and JOBS in " ".join(words):
+        return ApiRefused(
+            f"{asked}: the cluster does not know BertPretrainJobs",
+            status=404,
+            hint="install the operator (docs/guides/install.md), or name another cluster by --context",
+        )
+    found = _FROM_SERVER.match(text)
+    if found is not None:
+        reason, said = found[1] or "InternalError", found[2]
+        status = _STATUS.get(reason, 500)
+        if reason == "NotFound":
+            return NoSuchObject(f"{asked}: {said}", status=status, hint="kubectl bert list -A shows every job")
+        hints = {
+            401: "log in to the cluster again; kubectl auth whoami says as whom it knows you",
+            403: "ask whoever runs the cluster for the roles view (to look) or edit (to change) in this namespace",
+        }
+        return ApiRefused(f"{asked}: {reason}: {said}", status=status, hint=hints.get(status))
+    if any(sign in text for sign in _SILENT):
+        return ApiRefused(
+            f"{asked}: the API server does not answer: {text}",
+            hint="kubectl cluster-info; --context and --kubeconfig choose another cluster",
+        )
+    return ApiRefused(f"{asked}: {text.removeprefix('error: ')}")
+
+
+@contextlib.contextmanager
+def _found(program: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(
+            f"{program}: cannot be started ({error.strerror or error})",
+            hint="install kubectl (https://kubernetes.io/docs/tasks/tools) and put it into PATH",
+        ) from error

@@ -1,0 +1,69 @@
+"""Reads a job and what belongs to it, by kubectl."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_operator.plugin.errors import ApiRefused
+from bert_operator.plugin.job import Job, Pod, losses, read_pods, read_records
+from bert_operator.plugin.kubectl import JOBS, Kubectl
+from bert_operator.plugin.views.status_view import Seen
+from bert_operator.render.names import CONTAINER, JOB_LABEL
+
+# Of a log: several thousand reports, and no more than a screen's sparkline can show.
+_TAIL = 4000
+
+
+def read_job(kubectl: Kubectl, name: str) -> Job:
+    """Return a job. Raises NoSuchObject, ApiRefused."""
+    return Job(kubectl.read("get", JOBS, name))
+
+
+def read_jobs(kubectl: Kubectl, *, selector: str | None = None, everywhere: bool = False) -> list[Job]:
+    """Return the jobs of the namespace, or of all. Raises ApiRefused."""
+    words = [*(("--selector", selector) if selector else ()), *(("--all-namespaces",) if everywhere else ())]
+    # Other words on the command line must not narrow what is read in all namespaces.
+    asked = kubectl.within(None) if everywhere else kubectl
+    return [Job(item) for item in asked.read("get", JOBS, *words).get("items") or ()]
+
+
+def read_pods_of(kubectl: Kubectl, job: Job) -> list[Pod]:
+    """Return a job's pods, newest attempt last. Raises ApiRefused."""
+    answer = kubectl.within(job.namespace).read("get", "pods", "--selector", f"{JOB_LABEL}={job.name}")
+    # Those of a namesake that was deleted may still be leaving.
+    return [pod for pod in read_pods(answer.get("items") or ()) if pod.created_s >= job.created_s]
+
+
+def see(kubectl: Kubectl, name: str, now_s: float, where: str = "") -> Seen:
+    """Return everything that a status is made of; what may not be read is left out and named.
+
+    Raises:
+        NoSuchObject: There is no such job.
+        ApiRefused: It cannot be read.
+    """
+    job = read_job(kubectl, name)
+    missing: list[str] = []
+    pods: Sequence[Pod] = ()
+    curve: list[tuple[int, float]] = []
+    try:
+        pods = read_pods_of(kubectl, job)
+    except ApiRefused as error:
+        missing.append(f"pods: {first_line(error)}")
+    logged = [pod for pod in pods if pod.has_log and pod.has_started]
+    if logged:
+        try:
+            curve = losses(read_records(read_log(kubectl, job, logged[-1], tail=_TAIL), job), job.status.get("stage"))
+        except ApiRefused as error:
+            missing.append(f"loss curve: {first_line(error)}")
+    return Seen(job=job, pods=pods, losses=curve, missing=missing, now_s=now_s, where=where)
+
+
+def read_log(kubectl: Kubectl, job: Job, pod: Pod, *, tail: int | None = None) -> list[str]:
+    """Return the lines of a pod's log as far as it is there; with tail, the last ones. Raises ApiRefused."""
+    words = ["logs", pod.name, "--container", CONTAINER, *((f"--tail={tail}",) if tail is not None else ())]
+    return kubectl.within(job.namespace).call(*words).split("\n")
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without its hint."""
+    return str(error).partition("\n")[0]

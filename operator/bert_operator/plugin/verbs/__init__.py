@@ -1,0 +1,1 @@
+"""The verbs, one module for each family: what the command line says, what kubectl is asked, what is shown."""

@@ -1,0 +1,66 @@
+"""``list``: jobs as a table, those that wait for a person first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_operator.plugin.job import Job
+from bert_operator.plugin.terminal import Cell, Ink, table
+from bert_operator.plugin.views.phases import age, percent, phase_cell, text_or_dash
+
+# What needs somebody's hand stands first, what is done last.
+_ORDER = ("Invalid", "Stopped", "Stopping", "Failed", "Unseen", "Queued", "Pending", "Running", "Succeeded")
+
+
+def show_list(jobs: Sequence[Job], ink: Ink, now_s: float, *, wide: bool, with_namespace: bool) -> list[str]:
+    """Return the table of jobs.
+
+    Args:
+        jobs: In any order.
+        ink: How to write.
+        now_s: Seconds since 1970, from which ages count.
+        wide: Whether to add image, node figures and the reason.
+        with_namespace: Whether to name the namespace of each.
+    """
+    header = ["NAME", "PHASE", "STAGE", "PROGRESS", "LOSS", "SEQ/S", "LEFT", "ATTEMPT", "AGE"]
+    if with_namespace:
+        header.insert(0, "NAMESPACE")
+    if wide:
+        header += ["WORKERS", "CHECKPOINT", "REASON", "IMAGE"]
+    rows = [_row(job, now_s, wide=wide, with_namespace=with_namespace) for job in in_order(jobs)]
+    return table(header, rows, ink)
+
+
+def in_order(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs: blocked and stopped ones first, then by phase, the youngest first."""
+
+    def place(job: Job) -> tuple[bool, int, float, str]:
+        phase = _ORDER.index(job.phase) if job.phase in _ORDER else len(_ORDER)
+        return (phase_cell(job) != ("Blocked", "red"), phase, -job.created_s, job.name)
+
+    return sorted(jobs, key=place)
+
+
+def _row(job: Job, now_s: float, *, wide: bool, with_namespace: bool) -> list[Cell]:
+    progress, checkpoint = job.progress, job.status.get("checkpoint")
+    row: list[Cell] = [
+        job.name,
+        phase_cell(job),
+        text_or_dash(job.status.get("stage")),
+        percent(job),
+        text_or_dash(progress.get("loss")),
+        text_or_dash(progress.get("sequencesPerSecond")),
+        text_or_dash(progress.get("eta") if job.phase == "Running" else None),
+        str(job.attempt),
+        age(job.created_s, now_s),
+    ]
+    if with_namespace:
+        row.insert(0, job.namespace)
+    if wide:
+        row += [
+            str(job.spec.get("workers", 1)),
+            f"{checkpoint['stage']} {checkpoint['step']}" if checkpoint else "-",
+            text_or_dash(job.reason),
+            text_or_dash(job.spec.get("image") or job.status.get("image")),
+        ]
+    return row

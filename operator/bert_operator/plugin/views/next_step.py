@@ -1,0 +1,60 @@
+"""What comes next for a job: by itself, or by somebody's hand."""
+
+from __future__ import annotations
+
+from bert_operator.plugin.job import Job
+from bert_operator.plugin.terminal import printable
+
+
+def next_step(job: Job, where: str = "") -> str:
+    """Return a sentence. where: the options that lead a command to the job, such as `` -n team``."""
+    match job.phase:
+        case "Running":
+            return _while_running(job, where)
+        case "Pending":
+            return _while_pending(job)
+        case "Queued":
+            return (
+                "A queue holds the job back and starts it when its turn comes: kubectl get workloads shows the queue."
+            )
+        case "Stopping":
+            return f"The pods save a checkpoint and leave. {printable(job.message)}".strip()
+        case "Stopped":
+            return f"kubectl bert resume {job.name}{where} continues {_from_checkpoint(job)}."
+        case "Succeeded":
+            return "Nothing: every stage is done. Results, logs and report.json lie in the output folder."
+        case "Failed":
+            return _after_failure(job, where)
+        case "Invalid":
+            return f"Correct the spec as the message says and apply it again: kubectl edit bpj {job.name}{where}."
+        case "Unseen":
+            return "Waits for the operator: kubectl bert doctor finds out why none has looked at it."
+    return printable(job.message) or "-"
+
+
+def _while_running(job: Job, where: str) -> str:
+    if job.reason == "NoProgress":
+        return printable(job.message)
+    names = [stage.name for stage in job.stages() if stage.state == "waiting"]
+    if job.status.get("stage") is None:
+        return f"The first report of attempt {job.attempt}; kubectl bert logs -f {job.name}{where} shows what it does."
+    return f"{', then '.join(names)}." if names else "This is the last stage."
+
+
+def _while_pending(job: Job) -> str:
+    if job.reason in ("WaitingToStart", "RetryingAtOnce", "RemovingPrevious", "BackingOff", ""):
+        return printable(job.message) or "The operator creates the first attempt."
+    # A blocker: its message ends with the remedy.
+    return "The job goes on by itself once what is named above is mended."
+
+
+def _after_failure(job: Job, where: str) -> str:
+    name = f"{job.name}{where}"
+    if job.reason == "InvalidInput":
+        return f"Correct what the message names, then: kubectl bert delete {name} and kubectl bert submit JOB.yaml."
+    return f"Once the cause is mended, kubectl bert retry {name} starts the same job again {_from_checkpoint(job)}."
+
+
+def _from_checkpoint(job: Job) -> str:
+    checkpoint = job.status.get("checkpoint")
+    return f"from {printable(checkpoint['stage'])} step {checkpoint['step']}" if checkpoint else "from its beginning"

@@ -1,0 +1,137 @@
+"""``kubectl bert list``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubectl_stand_in import KubectlStandIn, items, refuses, says
+from seen_jobs import job, running
+
+GET = "get bertpretrainjobs.bert-operator.dev"
+BLOCKED = {
+    "type": "Blocked",
+    "status": "True",
+    "reason": "Unschedulable",
+    "message": "No node fits the pods.",
+    "lastTransitionTime": "2026-01-01T11:00:00Z",
+}
+JOBS = (
+    job("done", phase="Succeeded", attempt=1, completedRuns=["prepare", "training"]),
+    running(),
+    job("paused", spec={"runPolicy": {"suspend": True}}, phase="Stopped", attempt=1, stage="phase1"),
+    job("waits", phase="Pending", reason="Unschedulable", attempt=1, conditions=[BLOCKED]),
+    job("new", created="2026-01-01T11:59:00Z"),
+)
+
+
+def test_jobs_that_wait_for_a_person_stand_first(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, items(*JOBS))
+    assert bert("list") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME     PHASE       STAGE    PROGRESS   LOSS    SEQ/S   LEFT        ATTEMPT   AGE",
+        "waits    Blocked     -        -          -       -       -           1         2:00 h",
+        "paused   Stopped     phase1   -          -       -       -           1         2:00 h",
+        "new      Unseen      -        -          -       -       -           0         1:00 min",
+        "corpus   Running     phase1   57%        6.104   241.4   12:03 min   3         2:00 h",
+        "done     Succeeded   -        -          -       -       -           1         2:00 h",
+    ]
+    assert kubectl.calls() == [f"{GET} -o json"]
+
+
+def test_all_namespaces_and_labels_are_asked_for_as_in_kubectl_get(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, items(running()))
+    assert bert("list", "-A", "-l", "team=a", "--context", "far", "-n", "ignored") == 0
+    assert kubectl.calls() == [f"--context far {GET} --selector team=a --all-namespaces -o json"]
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["NAMESPACE", "NAME"]
+    assert row.split()[:2] == ["team", "corpus"]
+
+
+def test_wide_adds_checkpoint_reason_and_image(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, items(running()))
+    assert bert("list", "-o", "wide") == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.endswith("WORKERS   CHECKPOINT   REASON         IMAGE")
+    assert row.endswith("2         phase1 300   ChildRunning   registry.example.com/bert-trainer:1")
+
+
+def test_names_and_documents_are_for_programs(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, items(*JOBS))
+    assert bert("list", "-o", "name") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "bertpretrainjobs.bert-operator.dev/done"
+    for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        assert bert("list", "-o", form) == 0
+        assert read(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "List", "items": list(JOBS)}
+
+
+def test_no_jobs_are_a_remark_and_no_table(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.answer(GET, items())
+    assert bert("list", "-n", "team") == 0
+    assert capsys.readouterr() == ("", "No BertPretrainJobs in namespace team.\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "code"),
+    [
+        pytest.param(
+            says("", errors='error: the server doesn\'t have a resource type "bertpretrainjobs"\n', code=1),
+            ("the cluster does not know BertPretrainJobs", "hint: install the operator"),
+            1,
+            id="no definition",
+        ),
+        pytest.param(
+            refuses("Forbidden", 'bertpretrainjobs is forbidden: User "bob" cannot list resource'),
+            ("Forbidden: bertpretrainjobs is forbidden", "hint: ask whoever runs the cluster for the roles view"),
+            1,
+            id="no right",
+        ),
+        pytest.param(
+            says("", errors="The connection to the server 10.0.0.1:6443 was refused - did you specify?\n", code=1),
+            ("the API server does not answer", "hint: kubectl cluster-info"),
+            1,
+            id="no server",
+        ),
+        pytest.param(
+            says("Welcome!\n{}"), ("got 'Welcome!", "hint: run the same command by itself"), 1, id="a wrapper"
+        ),
+    ],
+)
+def test_what_went_wrong_is_told_with_a_next_step(
+    bert: Callable[..., int],
+    kubectl: KubectlStandIn,
+    capsys: pytest.CaptureFixture[str],
+    answer: dict[str, object],
+    told: tuple[str, ...],
+    code: int,
+) -> None:
+    kubectl.answer(GET, answer)
+    assert bert("list") == code
+    output, remarks = capsys.readouterr()
+    assert output == ""
+    assert [part for part in told if part not in remarks] == []
+
+
+def test_a_missing_kubectl_is_named(
+    bert: Callable[..., int], kubectl: KubectlStandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (kubectl.folder / "kubectl").unlink()
+    assert bert("list") == 2
+    assert capsys.readouterr().err == (
+        "kubectl: cannot be started (No such file or directory)\n"
+        "hint: install kubectl (https://kubernetes.io/docs/tasks/tools) and put it into PATH\n"
+    )
